@@ -22,7 +22,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from mlxchat import paths
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
-from mlxchat.sessions import connection as connection_module
 from mlxchat.sessions import journal as journal_module
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.journal import Journal
@@ -133,7 +132,7 @@ def use_connections(monkeypatch: pytest.MonkeyPatch, kind: type[sqlite3.Connecti
         return real(*arguments, **options, factory=kind)
 
     real = sqlite3.connect
-    monkeypatch.setattr(connection_module.sqlite3, "connect", connect)
+    monkeypatch.setattr(sqlite3, "connect", connect)
 
 
 def test_unchanged_turns_are_not_written_again(statements: list[str], journal: Journal) -> None:
@@ -388,6 +387,7 @@ class Chat(RuleBasedStateMachine):
         self.turns: list[Turn] = []
         self.settings: dict[str, Any] = {"model": "tiny"}
         self.last_serial = 0
+        self.serials: set[int] = set()
 
     def teardown(self) -> None:
         self.session.close()
@@ -415,8 +415,11 @@ class Chat(RuleBasedStateMachine):
         assert [self.journal.turn_of(serial) for serial in saved.serials] == self.turns or any(
             turn.ids is not None for turn in self.turns
         )
-        assert saved.last_serial >= self.last_serial
-        self.last_serial = saved.last_serial
+        # A number is not given again.
+        new = [serial for serial in saved.serials if serial not in self.serials]
+        assert min(new, default=self.last_serial) >= self.last_serial
+        self.serials.update(new)
+        self.last_serial = max(self.serials, default=0)
 
     def answer(self, pieces: list[str], ids: list[int] | None, finish_reason: str) -> None:
         turn = self.turns[-1]

@@ -13,9 +13,9 @@ from mlxchat.errors import SessionError
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions import recalling
 from mlxchat.sessions.database import Database
-from mlxchat.sessions.earlier import insert_saved
 from mlxchat.sessions.listing import remove
 from mlxchat.sessions.recalling import earlier_turns
+from mlxchat.sessions.records import insert_saved
 from mlxchat.sessions.saved import Saved
 from mlxchat.settings import GenerationSettings
 from tests.in_process import run_in_process

@@ -19,10 +19,10 @@ from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions.listing import listing, read_session, search
 from mlxchat.sessions.session import Session
-from mlxchat.sessions.tables import PAGE_BYTES
 from tests.conftest import examples
 
 SESSIONS = ("one", "two", "three")
+PAGE_BYTES = 4096
 TURNS = 12
 
 
@@ -122,7 +122,7 @@ def losses_are_named(found: set[str], said: list[str]) -> bool:
 
 
 def set_aside(sessions: Path) -> list[Path]:
-    return [path for path in sessions.iterdir() if re.search(r"\.damaged-[\d-]+$", path.name)]
+    return [path for path in sessions.iterdir() if re.search(r"\.aside-[\d-]+$", path.name)]
 
 
 def test_an_undamaged_database_is_read_completely(sessions: Path, sound: bytes) -> None:
@@ -166,10 +166,8 @@ def test_flipped_bits_never_change_a_turn(
 def test_a_file_that_is_not_a_database_is_set_aside_and_a_new_one_begun(
     sessions: Path, sound: bytes
 ) -> None:
-    """The ids of its sessions are not given again: their states are still there."""
     data = b"\xff" * 100 + sound[100:]
     put(sessions, data)
-    (sessions / "3.safetensors").write_bytes(b"state")
     with pytest.raises(SessionError, match=r"sessions.db was damaged and is now (\S+): try again"):
         listing()
     assert listing() == []
@@ -177,7 +175,6 @@ def test_a_file_that_is_not_a_database_is_set_aside_and_a_new_one_begun(
     assert aside.read_bytes() == data
     with Session.open("new", create=True) as session:
         session.journal.record(None, [Turn("hello", "yes", finish_reason="stop")])
-        assert session.snapshot_path == sessions / "4.safetensors"
     assert [turn.user for turn in read_session("new").turns] == ["hello"]
 
 
@@ -189,7 +186,7 @@ def test_a_damaged_database_is_not_set_aside_while_a_chat_is_saved_in_it(
         session.journal.record(None, [])
         session._database.close()
         (sessions / "sessions.db").write_bytes(b"\xff" * 100 + sound[100:])
-        with pytest.raises(SessionError, match="is damaged: end this chat, then try again"):
+        with pytest.raises(SessionError, match="was damaged: end this chat, then try again"):
             listing()
         with pytest.raises(SessionError, match=r"this chat.*continues unsaved"):
             session.journal.record(None, [Turn("lost")])

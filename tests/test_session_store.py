@@ -20,7 +20,6 @@ from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.files import Lock, holder
 from mlxchat.files import lock as lock_module
-from mlxchat.sessions import listing as listing_module
 from mlxchat.sessions import session as session_module
 from mlxchat.sessions.database import Database, names_by_use
 from mlxchat.sessions.listing import (
@@ -494,20 +493,6 @@ def test_a_search_finds_the_turns_with_all_the_words(sessions: Path) -> None:
     assert [each.name for each in search("STRASSE house")] == ["new"]
     assert [each.name for each in search("house stra")] == ["new"]
     assert search("strasse whale") == []
-
-
-def test_a_frequent_word_does_not_stand_for_longer_ones(
-    sessions: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SQLite reads all turns with words that begin so: 0.1 s of two million."""
-    make_session("frequent", *(Turn(f"The sea, {n}.") for n in range(3)))
-    make_session("longer", Turn("A seagull at sea."), Turn("A seahorse."))
-    assert {each.line for each in search("sea")} >= {"A seahorse."}
-    monkeypatch.setattr(listing_module, "RANKED", 4)
-    assert {each.name for each in search("sea")} == {"frequent", "longer"}
-    assert "A seahorse." not in {each.line for each in search("sea")}
-    assert [each.line for each in search("sea seag")] == ["A seagull at sea."]
-    assert [each.line for each in search("seah")] == ["A seahorse."]
 
 
 def test_the_turn_that_says_it_most_comes_first(sessions: Path) -> None:

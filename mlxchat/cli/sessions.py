@@ -91,8 +91,7 @@ def rm(
         names = list(dict.fromkeys(existing(database, name).name for name in names))
     what = f"session {names[0]}" if len(names) == 1 else f"{count(len(names), 'session')}"
     if agrees(f"Permanently delete {what}?", yes=yes):
-        for name in names:
-            remove(name)
+        remove(*names)
         write(f"deleted {', '.join(names)}\n")
 
 

@@ -1,7 +1,7 @@
-"""Transactions in the database of sessions, which several processes share.
+"""Opens the database of sessions, which several processes share, and runs transactions in it.
 
-`connection` opens it, `records` says what is in it. A file that SQLite finds damaged is set aside,
-and a new one begun; the write-ahead log is SQLite's own business.
+`records` says what is in it, `backup` replaces it if it is damaged. Its write-ahead log is SQLite's
+own business.
 """
 
 from __future__ import annotations
@@ -9,29 +9,27 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, suppress
-from datetime import datetime
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from shutil import copyfile
 from typing import Self, TypeVar
 
-from mlxchat import paths
+from mlxchat import paths, platform
 from mlxchat.errors import SessionError
-from mlxchat.files import exclusive, holder, make_private_directory, reported_as, sync_directory
-from mlxchat.sessions.connection import (
-    code_of,
-    connect,
-    connect_to_read,
-    is_damage,
-    is_index_damage,
-)
+from mlxchat.files import exclusive, holder, make_private_directory, open_file, reported_as
+from mlxchat.sessions import backup
+from mlxchat.sessions.tables import SCHEMA
 
 NAME = "sessions.db"
-# What SQLite says if a file or its directory cannot be written.
+FORMAT = 2
+# Marks the file as ours: "mlxc".
+APPLICATION = 0x6D6C7863
+# How long to wait for another process's transaction, which takes milliseconds.
+BUSY_S = 10.0
+# What SQLite reports if a file or its directory cannot be written.
 _NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-# What SQLite keeps next to a database: changes that are not in it yet, and memory that is shared.
-_CHANGES, _SHARED = ("wal", "journal"), "shm"
 # Files named by the id of a session.
 _OF_A_SESSION = (".lock", ".reply", ".safetensors")
 
@@ -40,10 +38,15 @@ Work = Callable[[sqlite3.Connection], T]
 
 
 class Database:
-    """The database in the directory of sessions, opened when first used. For one thread."""
+    """The database in the directory of sessions, opened when first used. For one thread.
 
-    def __init__(self) -> None:
+    If it `mends`, a damaged database, or one of an earlier format, is set aside; the command that
+    notices ends with a SessionError that says so.
+    """
+
+    def __init__(self, *, mends: bool = True) -> None:
         self.directory = paths.sessions_dir()
+        self._mends = mends
         self._connection: sqlite3.Connection | None = None
         # The file that was opened, or that could not be.
         self._file: os.stat_result | None = None
@@ -55,9 +58,8 @@ class Database:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a database, or sessions of an earlier version to make one of."""
-        earlier = (path.is_dir() for path in self.directory.glob("*"))
-        return os.path.lexists(self.path) or self.directory.is_file() or any(earlier)
+        known = (self.path, backup.path_of(self.path))
+        return self.directory.is_file() or any(map(os.path.lexists, known))
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +93,7 @@ class Database:
         except (OSError, sqlite3.OperationalError) as error:
             if not _is_read_only(error):
                 raise
-            with connect_to_read(self.path) as connection:
+            with _connected_to_read(self.path) as connection:
                 return work(connection)
         try:
             connection.execute("BEGIN")
@@ -106,10 +108,11 @@ class Database:
             self._forced = forced
         try:
             connection.execute("BEGIN IMMEDIATE")
-            if self._is_replaced():
-                raise OSError(f"{self.path} was replaced by another process")
+            self._check_not_replaced()
             result = work(connection)
             connection.execute("COMMIT")
+            # A file so damaged that it cannot be locked may be replaced meanwhile.
+            self._check_not_replaced()
         except BaseException:
             with suppress(sqlite3.Error):
                 connection.rollback()
@@ -122,21 +125,30 @@ class Database:
             self.close()
         if self._connection is None:
             make_private_directory(self.directory)
-            # Only one process at a time may open, create or set aside the database.
+            # Only one process at a time may open, create or replace the database.
             with exclusive(self.directory):
                 self._file = _status(self.path)
-                self._connection = connect(self.path, self._fill)
+                if self._is_lost:
+                    raise LostError
+                is_suspect = backup.is_suspect(self.path) and self._chat() is None
+                connection = connect(self.path, self._fill)
                 self._file = _status(self.path)
+            if is_suspect:
+                backup.check(connection, self.path)
+            self._connection = connection
         return self._connection
 
-    def _fill(self, connection: sqlite3.Connection) -> None:
-        # Shell completion only reads names: it loads neither this nor numpy.
-        from mlxchat.sessions.earlier import take_over
+    @property
+    def _is_lost(self) -> bool:
+        """Whether the file is missing or empty, but was not when it was backed up."""
+        size = 0 if self._file is None else self._file.st_size
+        # SQLite takes a single byte for an empty database, too.
+        return size <= 1 and backup.path_of(self.path).exists()
 
+    def _fill(self, connection: sqlite3.Connection) -> None:
         # What another database has left must not be taken for the files of new sessions.
         last = max((id_ for id_, _ in self._session_files()), default=0)
         connection.execute("INSERT INTO sqlite_sequence VALUES ('sessions', ?)", (last,))
-        take_over(connection, self.directory)
 
     def _session_files(self) -> Iterator[tuple[int, Path]]:
         """The files of sessions, with their ids."""
@@ -144,16 +156,25 @@ class Database:
             if path.stem.isdecimal() and path.suffix in _OF_A_SESSION:
                 yield int(path.stem), path
 
+    def _chat(self) -> int | None:
+        """A process with a chat that is saved in the database."""
+        locks = (path for _, path in self._session_files() if path.suffix == ".lock")
+        return next(filter(None, map(holder, locks)), None)
+
     def _is_replaced(self) -> bool:
         found = _status(self.path)
         return found is None or self._file is None or not os.path.samestat(self._file, found)
+
+    def _check_not_replaced(self) -> None:
+        if self._is_replaced():
+            raise OSError(f"{self.path} was replaced by another process")
 
     def _reported(self, run: Callable[[], T]) -> T:
         try:
             try:
                 return run()
             except sqlite3.DatabaseError as error:
-                if not is_index_damage(error):
+                if not (backup.is_index_damage(error) or self._is_sound_but(error)):
                     raise
                 from mlxchat.sessions.records import rebuild_indexes
 
@@ -161,57 +182,137 @@ class Database:
                 return run()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             # Python cannot decode SQLite's message about a name that is no longer text.
-            if is_damage(error):
-                raise self._set_aside() from error
+            if backup.is_damage(error):
+                raise self._replaced("was damaged", is_damaged=True) from error
             raise OSError(f"{self.path}: {error}") from error
+        except LostError as error:
+            raise self._replaced("was missing or empty", is_damaged=True) from error
+        except EarlierFormatError as error:
+            raise self._replaced("had an earlier format", is_damaged=False) from error
 
-    def _set_aside(self) -> SessionError:
-        """Move the damaged file away, unless a chat is saved in it; return what to report."""
+    def _is_sound_but(self, error: Exception) -> bool:
+        """Whether it is only an index that SQLite took for a damaged file."""
+        connection = self._connection
+        return backup.is_damage(error) and connection is not None and backup.is_sound(connection)
+
+    def _replaced(self, problem: str, *, is_damaged: bool) -> SessionError:
+        """Set the file aside, unless a chat is saved in it; return what to report."""
         self.close()
+        if not self._mends:
+            return SessionError(f"{self.path} {problem}")
         try:
             with exclusive(self.directory):
-                if self._is_replaced():
+                if self._file is not None and self._is_replaced():
                     return SessionError(f"{self.path} was set aside by another process: try again")
-                locks = (path for _, path in self._session_files() if path.suffix == ".lock")
-                process = next(filter(None, map(holder, locks)), None)
+                process = self._chat()
                 if process is not None:
-                    chat = (
-                        "this chat" if process == os.getpid() else f"the chat in process {process}"
-                    )
-                    return SessionError(f"{self.path} is damaged: end {chat}, then try again")
-                return SessionError(self._moved())
+                    own = process == os.getpid()
+                    chat = "this chat" if own else f"the chat in process {process}"
+                    return SessionError(f"{self.path} {problem}: end {chat}, then try again")
+                found = backup.replace(self.path, problem, is_damaged=is_damaged)
+                return SessionError(f"{found}: try again")
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", None) or error
-            return SessionError(f"{self.path} is damaged and could not be set aside: {reason}")
+            return SessionError(f"{self.path} {problem}, but could not be set aside: {reason}")
 
-    def _moved(self) -> str:
-        aside = Path(f"{self.path}.damaged-{datetime.now():%Y-%m-%d-%H%M%S}")
-        if aside.exists():
-            raise FileExistsError(f"{aside} exists")
-        with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
-            try:
-                # Nobody writes meanwhile.
-                connection.execute("BEGIN EXCLUSIVE")
-                if connection.execute("PRAGMA integrity_check").fetchone() == ("ok",):
-                    return f"{self.path} seemed damaged, but is not: try again"
-            except (sqlite3.Error, UnicodeDecodeError) as error:
-                if not is_damage(error):
-                    raise
-            # Copied first: SQLite deletes those of a database that is gone, should this be killed.
-            for suffix in _CHANGES:
-                with suppress(FileNotFoundError):
-                    copyfile(f"{self.path}-{suffix}", f"{aside}-{suffix}")
-            self.path.replace(aside)
-            for suffix in (*_CHANGES, _SHARED):
-                Path(f"{self.path}-{suffix}").unlink(missing_ok=True)
-        sync_directory(self.directory)
-        return f"{self.path} was damaged and is now {aside.name}: try again with a new database"
+
+class EarlierFormatError(Exception):
+    """The database was written by an earlier version."""
+
+
+class LostError(Exception):
+    """The database was there when it was backed up, and is not any more."""
+
+
+def connect(path: Path, fill: Callable[[sqlite3.Connection], object]) -> sqlite3.Connection:
+    """Open the database to read and write; create it if it is missing, filled by `fill`.
+
+    Private to its owner, as are SQLite's other files. Raises OSError, sqlite3.Error,
+    EarlierFormatError, and SessionError for a database of a newer version or of another program.
+    """
+    if not os.path.lexists(path):
+        os.close(open_file(path, os.O_RDWR | os.O_CREAT))
+    # Opened and closed here, it would lose the locks of this process's other connections.
+    elif not os.access(path, os.W_OK):
+        raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
+    elif path.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    connection = backup.connected(path, BUSY_S)
+    try:
+        is_new = _is_new(connection, path)
+        # The shared memory of a write-ahead log does not reach other machines.
+        mode = "TRUNCATE" if platform.on_network_disk(path) else "WAL"
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+        # On macOS only this forces data out of the drive's own cache.
+        connection.execute("PRAGMA fullfsync = ON")
+        # What is deleted is overwritten with zeros.
+        connection.execute("PRAGMA secure_delete = ON")
+        if is_new:
+            _create(connection, path, fill)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def _connected_to_read(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open the database on a disk that cannot be written. Raises what `connect` raises."""
+    with tempfile.TemporaryDirectory(prefix="mlxchat-") as scratch:
+        log = Path(f"{path}-wal")
+        if log.exists() and log.stat().st_size > 0:
+            # SQLite reads a log only if it can write next to it.
+            copy = Path(scratch) / path.name
+            copyfile(path, copy)
+            copyfile(log, f"{copy}-wal")
+            connection = backup.connected(copy)
+        else:
+            connection = backup.connected_unchanging(path)
+        with closing(connection):
+            _is_new(connection, path)
+            yield connection
+
+
+def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether it has no tables yet. Raises SessionError for a database that is not ours."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
+    if (application, version) == (0, 0) and not tables:
+        return True
+    if application != APPLICATION:
+        raise SessionError(f"{path} is the database of another program")
+    if version > FORMAT:
+        raise SessionError(
+            f"{path} was written by a newer mlxchat, in version {version} of the format; "
+            f"this mlxchat reads version {FORMAT}"
+        )
+    if version < FORMAT:
+        raise EarlierFormatError
+    return False
+
+
+def _create(
+    connection: sqlite3.Connection, path: Path, fill: Callable[[sqlite3.Connection], object]
+) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    if not _is_new(connection, path):
+        # Another process was faster: not every network disk can lock a directory.
+        connection.execute("ROLLBACK")
+        return
+    for statement in SCHEMA:
+        connection.execute(statement)
+    fill(connection)
+    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    connection.execute("COMMIT")
 
 
 def names_by_use() -> list[str]:
-    """Names of all sessions, most recently used first. Raises SessionError."""
+    """Names of all sessions, most recently used first. Sets nothing aside, since completion would
+    not show it. Raises SessionError."""
     query = "SELECT name FROM sessions ORDER BY updated DESC, id DESC"
-    with Database() as database, session_errors("list the sessions"):
+    with Database(mends=False) as database, session_errors("list the sessions"):
         if not database.exists:
             return []
         return [name for (name,) in database.read(lambda c: c.execute(query).fetchall())]
@@ -230,5 +331,5 @@ def _status(path: Path) -> os.stat_result | None:
 
 def _is_read_only(error: OSError | sqlite3.OperationalError) -> bool:
     if isinstance(error, sqlite3.OperationalError):
-        return code_of(error) & 0xFF in _NOT_WRITABLE
+        return backup.code_of(error) & 0xFF in _NOT_WRITABLE
     return isinstance(error, PermissionError) or error.errno == errno.EROFS

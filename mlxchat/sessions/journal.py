@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,8 +25,8 @@ from mlxchat.sessions.records import (
     insert_pieces,
     insert_turn,
     now,
+    number_of,
     pieces_of,
-    seconds,
     session_with,
     size_bytes,
     turns_of,
@@ -34,8 +34,8 @@ from mlxchat.sessions.records import (
     update_turn,
 )
 from mlxchat.sessions.reply_file import Piece, ReplyFile, read_reply, reply_path
-from mlxchat.sessions.saved import NOTE, Saved, Scalar, add_unfinished
-from mlxchat.sessions.serials import Serials
+from mlxchat.sessions.saved import NOTE, Saved, Scalar
+from mlxchat.units import count
 
 # How often the reply in progress goes to the database, too.
 PIECES_EVERY_S = 0.25
@@ -67,14 +67,14 @@ class _Entry:
 class _Written:
     """What the database has. Replaced as a whole, so that an interruption does no harm.
 
-    `lost` are the serials of turns that are damaged there.
+    `lost` is how many turns are damaged there, or missing.
     """
 
     last_serial: int = 0
     system: str | None = None
     settings: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
     entries: tuple[_Entry, ...] = ()
-    lost: tuple[int, ...] = ()
+    lost: int = 0
 
 
 class Journal:
@@ -235,14 +235,13 @@ class Journal:
             delete_pieces(connection, id_)
         after = changes.apply(connection, id_)
         turns = [entry.turn for entry in after.entries]
-        serials = [entry.serial for entry in after.entries]
         changed = replace(
             session,
             updated=now(),
             system=after.system,
             settings=after.settings,
-            serials=Serials.of([*serials, *after.lost]),
             last_serial=after.last_serial,
+            turns=len(turns) + after.lost,
             forgotten=sum(turn.forgotten for turn in turns),
             text_bytes=sum(entry.size_bytes for entry in after.entries),
             first=beginning(turns),
@@ -269,38 +268,49 @@ def _read(
 ) -> tuple[Saved, _Written]:
     found, damaged = turns_of(connection, session.id)
     serials = [each.serial for each in found]
-    lost = sorted(set(damaged if session.damaged else session.serials) - set(serials))
-    saved = Saved(
-        system=session.system,
-        turns=[each.turn for each in found],
-        serials=serials,
-        settings=dict(session.settings),
-        notices=tuple(_losses(session, lost)),
-        updated_s=seconds(session.updated),
-        last_serial=max([session.last_serial, *serials, *lost]),
+    missing = max(0, session.turns - len(found) - len(damaged))
+    notices: list[str] = []
+    if session.damaged:
+        notices.append(
+            f"the system prompt and the settings of session {session.name!r} are damaged"
+        )
+    for serial in damaged:
+        number = number_of(connection, session.id, serial)
+        notices.append(f"turn {number} of session {session.name!r} is damaged and is left out")
+    if missing:
+        notices.append(f"session {session.name!r} lacks {count(missing, 'turn')}")
+    turns = [each.turn for each in found]
+    saved = Saved(session.system, turns, serials, dict(session.settings), tuple(notices))
+    written = _Written(
+        last_serial=max([session.last_serial, *serials, *damaged]),
+        system=saved.system,
+        settings=dict(saved.settings),
+        entries=tuple(
+            _Entry(each.serial, each.turn, replace(each.turn), size_bytes(each.turn), each.id)
+            for each in found
+        ),
+        lost=len(damaged) + missing,
     )
-    entries = tuple(
-        _Entry(each.serial, each.turn, replace(each.turn), size_bytes(each.turn), each.id)
-        for each in found
-    )
-    settings = dict(saved.settings)
-    written = _Written(saved.last_serial, saved.system, settings, entries, tuple(lost))
     # The longer one counts: a power cut can have damaged the file.
     parts = (pieces_of(connection, session.id), read_reply(reply_path(directory, session.id)))
     longest = max(
         filter(None, parts), key=lambda part: (part[0], len("".join(part[1:]))), default=None
     )
     if longest is not None:
-        add_unfinished(saved, *longest)
+        _add_unfinished(saved, *longest)
     return saved, written
 
 
-def _losses(session: SessionRecord, lost: Sequence[int]) -> Iterator[str]:
-    if session.damaged:
-        yield f"the system prompt and the settings of session {session.name!r} are damaged"
-    for serial in lost:
-        number = session.serials.number_of(serial) or serial
-        yield f"turn {number} of session {session.name!r} is damaged and is left out"
+def _add_unfinished(saved: Saved, serial: int, thought: str, reply: str) -> None:
+    """Replace the last reply with what was shown of it, if that is more than was recorded."""
+    if not saved.turns or serial != saved.serials[-1]:
+        return
+    turn = saved.turns[-1]
+    if len(thought) + len(reply) <= len(turn.thought) + len(turn.reply):
+        return
+    turn.thought, turn.reply, turn.finish_reason = thought, reply, "interrupted"
+    turn.ids, turn.exact = None, False
+    saved.notices += ("the last reply was interrupted: kept what had been shown",)
 
 
 class _Changes:

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from mlxchat.errors import SessionError
 from mlxchat.files import holder, remove_unfinished
 from mlxchat.recall.words import words
+from mlxchat.sessions import backup
 from mlxchat.sessions import session as sessions
 from mlxchat.sessions.database import Database, session_errors
-from mlxchat.sessions.earlier import insert_saved
 from mlxchat.sessions.journal import read_contents
 from mlxchat.sessions.names import already_exists, check_name
 from mlxchat.sessions.records import (
     SessionRecord,
     delete_session,
+    insert_saved,
+    number_of,
     seconds,
     session_with,
     turn_with,
@@ -33,12 +33,8 @@ from mlxchat.sessions.saved import Saved, read_messages
 from mlxchat.sessions.session import existing, locked, records_by_use
 
 MOST_FINDS = 50
-# Of very many turns that contain the words, only the latest are ranked, by their beginnings.
-RANKED = 300
+# Of a longer text, the rest is not searched for the best line.
 MOST_CHARS = 20_000
-# The usual constants of BM25, and the length of a usual turn.
-SATURATION, LENGTH_WEIGHT = 1.2, 0.75
-USUAL_WORDS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +75,7 @@ def latest() -> str | None:
     with Database() as database:
         # The only message of one may have been rejected.
         return next(
-            (each.name for each in records_by_use(database) if each.serials or each.error), None
+            (each.name for each in records_by_use(database) if each.turns or each.damaged), None
         )
 
 
@@ -95,8 +91,6 @@ def read_session(name: str) -> Saved:
     """Read a session, even if it is open. Raises SessionError."""
     with Database() as database, session_errors(f"read session {name!r}"):
         record = existing(database, name)
-        if record.error is not None:
-            raise SessionError(record.error)
         return database.read(
             lambda connection: read_contents(connection, database.directory, record)
         )
@@ -111,16 +105,26 @@ def rename(old: str, new: str) -> None:
             sessions.rename(database, record.id, record.name, new)
 
 
-def remove(name: str) -> None:
-    """Delete a session permanently. Raises SessionError, and deletes nothing, if it is open."""
+def remove(*names: str) -> None:
+    """Delete sessions permanently, also from the backup. Raises SessionError if one is open; then
+    it and those after it stay."""
     with Database() as database:
-        record = existing(database, name)
-        snapshot = sessions.snapshot_path(database, record.id)
-        with locked(database, record), session_errors(f"remove session {name!r}"):
-            remove_unfinished(snapshot)
-            snapshot.unlink(missing_ok=True)
-            reply_path(database.directory, record.id).unlink(missing_ok=True)
-            database.write(lambda connection: delete_session(connection, record.id))
+        records = [existing(database, name) for name in names]
+        try:
+            with session_errors("renew the backup"), backup.renewed(database.path):
+                for record in records:
+                    _remove(database, record)
+        except sqlite3.Error as error:
+            raise SessionError(f"cannot renew the backup: {error}") from error
+
+
+def _remove(database: Database, record: SessionRecord) -> None:
+    snapshot = sessions.snapshot_path(database, record.id)
+    with locked(database, record), session_errors(f"remove session {record.name!r}"):
+        remove_unfinished(snapshot)
+        snapshot.unlink(missing_ok=True)
+        reply_path(database.directory, record.id).unlink(missing_ok=True)
+        database.write(lambda connection: delete_session(connection, record.id))
 
 
 def import_messages(path: Path, name: str) -> int:
@@ -144,13 +148,13 @@ def import_messages(path: Path, name: str) -> int:
 
 
 def search(wanted: str) -> list[Find]:
-    """The turns that contain all the words, or words that begin with them, unless the word itself
-    is frequent; best first. Raises SessionError."""
+    """The turns that contain all the words, or words that begin with them, best first. Raises
+    SessionError."""
     terms = words(wanted)
     with Database() as database, session_errors("search the sessions"):
         if not terms or not database.exists:
             return []
-        return database.read(lambda connection: list(islice(_found(connection, terms), MOST_FINDS)))
+        return database.read(lambda connection: _found(connection, terms))
 
 
 def prune_snapshots(keep: int = 10) -> int:
@@ -176,14 +180,14 @@ def _info(database: Database, record: SessionRecord, files: dict[str, int]) -> S
     is_locked = sessions.lock_name(record.id) in files
     return SessionInfo(
         name=record.name,
-        turns=len(record.serials),
+        turns=record.turns,
         forgotten=record.forgotten,
         updated=seconds(record.updated),
         bytes=record.text_bytes + files.get(sessions.snapshot_name(record.id), 0),
         first=record.first,
         model=model if isinstance(model, str) else None,
         open_in=holder(sessions.lock_path(database, record.id)) if is_locked else None,
-        error="the row of this session is damaged" if record.damaged else record.error,
+        error="the row of this session is damaged" if record.damaged else None,
     )
 
 
@@ -194,39 +198,23 @@ def _files(directory: Path) -> dict[str, int]:
     return {}
 
 
-def _found(connection: sqlite3.Connection, terms: list[str]) -> Iterator[Find]:
+def _found(connection: sqlite3.Connection, terms: list[str]) -> list[Find]:
     # In quotes, nothing in a word is an operator; a word contains no quotes.
-    exactly = [f'"{term}"' for term in terms]
-    # SQLite reads all turns that contain words with a frequent beginning, 0.1 s of two million.
-    query = " ".join(
-        each if len(_latest(connection, each)) == RANKED else f"{each}*" for each in exactly
-    )
-    latest = _latest(connection, query)
-    found = [each for id_ in latest if (each := turn_with(connection, id_)) is not None]
-    found.sort(key=lambda each: _relevance(f"{each[2].user}\n{each[2].reply}", terms), reverse=True)
-    for session, serial, turn in found:
-        record = session_with(connection, session)
-        number = None if record is None else record.serials.number_of(serial)
-        if record is not None and number is not None:
-            yield Find(record.name, number, *_best_line(turn.user, turn.reply, terms))
-
-
-def _latest(connection: sqlite3.Connection, query: str) -> list[int]:
-    """The latest turns that match. Not the best by SQLite's own rank, for which it would look at
-    every turn that contains the most frequent word."""
+    query = " ".join(f'"{term}"*' for term in terms)
     rows = connection.execute(
-        "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?", (query, RANKED)
-    )
-    return [row[0] for row in rows]
-
-
-def _relevance(text: str, terms: list[str]) -> float:
-    """Higher for a text that is shorter, or contains the words more often; it contains them all.
-    BM25 without the words' rarity, which is the same for all these texts."""
-    found = words(text[:MOST_CHARS])
-    length = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * len(found) / USUAL_WORDS)
-    counts = [sum(word.startswith(stem) for word in found) for stem in map(_stem, terms)]
-    return sum(count / (count + length) for count in counts)
+        "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?", (query, MOST_FINDS)
+    ).fetchall()
+    found: list[Find] = []
+    for (id_,) in rows:
+        # The index may know a turn that is damaged.
+        if (row := turn_with(connection, id_)) is None:
+            continue
+        session, serial, turn = row
+        record = session_with(connection, session)
+        if record is not None:
+            number = number_of(connection, session, serial)
+            found.append(Find(record.name, number, *_best_line(turn.user, turn.reply, terms)))
+    return found
 
 
 def _best_line(user: str, reply: str, terms: list[str]) -> tuple[str, str]:

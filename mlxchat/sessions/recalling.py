@@ -15,7 +15,7 @@ from mlxchat.recall.index import Index, WithWord
 from mlxchat.recall.said import Said, is_typed, sentences
 from mlxchat.recall.words import informative
 from mlxchat.sessions.database import Database, session_errors
-from mlxchat.sessions.records import session_named, session_with, turn_with
+from mlxchat.sessions.records import number_of, session_named, session_with, turn_with
 
 # Turns with a word that are looked at, the latest; and those that are read, the best.
 MOST_WITH_WORD = 1_000
@@ -64,9 +64,9 @@ def _quoted(connection: sqlite3.Connection, id_: int, message: str) -> Quoted | 
     record = session_with(connection, session)
     if record is None or record.damaged:
         return None
-    number = record.serials.number_of(serial)
+    number = number_of(connection, session, serial)
     own = frozenset(informative(Said.of(turn.user[:MOST_CHARS]).stated))
-    if number is None or own <= frozenset(informative(message)):
+    if own <= frozenset(informative(message)):
         return None
     return Quoted(turn, number, record.name)
 

@@ -1,14 +1,17 @@
-"""Sessions and turns as rows of the database: written, and read without trusting them."""
+"""Sessions and turns as rows of the database: written, and read without trusting them.
+
+The columns of a row are the fields of its dataclass; the checksum is all that reading checks.
+"""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +20,7 @@ from mlxchat.errors import SessionError
 from mlxchat.recall.words import words
 from mlxchat.sessions import tables
 from mlxchat.sessions.names import folded, is_name
-from mlxchat.sessions.saved import Scalar
-from mlxchat.sessions.serials import Serials
+from mlxchat.sessions.saved import Saved, Scalar
 from mlxchat.sessions.tables import INDEX, Value, insertion, sealed, selection, update
 
 FIRST_CHARS = 200
@@ -29,60 +31,35 @@ _ID_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A session without its turns. `created` and `updated` are times as `now` writes them,
-    `text_bytes` the size of the turns, `first` the start of the first message. If the row is
-    `damaged`, only its name is left. If it could not be taken over from an earlier version,
-    `error` is the reason."""
+    """A session without its turns, of which it has `turns`. `created` and `updated` are times as
+    `now` writes them, `text_bytes` the size of the turns, `first` the start of the first message.
+    If the row is `damaged`, only its name is left."""
 
     name: str
-    id: int = 0
     created: str | None = None
     updated: str = ""
     system: str | None = None
     settings: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
-    serials: Serials = field(default_factory=Serials)
     last_serial: int = 0
+    turns: int = 0
     forgotten: int = 0
     text_bytes: int = 0
     first: str = ""
-    error: str | None = None
+    id: int = 0
     damaged: bool = False
 
     @property
     def columns(self) -> tuple[Value, ...]:
-        return sealed(
-            "sessions",
-            (
-                *(self.name, folded(self.name), self.created, self.updated),
-                *(_clean(self.system), json.dumps(dict(self.settings))),
-                *(str(self.serials), self.last_serial),
-                *(self.forgotten, self.text_bytes, _clean(self.first), self.error),
-            ),
-            self.id,
-        )
+        values = [_encoded(getattr(self, name)) for name in _SESSION_FIELDS]
+        return sealed("sessions", (*values, folded(self.name)), self.id)
 
     @classmethod
     def of(cls, id_: int, columns: Sequence[Value]) -> SessionRecord:
         if not tables.is_sound("sessions", columns, id_):
             name = columns[0]
             known = isinstance(name, str) and is_name(name)
-            return cls(str(name) if known else f"damaged-{id_}", id_, damaged=True)
-        name, _, created, updated, system, settings, serials, last, forgotten, size, *rest = columns
-        first, error, _ = cast("list[str]", rest)
-        return cls(
-            name=cast("str", name),
-            id=id_,
-            created=cast("str | None", created),
-            updated=cast("str", updated),
-            system=cast("str | None", system),
-            settings=json.loads(cast("str", settings)),
-            serials=Serials.parse(cast("str", serials)),
-            last_serial=cast("int", last),
-            forgotten=cast("int", forgotten),
-            text_bytes=cast("int", size),
-            first=first,
-            error=error,
-        )
+            return cls(str(name) if known else f"damaged-{id_}", id=id_, damaged=True)
+        return cls(**_decoded(_SESSION_FIELDS, columns), id=id_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +69,36 @@ class TurnRecord:
     id: int
     serial: int
     turn: Turn
+
+
+_SESSION_FIELDS = [each.name for each in fields(SessionRecord)][:-2]
+_TURN_FIELDS = [each.name for each in fields(Turn)]
+# How a column that is not a text or a number is read.
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "settings": json.loads,
+    "later_thoughts": lambda text: tuple(json.loads(text)),
+    "ids": lambda data: None if data is None else np.frombuffer(data, "<i4").astype(np.int32),
+    **dict.fromkeys(("exact", "pinned"), bool),
+}
+
+
+def _encoded(value: Any) -> Value:
+    match value:
+        case str():
+            return clean(value)
+        case bool():
+            return int(value)
+        case np.ndarray():
+            return value.astype("<i4").tobytes()
+        case tuple() | dict():
+            return json.dumps(value)
+    return value
+
+
+def _decoded(names: Sequence[str], columns: Sequence[Value]) -> dict[str, Any]:
+    """The first columns, by their names."""
+    found = zip(names, columns, strict=False)
+    return {name: _READERS[name](value) if name in _READERS else value for name, value in found}
 
 
 def now() -> str:
@@ -139,6 +146,25 @@ def session_named(connection: sqlite3.Connection, name: str) -> SessionRecord | 
     return next((each for each in sessions_by_use(connection) if each.name == name), None)
 
 
+def insert_saved(connection: sqlite3.Connection, name: str, saved: Saved) -> None:
+    """A new session with these turns. Raises sqlite3.IntegrityError if the name is taken."""
+    record = SessionRecord(
+        name,
+        created=now(),
+        updated=now(),
+        system=saved.system,
+        settings=saved.settings,
+        last_serial=max(saved.serials, default=0),
+        turns=len(saved.turns),
+        forgotten=sum(turn.forgotten for turn in saved.turns),
+        text_bytes=sum(map(size_bytes, saved.turns)),
+        first=beginning(saved.turns),
+    )
+    id_ = insert_session(connection, record)
+    for serial, turn in zip(saved.serials, saved.turns, strict=True):
+        insert_turn(connection, id_, serial, turn)
+
+
 def session_with(connection: sqlite3.Connection, id_: int) -> SessionRecord | None:
     found = connection.execute(f"{selection('sessions')} WHERE id = ?", (id_,)).fetchone()
     return None if found is None else SessionRecord.of(id_, found[1:])
@@ -183,10 +209,10 @@ def turns_of(connection: sqlite3.Connection, session: int) -> tuple[list[TurnRec
     damaged: list[int] = []
     query = f"{selection('turns')} WHERE session = ? ORDER BY serial"
     for id_, *columns in connection.execute(query, (session,)).fetchall():
-        if tables.is_sound("turns", columns) and columns[0] == session:
-            found.append(TurnRecord(id_, columns[1], _turn_of(columns)))
+        if tables.is_sound("turns", columns) and columns[-3] == session:
+            found.append(TurnRecord(id_, columns[-2], _turn_of(columns)))
         else:
-            damaged.append(columns[1])
+            damaged.append(columns[-2])
     return found, damaged
 
 
@@ -195,7 +221,14 @@ def turn_with(connection: sqlite3.Connection, id_: int) -> tuple[int, int, Turn]
     found = connection.execute(f"{selection('turns')} WHERE id = ?", (id_,)).fetchone()
     if found is None or not tables.is_sound("turns", found[1:]):
         return None
-    return found[1], found[2], _turn_of(found[1:])
+    return found[-3], found[-2], _turn_of(found[1:])
+
+
+def number_of(connection: sqlite3.Connection, session: int, serial: int) -> int:
+    """The number of a turn in its session, counted from 1."""
+    query = "SELECT COUNT(*) FROM turns WHERE session = ? AND serial <= ?"
+    (number,) = connection.execute(query, (session, serial)).fetchone()
+    return int(number)
 
 
 def rebuild_indexes(connection: sqlite3.Connection) -> None:
@@ -227,7 +260,7 @@ def insert_pieces(
     connection.execute("DELETE FROM pieces WHERE id > ? AND session = ?", (after, session))
     last = after
     for of_thought, text in pieces:
-        columns = sealed("pieces", (session, serial, int(of_thought), _clean(text)))
+        columns = sealed("pieces", (int(of_thought), clean(text), session, serial))
         last = _inserted(connection.execute(insertion("pieces"), columns))
     return last
 
@@ -243,8 +276,8 @@ def pieces_of(connection: sqlite3.Connection, session: int) -> tuple[int, str, s
     for _, *columns in connection.execute(query, (session,)):
         if not tables.is_sound("pieces", columns):
             break
-        serial = columns[1]
-        texts[columns[2]] += columns[3]
+        of_thought, text, _, serial, _ = columns
+        texts[of_thought] += text
     return None if serial is None else (serial, texts[True], texts[False])
 
 
@@ -259,36 +292,18 @@ def _remove_words(connection: sqlite3.Connection, id_: int, turn: Turn) -> None:
 
 
 def _words(turn: Turn) -> str:
-    return " ".join(words(f"{_clean(turn.reply)}\n{_clean(turn.user)}"[:INDEXED_CHARS]))
+    return " ".join(words(clean(f"{turn.reply}\n{turn.user}")[:INDEXED_CHARS]))
 
 
 def _turn_columns(session: int, serial: int, turn: Turn) -> tuple[Value, ...]:
-    ids = None if turn.ids is None else turn.ids.astype("<i4").tobytes()
-    return sealed(
-        "turns",
-        (
-            *(session, serial, turn.time or None),
-            *(_clean(turn.user), _clean(turn.reply), _clean(turn.thought)),
-            *(json.dumps(turn.later_thoughts), ids, int(turn.exact), turn.finish_reason),
-            *(int(turn.forgotten), int(turn.pinned)),
-        ),
-    )
+    values = [_encoded(getattr(turn, name)) for name in _TURN_FIELDS]
+    return sealed("turns", (*values, session, serial))
 
 
 def _turn_of(columns: Sequence[Value]) -> Turn:
-    time, user, reply, thought, later, ids, exact, reason, forgotten, pinned, _ = columns[2:]
-    return Turn(
-        user=cast("str", user),
-        reply=cast("str", reply),
-        ids=None if ids is None else np.frombuffer(cast("bytes", ids), "<i4").astype(np.int32),
-        exact=bool(exact),
-        pinned=bool(pinned),
-        forgotten=bool(forgotten),
-        finish_reason=cast("str", reason),
-        thought=cast("str", thought),
-        later_thoughts=tuple(json.loads(cast("str", later))),
-        time=cast("str", time or ""),
-    )
+    turn = Turn(**_decoded(_TURN_FIELDS, columns))
+    turn.forgotten = bool(turn.forgotten)
+    return turn
 
 
 def _update(connection: sqlite3.Connection, table: str, values: Sequence[Value]) -> None:
@@ -302,9 +317,9 @@ def _inserted(cursor: sqlite3.Cursor) -> int:
     return cursor.lastrowid
 
 
-def _clean(text: str | None) -> str | None:
+def clean(text: str) -> str:
     """Without unpaired surrogates, which UTF-8 cannot encode."""
-    return None if text is None else text.encode("utf-8", "replace").decode()
+    return text.encode("utf-8", "replace").decode()
 
 
 def size_bytes(turn: Turn) -> int:

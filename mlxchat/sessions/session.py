@@ -19,6 +19,7 @@ from typing import Self
 
 from mlxchat.errors import SessionError
 from mlxchat.files import Lock, holder, make_private_directory, remove_unfinished
+from mlxchat.sessions import backup
 from mlxchat.sessions.database import Database, names_by_use, session_errors
 from mlxchat.sessions.journal import Journal
 from mlxchat.sessions.names import already_exists, check_name, folded, not_found
@@ -49,6 +50,7 @@ class Session:
         self._database = database
         self._chosen = chosen
         self._id: int | None = None
+        self._is_backed_up = False
         self._record: SessionRecord | None = None
         self._lock: Lock | None = None
         self._name_lock: Lock | None = None
@@ -133,8 +135,6 @@ class Session:
         self.close()
 
     def _reopen(self, record: SessionRecord) -> None:
-        if record.error is not None:
-            raise SessionError(record.error)
         self._lock = _lock(lock_path(self._database, record.id), self.name)
         self._id = record.id
         try:
@@ -151,6 +151,9 @@ class Session:
     def _begin(self, connection: sqlite3.Connection, begun: int | None) -> int:
         """Insert the session, unless it has `begun`, and lock it; return its id. Raises OSError,
         SessionError; can be called again if the transaction fails."""
+        if not self._is_backed_up:
+            self._is_backed_up = True
+            backup.start_if_due(connection, self._database.path)
         if begun is not None:
             if self._lock is None:
                 self._lock_late(connection, begun)

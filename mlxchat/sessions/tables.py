@@ -1,6 +1,7 @@
 """The tables of the database of sessions, and the checksum that each row carries.
 
-SQLite notices damage to its own structures, but not to the texts in them.
+SQLite notices damage to its own structures, but not to the texts in them. Light, because shell
+completion imports it.
 """
 
 from __future__ import annotations
@@ -9,34 +10,26 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 
-FORMAT = 1
-# Marks the file as ours: "mlxc".
-APPLICATION = 0x6D6C7863
-PAGE_BYTES = 4096
-
-# The columns of each table after its id, in order; the last is the checksum of those before.
+# The columns of each table after its id, in order. The checksum is of all before it.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
+    # `settings` is JSON; from `turns` on, for lists.
     "sessions": (
-        *("name TEXT NOT NULL", "folded TEXT NOT NULL UNIQUE", "created TEXT", "updated TEXT"),
-        # JSON; and the serials of the turns, such as "1-12,14".
-        *("system TEXT", "settings TEXT NOT NULL", "serials TEXT NOT NULL"),
-        "last_serial INTEGER NOT NULL",
-        # For lists.
-        *("forgotten INTEGER NOT NULL", "bytes INTEGER NOT NULL", "first TEXT NOT NULL"),
-        # Why a session of an earlier version could not be taken over.
-        "error TEXT",
+        *("name TEXT NOT NULL", "created TEXT", "updated TEXT", "system TEXT"),
+        *("settings TEXT NOT NULL", "last_serial INTEGER NOT NULL", "turns INTEGER NOT NULL"),
+        *("forgotten INTEGER NOT NULL", "text_bytes INTEGER NOT NULL", "first TEXT NOT NULL"),
+        "folded TEXT NOT NULL UNIQUE",
     ),
+    # `ids` are little-endian int32, `later_thoughts` JSON.
     "turns": (
-        *("session INTEGER NOT NULL", "serial INTEGER NOT NULL", "time TEXT"),
-        *("user TEXT NOT NULL", "reply TEXT NOT NULL", "thought TEXT NOT NULL"),
-        # JSON; and little-endian int32, or NULL.
-        *("later_thoughts TEXT NOT NULL", "ids BLOB", "exact INTEGER NOT NULL"),
-        *("finish_reason TEXT NOT NULL", "forgotten INTEGER NOT NULL", "pinned INTEGER NOT NULL"),
+        *("user TEXT NOT NULL", "reply TEXT NOT NULL", "ids BLOB", "exact INTEGER NOT NULL"),
+        *("pinned INTEGER NOT NULL", "forgotten INTEGER NOT NULL", "finish_reason TEXT NOT NULL"),
+        *("thought TEXT NOT NULL", "later_thoughts TEXT NOT NULL", "time TEXT NOT NULL"),
+        *("session INTEGER NOT NULL", "serial INTEGER NOT NULL"),
     ),
     # The reply in progress: all its pieces in order, or those of its thought.
     "pieces": (
-        *("session INTEGER NOT NULL", "serial INTEGER NOT NULL"),
         *("thought INTEGER NOT NULL", "text TEXT NOT NULL"),
+        *("session INTEGER NOT NULL", "serial INTEGER NOT NULL"),
     ),
 }
 NAMES: Mapping[str, tuple[str, ...]] = {

@@ -26,7 +26,6 @@ from mlxchat.sessions.database import Database
 from mlxchat.sessions.listing import listing, search
 from mlxchat.sessions.recalling import earlier_turns
 from mlxchat.sessions.records import SessionRecord, insert_session, insert_turn, now
-from mlxchat.sessions.serials import Serials
 from mlxchat.sessions.session import Session
 
 VOCABULARY = 50_000
@@ -84,7 +83,7 @@ def _insert(
             created=now(),
             updated=now(),
             settings={"model": "smollm2"},
-            serials=Serials((range(1, turns + 1),)),
+            turns=turns,
             last_serial=turns,
             first=first,
         )

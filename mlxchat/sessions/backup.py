@@ -1,0 +1,250 @@
+"""A copy of the database of sessions, renewed daily, which takes its place if that is damaged.
+
+A file that is only suspect, after a power cut for example, is checked when it is next opened.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from shutil import copyfile
+
+from mlxchat.errors import SessionError
+from mlxchat.files import Lock, force_to_disk, remove_unfinished, replacing, sync_directory
+
+EVERY_S = 24 * 3600
+# So much is copied at a time, with pauses for others.
+STEP_PAGES, PAUSE_S = 256, 0.01
+# How long to wait for another process's backup.
+PATIENCE_S = 10.0
+# No other error is damage.
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_INDEX_DAMAGE = (sqlite3.SQLITE_CORRUPT_VTAB, sqlite3.SQLITE_CORRUPT_INDEX)
+# What SQLite keeps next to a database: changes that are not in it yet, and memory that is shared.
+_BESIDE = ("wal", "journal", "shm")
+
+
+def path_of(database: Path) -> Path:
+    return Path(f"{database}.backup")
+
+
+def code_of(error: Exception) -> int:
+    """SQLite's extended code; 0 for an error of Python's own."""
+    return getattr(error, "sqlite_errorcode", 0)
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether the file itself is damaged."""
+    return code_of(error) & 0xFF in _DAMAGE and not is_index_damage(error)
+
+
+def is_index_damage(error: Exception) -> bool:
+    """Whether an index is damaged, which is rebuilt from the tables."""
+    return code_of(error) in _INDEX_DAMAGE
+
+
+def damage(reason: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(reason)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
+
+
+def connected(path: Path | str, busy_s: float = PATIENCE_S) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, timeout=busy_s, isolation_level=None, check_same_thread=False, uri=True
+    )
+    # A damaged text is noticed by its checksum.
+    connection.text_factory = lambda data: data.decode(errors="replace")
+    return connection
+
+
+def connected_unchanging(path: Path) -> sqlite3.Connection:
+    """To a file that no process writes, without a lock or a log."""
+    quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    return connected(f"file:{quoted}?immutable=1")
+
+
+def is_suspect(database: Path) -> bool:
+    """Whether the file may be damaged: the last process to use it did not close it, or its copy was
+    not sound."""
+    return bool(_logs(database)) or _mark(database).exists()
+
+
+def check(connection: sqlite3.Connection, database: Path) -> None:
+    """Raises sqlite3.DatabaseError if the file is damaged; until it is replaced, it is suspect."""
+    try:
+        _check(connection, "quick_check")
+    except sqlite3.DatabaseError:
+        with suppress(OSError):
+            _mark(database).touch(0o600)
+        raise
+    _mark(database).unlink(missing_ok=True)
+
+
+def start_if_due(connection: sqlite3.Connection, database: Path) -> None:
+    """Renew the backup in the background if it is a day old, or the first session is."""
+    with suppress(FileNotFoundError):
+        if path_of(database).stat().st_mtime > time.time() - EVERY_S:
+            return
+    query = "SELECT 1 FROM sessions WHERE julianday(created) < julianday('now', '-1 day') LIMIT 1"
+    if connection.execute(query).fetchone() is not None:
+        threading.Thread(target=_renew, args=(database,), daemon=True).start()
+
+
+def _renew(database: Path) -> None:
+    # The older one stays. The next chat tries again, and checks a database whose copy is damaged.
+    with suppress(OSError, sqlite3.Error, SessionError), _alone(database):
+        back_up(database)
+
+
+def back_up(database: Path) -> None:
+    """Renew the backup; the older one stays unless the new one is sound. Blocks no other process.
+    Raises OSError, sqlite3.Error."""
+    copy = path_of(database)
+    remove_unfinished(copy)
+    with replacing(copy) as new:
+        with closing(connected(database)) as source, closing(connected(new)) as target:
+            target.execute("PRAGMA synchronous = OFF")
+            if source.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+                # One state of it: else, each change would begin the copy again.
+                source.execute("BEGIN")
+                source.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+            source.backup(target, pages=STEP_PAGES, progress=lambda *_: time.sleep(PAUSE_S))
+            target.execute("PRAGMA journal_mode = DELETE")
+        # A destroyed page is copied without an error.
+        with closing(connected_unchanging(new)) as target:
+            try:
+                _check(target, "quick_check")
+            except sqlite3.DatabaseError:
+                _mark(database).touch(0o600)
+                raise
+        descriptor = os.open(new, os.O_RDONLY)
+        try:
+            force_to_disk(descriptor)
+        finally:
+            os.close(descriptor)
+    sync_directory(copy.parent)
+
+
+@contextmanager
+def renewed(database: Path) -> Iterator[None]:
+    """Run a body that deletes sessions, without a backup that still has them. Raises OSError and
+    sqlite3.Error, afterwards too, and SessionError before the body if another process is busy."""
+    with _alone(database):
+        had_one = path_of(database).exists()
+        path_of(database).unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            if had_one:
+                back_up(database)
+
+
+@contextmanager
+def _alone(database: Path) -> Iterator[None]:
+    """Run the body while no other process makes a backup. Raises SessionError, OSError."""
+    tries_until_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            lock = Lock(Path(f"{path_of(database)}.lock"), "the backup of the sessions")
+            break
+        except SessionError:
+            if time.monotonic() > tries_until_s:
+                raise
+    try:
+        yield
+    finally:
+        lock.remove()
+
+
+def replace(database: Path, problem: str, *, is_damaged: bool) -> str:
+    """Set aside the file with a `problem`, and put its backup, if that is sound, in its place;
+    return what to report. A new database begins if it is not damaged, but of an earlier format.
+    Nobody may open it meanwhile. Raises OSError, sqlite3.Error."""
+    aside = Path(f"{database}.aside-{datetime.now():%Y-%m-%d-%H%M%S}")
+    if aside.exists():
+        raise FileExistsError(f"{aside} exists")
+    if not database.exists():
+        return _put_in_place(database, aside, f"{database} {problem}", restores=True)
+    with closing(connected(database)) as connection:
+        try:
+            # Nobody writes meanwhile.
+            connection.execute("BEGIN EXCLUSIVE")
+            if is_damaged and database.stat().st_size > 1:
+                _check(connection, "integrity_check")
+                _mark(database).unlink(missing_ok=True)
+                return f"{database} seemed damaged, but is not"
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if not is_damage(error):
+                raise
+        found = f"{database} {problem} and is now {aside.name}"
+        return _put_in_place(database, aside, found, restores=is_damaged)
+
+
+def _put_in_place(database: Path, aside: Path, found: str, *, restores: bool) -> str:
+    """Set the file aside; put its backup in its place if it `restores` that and it is sound."""
+    copy = path_of(database)
+    # Copied first: SQLite deletes those of a database that is gone, should this be killed.
+    for log in _logs(database):
+        copyfile(log, f"{aside}{log.name.removeprefix(database.name)}")
+    with ExitStack() as stack:
+        if restores and _is_sound_copy(copy):
+            made = datetime.fromtimestamp(copy.stat().st_mtime)
+            copyfile(copy, stack.enter_context(replacing(database)))
+            found += f"; its backup of {made:%Y-%m-%d %H:%M} replaces it, without anything later"
+        elif copy.exists():
+            copy.replace(f"{aside}.backup")
+        for path in database.parent.iterdir():
+            # They refer to turns that another turn may replace.
+            if path.stem.isdecimal() and path.suffix == ".reply":
+                path.replace(f"{aside}-{path.name}")
+            elif path.stem.isdecimal() and path.suffix == ".safetensors":
+                path.unlink()
+        with suppress(FileNotFoundError):
+            database.replace(aside)
+        for suffix in _BESIDE:
+            Path(f"{database}-{suffix}").unlink(missing_ok=True)
+    _mark(database).unlink(missing_ok=True)
+    sync_directory(database.parent)
+    return found
+
+
+def _is_sound_copy(copy: Path) -> bool:
+    if not copy.exists():
+        return False
+    with closing(connected_unchanging(copy)) as connection:
+        return is_sound(connection)
+
+
+def is_sound(connection: sqlite3.Connection) -> bool:
+    try:
+        _check(connection, "integrity_check")
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _check(connection: sqlite3.Connection, pragma: str) -> None:
+    """Raises sqlite3.DatabaseError naming the first problem, if there is one."""
+    found = (text for (text,) in connection.execute(f"PRAGMA {pragma}"))
+    # A search index is rebuilt when it is used.
+    problem = next((text for text in found if text != "ok" and "FTS5" not in text), None)
+    if problem is not None:
+        raise damage(problem)
+
+
+def _logs(database: Path) -> list[Path]:
+    """Files with changes that are not in the database yet."""
+    logs = (Path(f"{database}-{suffix}") for suffix in ("wal", "journal"))
+    return [log for log in logs if log.exists() and log.stat().st_size > 0]
+
+
+def _mark(database: Path) -> Path:
+    """Exists if the database is to be checked."""
+    return Path(f"{database}.suspect")
