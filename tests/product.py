@@ -37,11 +37,9 @@ from mlxchat.cache import (
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.positions import KeyShift
 from mlxchat.cache.side_by_side import (
-    differs_side_by_side,
+    RowsTrials,
     make_rows,
     most_together,
-    rows_refusal,
-    shares_start,
 )
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.batch import prefill_together
@@ -377,7 +375,7 @@ def rows_side_by_side(case: Case) -> None:
     """Decode rows of different lengths together, let one make room for another, and move the one
     that fills its window to a cache of its own."""
     network = case.model.network
-    reason = rows_refusal(case.cache()) or differs_side_by_side(network, case.cache)
+    reason, shares = RowsTrials().find(network, case.cache, WINDOW)
     if reason is not None:
         raise Refused(reason)
     rows = make_rows(network, case.cache(), WINDOW)
@@ -392,7 +390,7 @@ def rows_side_by_side(case: Case) -> None:
         join(length, seed)
     for cache, together, row, length in read_together(case, case.cache(), shares=False):
         alone[rows.add(together, row, length)] = cache
-    if shares_start(network, case.cache, WINDOW):
+    if shares:
         start = case.cache()
         for cache, together, row, length in read_together(case, start, shares=True):
             alone[rows.add(together, row, length, start)] = cache

@@ -7,7 +7,6 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlxchat import platform
 from mlxchat.app import side_by_side
 from mlxchat.app.batch_run import open_batch
 from mlxchat.app.begin import begin
 from mlxchat.app.observer import Observer
-from mlxchat.app.row_limit import RowLimit
 from mlxchat.app.row_plan import row_seed
 from mlxchat.app.running import Running
 from mlxchat.cache import make_cache
@@ -27,7 +26,7 @@ from mlxchat.cache import side_by_side as trials
 from mlxchat.cache.side_by_side import Rows
 from mlxchat.engine.batch import Batch
 from mlxchat.engine.constrained import Constrained
-from mlxchat.engine.shared_prefix import MIN_TOKENS, ReadTokens, SharedPrefixes, shared_length
+from mlxchat.engine.shared_prefix import MIN_TOKENS, SharedPrefixes, shared_length
 from mlxchat.errors import ConstraintError, DeviceError, ModelError
 from mlxchat.request import BatchRequest, Request, Setup
 from mlxchat.rows.row import Row
@@ -416,8 +415,7 @@ def test_a_device_that_fails_with_a_single_row_ends_the_batch(
 def test_fewer_rows_run_if_memory_is_short(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = SimpleNamespace(free_memory_bytes=lambda: 60_000)
-    monkeypatch.setattr("mlxchat.app.row_limit.platform", short)
+    monkeypatch.setattr(platform, "free_memory_bytes", lambda: 60_000)
     notices: list[str] = []
     rows = prompts(8)
     results = run_batch(tiny_model, rows, rows=8, notices=notices)
@@ -446,8 +444,7 @@ def test_memory_is_flat_over_many_rows(tiny_model: Path) -> None:
 def test_rows_of_a_model_that_computes_one_at_a_time_run_one_after_the_other(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "differs_side_by_side", lambda *_: "it cannot")
-    monkeypatch.setattr(trials, "shares_start", lambda *_: False)
+    monkeypatch.setattr(trials, "rows_refusal", lambda cache: "it cannot")
     notices: list[str] = []
     rows = prompts(4)
     check_alone(tiny_model, rows, run_batch(tiny_model, rows, notices=notices))
@@ -466,26 +463,6 @@ def test_seeds_depend_on_the_seed_and_the_id_only() -> None:
     assert row_seed(7, row) == row_seed(7, Row(number=9, id="a", prompt="y"))
     assert row_seed(7, row) != row_seed(8, row)
     assert row_seed(7, row) != row_seed(7, Row(number=1, id="b", prompt="x"))
-
-
-def test_one_row_may_always_run() -> None:
-    limit = RowLimit(4, _Huge(), lambda _: None)  # type: ignore[arg-type]
-    assert limit.allows(0, 10**12, 0)
-    assert not limit.allows(1, 10**12, 0)
-    assert limit.most == 1
-
-
-class _Huge:
-    """A model whose tokens take a gigabyte each."""
-
-    shard = build_random_model()
-
-    @property
-    def dtype(self) -> Any:
-        class Wide:
-            size = 2**20
-
-        return Wide
 
 
 # Shared prefixes
@@ -514,13 +491,13 @@ def test_a_prefix_known_from_an_earlier_prompt_is_forked_and_stays_as_it_is() ->
     texts = [np.append(shared, [n, n + 1]).astype(np.int32) for n in (40, 50, 60)]
     reads: list[tuple[int, int]] = []
 
-    def read(cache: Any, ids: np.ndarray, start: int, stop: int) -> ReadTokens:
+    def read(cache: Any, ids: np.ndarray, start: int, stop: int) -> tuple[int, int]:
         import mlx.core as mx
 
         network(mx.array(ids[start:stop])[None], cache=cache)
         mx.eval([layer.state for layer in cache])
         reads.append((start, stop))
-        return ReadTokens(stop - start)
+        return stop - start, 0
 
     for index, ids in enumerate(texts):
         cache, held, reused, prefix = prefixes.begin(ids, texts[index + 1 :], read)

@@ -16,11 +16,9 @@ from mlxchat.cache.layers import tokens_evicted, windows
 from mlxchat.cache.side_by_side import (
     Rows,
     RowsTrials,
-    differs_side_by_side,
+    compute_alike,
     make_rows,
     most_together,
-    rows_refusal,
-    shares_start,
 )
 from mlxchat.engine.batch import prefill_together
 from mlxchat.errors import CacheError, ModelUnsupported
@@ -39,9 +37,9 @@ KINDS = (
 ALONE = {
     "afm7": "computes rows of different lengths differently",
     "deepseek_v41": "uses a LayerCache",
-    "gpt_bigcode": "cannot compute rows of different lengths",
-    "internlm2": "cannot compute rows of different lengths",
-    "internlm3": "cannot compute rows of different lengths",
+    "gpt_bigcode": "computes rows of different lengths differently",
+    "internlm2": "computes rows of different lengths differently",
+    "internlm3": "computes rows of different lengths differently",
     "llama4": "attends within chunks",
     "longcat_flash_ngram": "computes rows of different lengths differently",
     "minimax_m3_vl": "groups tokens by their place in the window",
@@ -149,11 +147,11 @@ def check_rows_come_and_go(family: str) -> None:
     def make() -> Cache:
         return make_cache(network, window, 0 if window is None else KEEP)
 
-    reason = rows_refusal(make()) or differs_side_by_side(network, make)
+    reason, shares = RowsTrials().find(network, make, window)
     if family in ALONE:
         assert reason is not None
         assert ALONE[family] in reason
-        assert rows_refusal(make()) or not shares_start(network, make, window)
+        assert not shares
         return
     assert reason is None
     both = Alone(network, window)
@@ -211,7 +209,7 @@ def check_rows_that_share(family: str) -> None:
     def step() -> None:
         both.check_step(prompt(both.rows.seats))
 
-    assert shares_start(network, both.make, both.window) == (family not in COPIED)
+    assert compute_alike(network, both.make, both.window, shares=True) == (family not in COPIED)
     if family in COPIED:
         return
     short, long = both.read(prompt(3)), both.read(prompt(20))
@@ -245,7 +243,7 @@ def check_rows_that_share(family: str) -> None:
 
 def test_shared_tokens_are_stored_once() -> None:
     both = Alone(network_of("llama"), None)
-    assert shares_start(both.network, both.make, None)
+    assert compute_alike(both.network, both.make, None, shares=True)
     start = both.read([2, 3, 4, 5] * 250)
     both.join([6, 7], start)
     before = sum(layer.nbytes for layer in both.rows)
@@ -265,7 +263,9 @@ def test_a_layer_that_never_attends_to_the_shared_tokens_is_found(
         monkeypatch.setattr(
             sys.modules[module], powers.ATTENTION, powers.plain_attention, raising=False
         )
-    assert not shares_start(network, lambda: make_cache(network, WINDOW, KEEP), WINDOW)
+    assert not compute_alike(
+        network, lambda: make_cache(network, WINDOW, KEEP), WINDOW, shares=True
+    )
 
 
 def test_a_model_is_tried_once_for_each_window() -> None:
@@ -355,6 +355,5 @@ def test_a_model_that_takes_one_offset_for_all_rows_is_refused() -> None:
                     layer.seats.offset = mx.full(2, layer.seats.offset.max())
             return model(tokens, cache=cache)
 
-    reason = differs_side_by_side(OneOffset(), lambda: make_cache(network, WINDOW, KEEP))
-    assert reason is not None
-    assert "differently" in reason
+    trial = RowsTrials().find(OneOffset(), lambda: make_cache(network, WINDOW, KEEP), WINDOW)
+    assert trial == ("this model computes rows of different lengths differently", False)

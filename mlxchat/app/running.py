@@ -1,21 +1,30 @@
-"""Rows of a batch that run side by side, from the end of their prompts to their results."""
+"""Rows of a batch from the end of their prompts to their results: side by side, or alone."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import mlx.core as mx
+
+from mlxchat.app.drafting import make_drafter
 from mlxchat.app.loaded import Loaded
-from mlxchat.app.row_alone import OnTokens, RowAlone
 from mlxchat.app.row_plan import RowPlan
 from mlxchat.app.row_run import RowRun
 from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import make_rows
 from mlxchat.engine.batch import ROW_FAILURES, Batch, BatchRow
+from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.draw import Chooser
-from mlxchat.engine.generate import max_tokens_within
+from mlxchat.engine.generate import Generation, max_tokens_within
+from mlxchat.engine.loops import ShouldStop
 from mlxchat.engine.reply import Reply
+from mlxchat.progress import Notify
 from mlxchat.rows.results import Result
 
 NO_DRAFTS = "no drafts: rows run side by side"
+
+# Called with the tokens of rows that have been generated since the last call.
+OnTokens = Callable[[int], object]
 
 
 @dataclass(eq=False, slots=True)
@@ -30,16 +39,19 @@ class Seated:
 class Running:
     """The rows that are seated in a batch. One that fills its window goes on alone."""
 
-    def __init__(self, loaded: Loaded, alone: RowAlone, on_tokens: OnTokens) -> None:
+    def __init__(
+        self, loaded: Loaded, should_stop: ShouldStop, on_tokens: OnTokens, notify: Notify
+    ) -> None:
+        self._loaded = loaded
         self._model = loaded.model
         self._window = loaded.settings.max_kv_size
-        # A fork, because making one tries the model's ropes.
-        self._make_cache = loaded.cache.fork
-        self._alone = alone
+        self._should_stop = should_stop
         self._on_tokens = on_tokens
+        self._notify = notify
         self._seated: dict[BatchRow, Seated] = {}
         network = self._model.network
-        self._batch = Batch(network, make_rows(network, self._make_cache(), self._window))
+        # A fork, because making one tries the model's ropes.
+        self._batch = Batch(network, make_rows(network, loaded.cache.fork(), self._window))
 
     def __len__(self) -> int:
         return len(self._seated)
@@ -80,15 +92,8 @@ class Running:
             constrained=constrained,
         )
         last = int(plan.prompt.ids[-1])
-        added = self._batch.add(
-            cache,
-            last,
-            chooser,
-            max_tokens=max_tokens,
-            row=row,
-            tokens=tokens - 1,
-            start=start,
-        )
+        added = BatchRow(chooser, last, max_tokens)
+        self._batch.add(added, cache, row, tokens - 1, start)
         self._seated[added] = Seated(run, reply, chooser)
 
     def reserve(self, rows: int) -> None:
@@ -136,7 +141,7 @@ class Running:
 
     def _move_out(self, row: BatchRow) -> Iterator[Result]:
         """Generate the rest of a row alone, in the rotating window."""
-        cache = self._make_cache()
+        cache = self._loaded.cache.fork()
         seated = self._seated[row]
         try:
             token = self._batch.move(row, cache)
@@ -145,8 +150,10 @@ class Running:
             if seated.reply.finish_reason is not None:
                 yield self._finished(row)
                 return
-            constrained = seated.chooser.constrained
-            result = self._alone.resume(seated.run, seated.reply.here(), cache, constrained)
+            run = seated.run
+            how = self._alone(run, seated.chooser.constrained)
+            point = seated.reply.here()
+            result = self._finish(run, Generation.resume(self._model, point, cache, **how))
         except ROW_FAILURES as error:
             yield self._failed(row, error)
             return
@@ -155,7 +162,40 @@ class Running:
         if result is not None:
             yield result
 
-    def close_gaps(self) -> None:
+    def generate_alone(self, run: RowRun, cache: Cache, held: int) -> Result | None:
+        """Generate a row to its end, in the rotating window; `held` tokens of its prompt are in the
+        cache. Interrupted, it has no result."""
+        how = self._alone(run, run.constrained())
+        ids = run.plan.prompt.ids
+        generation = Generation(self._model, ids, cache, cached_tokens=held, **how)
+        return self._finish(run, generation)
+
+    def _alone(self, run: RowRun, constrained: Constrained | None) -> dict[str, Any]:
+        """The options of a row's own generation."""
+        return {
+            "sampling": run.plan.sampling,
+            "settings": run.plan.settings,
+            "prefill_step_size": self._loaded.settings.max_step_size,
+            "constrained": constrained,
+            "drafter": make_drafter(self._model, run.plan.settings, self._notify),
+            "reply": run.plan.reader(self._model.tokenizer)[0],
+            "should_stop": self._should_stop,
+        }
+
+    def _finish(self, run: RowRun, generation: Generation) -> Result | None:
+        for token in generation:
+            self._on_tokens(run.add([token]))
+        stats = generation.stats
+        run.evicted_tokens = stats.evicted_tokens
+        mx.clear_cache()
+        if stats.finish_reason == "interrupted":
+            return None
+        return run.result(
+            stats.finish_reason, complete=generation.is_complete, error=generation.problem
+        )
+
+    def close_gaps(self) -> Iterator[Result]:
         """Stop computing empty seats, if they are at least half of all."""
         if 2 * len(self) <= self._batch.seats:
             self._batch.close_gaps()
+        yield from ()

@@ -7,27 +7,33 @@ that cannot compute several, is generated alone.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
+from mlxchat import platform
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.prefixes import Prefixes
-from mlxchat.app.row_alone import OnTokens, RowAlone
-from mlxchat.app.row_limit import RowLimit
 from mlxchat.app.row_plan import RowPlan, RowPlanner
 from mlxchat.app.row_run import RowRun
-from mlxchat.app.running import Running
-from mlxchat.cache import Cache
+from mlxchat.app.running import OnTokens, Running
+from mlxchat.cache import Cache, kv_bytes_per_token
 from mlxchat.cache.side_by_side import most_together
 from mlxchat.engine.batch import prefill_together
 from mlxchat.engine.loops import ShouldStop, prefill
 from mlxchat.engine.pace import Pace
-from mlxchat.engine.shared_prefix import Begun, ReadTokens, SharedPrefixes
+from mlxchat.engine.shared_prefix import Begun, SharedPrefixes
 from mlxchat.errors import DeviceError, MlxchatError
 from mlxchat.failures import device_failures
-from mlxchat.platform import wired_limit
 from mlxchat.progress import Notify
 from mlxchat.request import BatchRequest
 from mlxchat.rows.pending import WAIT_S, Pending
 from mlxchat.rows.results import Result
 from mlxchat.text.spans import TokenIds
+from mlxchat.units import count
+
+# More rows than this hardly generate more tokens per second.
+AUTO_ROWS = 32
+
+# The rows may take this share of the free memory. Batches that took nearly all of it have brought
+# down whole machines: see mlx-lm issue 1666.
+MEMORY_SHARE = 0.5
 
 # Assumed for rows without --max-tokens in an unbounded window, to know how many fit in memory.
 ASSUMED_TOKENS = 2_048
@@ -64,8 +70,10 @@ class SideBySide:
         self._should_stop = should_stop
         self._on_tokens = on_tokens
         self._planner = RowPlanner(request, loaded.sampling, loaded.model.tokenizer)
-        self._alone = RowAlone(loaded, should_stop, on_tokens, notify)
-        self._limit = RowLimit(request.rows, loaded.model, notify)
+        self._notify = notify
+        # How many rows run side by side. It only ever falls, with a notice.
+        self._most = AUTO_ROWS if request.rows == "auto" else request.rows
+        self._token_bytes = kv_bytes_per_token(loaded.model.shard, loaded.model.dtype)
         self._known = Prefixes(request.setup, notify)
         self._pace = Pace.of(loaded.model.network, loaded.settings)
         self._plans: deque[RowPlan] = deque()
@@ -73,9 +81,9 @@ class SideBySide:
         self._begin_again()
         has_table = loaded.model.positions is not None
         self._reads_together = not has_table and most_together(self._make_cache()) != 0
-        if self._limit.most > 1 and (reason := self._refusal()):
+        if self._most > 1 and (reason := self._refusal()):
             notify(f"rows run one after the other: {reason}")
-            self._limit.most = 1
+            self._most = 1
 
     @property
     def cache_bytes(self) -> int:
@@ -84,7 +92,7 @@ class SideBySide:
 
     def results(self, pending: Pending) -> Iterator[Result]:
         try:
-            with wired_limit():
+            with platform.wired_limit():
                 while not self._should_stop():
                     yield from self._fill_seats(pending)
                     if self._running:
@@ -98,27 +106,23 @@ class SideBySide:
 
     def _fill_seats(self, pending: Pending) -> Iterator[Result]:
         yield from self._look_ahead(pending)
-        if len(self._plans) >= self._worthwhile > self._limit.most - len(self._running):
+        if len(self._plans) >= self._worthwhile > self._most - len(self._running):
             return
         while self._plans and self._has_seat() and not self._should_stop():
             yield from self._survived(self._begin_next)
             yield from self._look_ahead(pending)
         if not self._plans and pending.is_over:
-            yield from self._survived(self._close_gaps)
-
-    def _close_gaps(self) -> Iterator[Result]:
-        self._running.close_gaps()
-        yield from ()
+            yield from self._survived(self._running.close_gaps)
 
     @property
     def _worthwhile(self) -> int:
         """The free seats worth filling: prompts that are read together take less time."""
-        return self._limit.most // SEATS_TOGETHER if self._reads_together else 0
+        return self._most // SEATS_TOGETHER if self._reads_together else 0
 
     def _look_ahead(self, pending: Pending) -> Iterator[Result]:
         """Plan as many rows as may run side by side, and at least two, to see what their prompts
         share."""
-        while len(self._plans) < max(self._limit.most, 2) and not self._should_stop():
+        while len(self._plans) < max(self._most, 2) and not self._should_stop():
             row = pending.take(self._patience_s())
             if row is None:
                 return
@@ -137,7 +141,24 @@ class SideBySide:
     def _has_seat(self) -> bool:
         tokens = [self._tokens(self._plans[0])]
         tokens += map(self._tokens, self._running.plans)
-        return self._limit.allows(len(self._running), max(tokens), self._running.nbytes)
+        return self._allows(len(self._running), max(tokens), self._running.nbytes)
+
+    def _allows(self, running: int, tokens: int, held_bytes: int) -> bool:
+        """Whether another row may run beside `running` ones if the longest of them takes `tokens`.
+        They hold `held_bytes` so far. One row always may."""
+        if running == 0 or running >= self._most:
+            return running == 0
+        more_bytes = (running + 1) * tokens * self._token_bytes - held_bytes
+        if more_bytes <= platform.free_memory_bytes() * MEMORY_SHARE:
+            return True
+        self._lower(running)
+        return False
+
+    def _lower(self, rows: int) -> None:
+        """Run at most this number from now on."""
+        self._most = max(rows, 1)
+        rows_now = count(self._most, "row")
+        self._notify(f"memory is short: {rows_now} side by side from now on")
 
     def _tokens(self, plan: RowPlan) -> int:
         """Tokens that a row may hold in the end."""
@@ -175,13 +196,13 @@ class SideBySide:
         """Read the rest of a row's prompt and seat it, or generate it alone."""
         ids = run.plan.prompt.ids
         cache, held = begun.cache, begun.held
-        if self._limit.most == 1 or (self._window is not None and len(ids) > self._window):
-            result = self._alone.generate(run, cache, held)
+        if self._most == 1 or (self._window is not None and len(ids) > self._window):
+            result = self._running.generate_alone(run, cache, held)
             if result is not None:
                 yield result
             return
         last = len(ids) - 1
-        if self._read(cache, ids, held, last).done == last - held:
+        if self._read(cache, ids, held, last)[0] == last - held:
             self._running.add(run, cache, start=self._start(begun))
 
     def _others_like(self, plan: RowPlan, cache: Cache, held: int) -> list[RowPlan]:
@@ -198,7 +219,7 @@ class SideBySide:
             if (
                 (len(others) + 2) * (tokens - held) <= TOKENS_TOGETHER
                 and (most is None or tokens <= most)
-                and self._limit.allows(running, self._tokens(other), 0)
+                and self._allows(running, self._tokens(other), 0)
                 and self._prefixes.known_length(theirs) == held
                 and bool((theirs[:held] == ids[:held]).all())
             ):
@@ -227,8 +248,9 @@ class SideBySide:
     def _failed(self, plan: RowPlan, error: MlxchatError) -> Result:
         return Result(plan.row, error=str(error), model=self._model.name)
 
-    def _read(self, cache: Cache, ids: TokenIds, start: int, stop: int) -> ReadTokens:
-        """Put the tokens `ids[start:stop]` into the cache. The disk may know the first ones."""
+    def _read(self, cache: Cache, ids: TokenIds, start: int, stop: int) -> tuple[int, int]:
+        """Put the tokens `ids[start:stop]` into the cache; return how many of them are in it, and
+        how many of those the disk knew."""
         known, record = 0, None
         if start == 0:
             known, record = self._known.begin(self._model, cache, ids[:stop], self._window)
@@ -241,7 +263,7 @@ class SideBySide:
             on_held=record,
             should_stop=self._should_stop,
         )
-        return ReadTokens(known + done, known)
+        return known + done, known
 
     # The device
 
@@ -255,14 +277,15 @@ class SideBySide:
             running = dict.fromkeys([*self._running.plans, *self._beginning])
             if len(running) < 2:
                 raise
-            self._limit.lower(len(running) // 2)
+            self._lower(len(running) // 2)
             self._plans = deque([*running, *(each for each in self._plans if each not in running)])
             self._begin_again()
 
     def _begin_again(self) -> None:
         self._beginning: list[RowPlan] = []
         self._prefixes = SharedPrefixes(self._make_cache, self._window)
-        self._running = Running(self._loaded, self._alone, self._on_tokens)
+        how = (self._should_stop, self._on_tokens, self._notify)
+        self._running = Running(self._loaded, *how)
 
     def _make_cache(self) -> Cache:
         # A fork, because making one tries the model's ropes.

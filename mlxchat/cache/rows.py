@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from mlxchat.cache.endings import check_not_narrower
 from mlxchat.cache.mask import Mask
 from mlxchat.cache.placement import Entries
 from mlxchat.cache.seats import Seats
@@ -69,7 +68,7 @@ class RowsWindow:
         `(B, 1, 1, P + S)`."""
         assert N == 1, "rows are decoded one token at a time"
         if self.shared is not None:
-            check_not_narrower(window_size, self.max_size)
+            _check_not_narrower(window_size, self.max_size)
         visible = self.seats.visible(window_size)
         if visible.all() and not return_array:
             return None
@@ -100,11 +99,10 @@ class RowsWindow:
         if self.keys is not None and self.values is not None:
             self.keys, self.values = _with_rows(self.keys, count), _with_rows(self.values, count)
 
-    def keep(self, seats: list[int]) -> None:
+    def keep(self, seats: mx.array) -> None:
         """Remove all seats but these."""
         if self.keys is not None and self.values is not None:
-            kept = mx.array(seats, mx.int32)
-            self.keys, self.values = self.keys[kept], self.values[kept]
+            self.keys, self.values = self.keys[seats], self.values[seats]
 
     def rearrange(self, spans: Sequence[slice]) -> None:
         """Move these slots to the beginning of buffers as large as the seats need now."""
@@ -124,7 +122,9 @@ class RowsWindow:
         keys, values = entries.keys, entries.values
         if keys is not None and values is not None:
             if self.keys is None or self.values is None:
-                self.keys, self.values = (self._room(x, len(self.seats)) for x in (keys, values))
+                self.keys, self.values = (
+                    self._room(x, len(self.seats.rows)) for x in (keys, values)
+                )
             # Whole, so that nothing stays of the row before: a masked NaN would still spread.
             self.keys[seat : seat + 1] = self._placed(keys, seat)
             self.values[seat : seat + 1] = self._placed(values, seat)
@@ -137,13 +137,13 @@ class RowsWindow:
         if self.keys is None or self.values is None:
             own = Entries(None, None)
         else:
-            spans, row = self.seats.latest(self.seats.size(seat)), slice(seat, seat + 1)
+            spans, row = self.seats.latest(self.seats.row(seat).size), slice(seat, seat + 1)
             own = Entries(_joined(self.keys[row], spans), _joined(self.values[row], spans))
-        return self._shared.followed_by(own) if self.seats.begins(seat) else own
+        return self._shared.followed_by(own) if self.seats.row(seat).begins else own
 
     def _placed(self, entries: mx.array, seat: int) -> mx.array:
         """The latest entries, in a row of slots."""
-        size = self.seats.size(seat)
+        size = self.seats.row(seat).size
         row, placed = self._room(entries), entries.shape[2] - size
         assert placed >= 0, "fewer entries than the row has tokens"
         for span in self.seats.latest(size):
@@ -161,6 +161,65 @@ class RowsWindow:
         batch, heads, _, dim = like.shape
         shape = (batch if rows is None else rows, heads, self.seats.capacity, dim)
         return mx.zeros(shape, like.dtype)
+
+
+class EndingsWindow:
+    """Keys and values `(B, H_kv, S, D)` of one layer, for B texts after the `shared` tokens, which
+    are stored once.
+
+    Implements what mlx-lm's models expect of a layer's cache in a single step, which must not evict
+    any token. `attended` is set once the model has attended to the shared tokens.
+    """
+
+    def __init__(self, shared: Entries, max_size: int | None) -> None:
+        self.shared = shared
+        self.offset = shared.tokens
+        self.max_size = max_size
+        self.attended = False
+        self._own = Entries(None, None)
+
+    # Called by the model
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Take the own tokens and return them."""
+        self._own = Entries(keys, values)
+        self.offset += keys.shape[2]
+        return keys, values
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """The own tokens, for layers that share this layer's cache."""
+        assert self._own.keys is not None
+        assert self._own.values is not None
+        return self._own.keys, self._own.values
+
+    def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Mask:
+        """The mask of the own tokens."""
+        _check_not_narrower(window_size, self.max_size)
+        if return_array:
+            return mx.tri(N, dtype=mx.bool_)
+        return None if N == 1 else "causal"
+
+    def empty(self) -> bool:
+        return self.offset == 0
+
+    @property
+    def state(self) -> list[mx.array]:
+        """The arrays to evaluate."""
+        return [array for array in self._own if array is not None]
+
+    # Its rows
+
+    def part(self, row: int, start: int, stop: int) -> Entries:
+        """Tokens `start` to `stop` of a row, the shared ones included."""
+        shared = self.shared.tokens
+        own = self._own.part(row, max(start - shared, 0), stop - shared)
+        return own if start >= shared else self.shared.part(0, start).followed_by(own)
+
+
+def _check_not_narrower(window_size: int | None, max_size: int | None) -> None:
+    """Raise ValueError for a view narrower than the window: all see the shared tokens."""
+    if window_size is not None and (max_size is None or window_size < max_size):
+        raise ValueError("a view narrower than the window")
 
 
 def _with_rows(x: mx.array, count: int) -> mx.array:

@@ -3,7 +3,7 @@ layers whose windows have one size, so it is worked out once for each step. Ever
 tokens.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
@@ -12,13 +12,23 @@ import numpy as np
 SLOTS = 64
 
 
-class Seats:
-    """The slots of B rows of different lengths, in buffers of C slots each.
+@dataclass(slots=True)
+class Seat:
+    """A row that has been given `total` tokens, of which `size` are in its slots. `begins` says
+    whether it begins with the shared tokens."""
 
-    All rows write to the same slot, so row b's tokens are in the `_sizes[b]` slots before it,
-    wrapping around. With `max_size`, a row sees its latest `max_size` tokens. The model gets the S
-    slots from the longest row's first token on or, if they wrap around, all C. Those that a row
-    does not see are masked; they hold zeros, or tokens that it has evicted.
+    size: int
+    total: int
+    begins: bool
+
+
+class Seats:
+    """The slots of B rows of different lengths, in buffers of C slots each; an empty seat is None.
+
+    All rows write to the same slot, so a row's tokens are in the `size` slots before it, wrapping
+    around. With `max_size`, a row sees its latest `max_size` tokens. The model gets the S slots
+    from the longest row's first token on or, if they wrap around, all C. Those that a row does not
+    see are masked; they hold zeros, or tokens that it has evicted.
 
     Rows may begin with the same `shared_tokens`, which are not in their slots.
 
@@ -27,6 +37,7 @@ class Seats:
     """
 
     def __init__(self, max_size: int | None) -> None:
+        self.rows: list[Seat | None] = []
         self.max_size = max_size
         self.shared_tokens = 0
         self.capacity = SLOTS if max_size is None else min(SLOTS, max_size)
@@ -35,70 +46,35 @@ class Seats:
         self.offset = mx.zeros(0, mx.int32)
         self._seen = np.zeros(0, np.int32)
         self._next = 0
-        self._sizes = np.zeros(0, np.int32)
-        self._totals = np.zeros(0, np.int32)
-        self._taken = np.zeros(0, bool)
-        self._begins = np.zeros(0, bool)
 
-    def __len__(self) -> int:
-        """B."""
-        return len(self._sizes)
+    @property
+    def taken(self) -> list[Seat]:
+        return [row for row in self.rows if row is not None]
 
     @property
     def longest(self) -> int:
         """Tokens in the longest row, the shared ones not included."""
-        return int(self._sizes.max(initial=0))
+        return max((row.size for row in self.taken), default=0)
 
     @property
     def any_begins(self) -> bool:
         """Whether a row begins with the shared tokens."""
-        return bool(self._begins.any())
+        return any(row.begins for row in self.taken)
 
-    def begins(self, seat: int) -> bool:
-        """Whether the row in this seat begins with the shared tokens."""
-        return bool(self._begins[seat])
-
-    def size(self, seat: int) -> int:
-        """Tokens of the row in this seat, the shared ones not included."""
-        return int(self._sizes[seat])
-
-    def total(self, seat: int) -> int:
-        """How many tokens the row in this seat has been given."""
-        return int(self._totals[seat])
-
-    # Rows come and go
+    def row(self, seat: int) -> Seat:
+        """The row in this seat, which must be taken."""
+        row = self.rows[seat]
+        assert row is not None
+        return row
 
     def holds(self, tokens: int | None) -> bool:
         """Whether this many tokens (None: any number) evict nothing."""
         return self.max_size is None or (tokens is not None and tokens <= self.max_size)
 
-    def add(self, count: int) -> None:
-        """Add empty seats."""
-        self._sizes = np.append(self._sizes, np.zeros(count, np.int32))
-        self._totals = np.append(self._totals, np.zeros(count, np.int32))
-        self._taken = np.append(self._taken, np.zeros(count, bool))
-        self._begins = np.append(self._begins, np.zeros(count, bool))
-
-    def slots_for(self, total: int, *, begins: bool) -> int:
-        """How many slots a row of `total` tokens takes, if it `begins` with the shared ones."""
+    def new_row(self, total: int, *, begins: bool) -> Seat:
+        """A row of `total` tokens, which has not taken its seat yet."""
         own = total - self.shared_tokens if begins else total
-        return own if self.max_size is None else min(own, self.max_size)
-
-    def take(self, seat: int, total: int, *, begins: bool) -> None:
-        """Let a row of `total` tokens take an empty seat. There must be room for it."""
-        self._sizes[seat] = self.slots_for(total, begins=begins)
-        self._totals[seat], self._taken[seat], self._begins[seat] = total, True, begins
-
-    def leave(self, seat: int) -> None:
-        """Empty a seat."""
-        self._sizes[seat], self._totals[seat] = 0, 0
-        self._taken[seat], self._begins[seat] = False, False
-
-    def keep(self, seats: Sequence[int]) -> None:
-        """Remove all seats but these."""
-        kept = list(seats)
-        self._sizes, self._totals = self._sizes[kept], self._totals[kept]
-        self._taken, self._begins = self._taken[kept], self._begins[kept]
+        return Seat(own if self.max_size is None else min(own, self.max_size), total, begins)
 
     # Slots
 
@@ -125,21 +101,22 @@ class Seats:
 
     # Steps
 
-    @property
-    def longest_in_step(self) -> int:
-        """Tokens that the longest row sees in the next step."""
-        return int(self._seen_by_next().max(initial=1))
+    def seen_by_next(self) -> np.ndarray:
+        """How many tokens each row's next token sees, itself included. An empty seat sees one."""
+        seen = np.array([0 if row is None else row.size for row in self.rows], np.int32) + 1
+        return seen if self.max_size is None else np.minimum(seen, self.max_size)
 
     def begin_step(self) -> None:
         """Give each row one more token. There must be room for it."""
-        self._seen = self._seen_by_next()
-        self.offset = mx.array(self._totals)
+        self._seen = self.seen_by_next()
+        self.offset = mx.array([0 if row is None else row.total for row in self.rows], mx.int32)
         self.slot = self._next
         begin = self.slot + 1 - int(self._seen.max(initial=1))
         self.in_use = slice(begin, self.slot + 1) if begin >= 0 else slice(0, self.capacity)
         self._next = (self.slot + 1) % self.capacity
-        self._sizes = np.where(self._taken, self._seen, 0)
-        self._totals = self._totals + self._taken
+        for row, seen in zip(self.rows, self._seen.tolist(), strict=True):
+            if row is not None:
+                row.size, row.total = seen, row.total + 1
 
     def visible(self, window_size: int | None) -> np.ndarray:
         """Which of the slots in use each row's token sees, `(B, S)`. If only some rows begin with
@@ -147,12 +124,8 @@ class Seats:
         seen = self._seen if window_size is None else np.minimum(self._seen, window_size)
         slots = np.arange(self.capacity)[self.in_use]
         visible = (self.slot - slots) % self.capacity < seen[:, None]
-        if self._begins.any() and not self._begins[self._taken].all():
-            shared = np.repeat(self._begins[:, None], self.shared_tokens, axis=1)
-            return np.concatenate([shared, visible], axis=1)
-        return visible
-
-    def _seen_by_next(self) -> np.ndarray:
-        """How many tokens each row's next token sees, itself included. An empty seat sees one."""
-        seen = np.where(self._taken, self._sizes, 0) + 1
-        return seen if self.max_size is None else np.minimum(seen, self.max_size)
+        if not self.any_begins or all(row.begins for row in self.taken):
+            return visible
+        begins = np.array([row is not None and row.begins for row in self.rows])
+        shared = np.repeat(begins[:, None], self.shared_tokens, axis=1)
+        return np.concatenate([shared, visible], axis=1)

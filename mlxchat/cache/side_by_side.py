@@ -13,10 +13,9 @@ from mlx import nn
 from mlx_lm.models.cache import ArraysCache, CacheList
 
 from mlxchat.cache.cascade import install_cascade
-from mlxchat.cache.endings import EndingsWindow
 from mlxchat.cache.layers import Cache, LayerCache, leaves, plain_refusal, recurrent_states, windows
 from mlxchat.cache.placement import Entries
-from mlxchat.cache.rows import RowsWindow
+from mlxchat.cache.rows import EndingsWindow, RowsWindow
 from mlxchat.cache.seats import Seats
 
 # mlx-lm modules that compute attention `(B, H_kv, H / H_kv, T, T)`, and so need masks of as many
@@ -36,10 +35,11 @@ class Rows(list[LayerCache]):
     """
 
     def __init__(self, cache: Cache, max_tokens: int | None, mask_dims: int = 4) -> None:
-        sizes = {window.max_size: Seats(window.max_size) for window in windows(cache)}
+        # Without a window, there are only seats.
+        sizes = {size: Seats(size) for size in (None, *(each.max_size for each in windows(cache)))}
         super().__init__(_for_rows(layer, sizes, mask_dims) for layer in cache)
         self._max_tokens = max_tokens
-        self._taken: list[bool] = []
+        self._seats = sizes[None]
         self._start: Cache | None = None
         own = [leaf for leaf in leaves(self) if isinstance(leaf, RowsWindow)]
         self._groups = [(each, [w for w in own if w.seats is each]) for each in sizes.values()]
@@ -47,7 +47,7 @@ class Rows(list[LayerCache]):
     @property
     def seats(self) -> int:
         """B."""
-        return len(self._taken)
+        return len(self._seats.rows)
 
     def add(
         self, cache: Cache, row: int = 0, tokens: int | None = None, start: Cache | None = None
@@ -58,15 +58,14 @@ class Rows(list[LayerCache]):
         begins with the one in `start`, that is not copied, unless rows begin with another one.
         """
         self.reserve(1)
-        seat = self._taken.index(False)
-        self._taken[seat] = True
+        seat = self._seats.rows.index(None)
         total = _total(cache) if tokens is None else tokens
         sharing = [] if start is None or not _total(start) else self.sharing(start)
         begin = {window.seats for window in sharing}
         for seats, own in self._groups:
-            size = seats.slots_for(total, begins=seats in begin)
-            _fit(seats, own, max(seats.longest, size) + 1)
-            seats.take(seat, total, begins=seats in begin)
+            new = seats.new_row(total, begins=seats in begin)
+            _fit(seats, own, max(seats.longest, new.size) + 1)
+            seats.rows[seat] = new
         for ours, theirs in zip(leaves(self), leaves(cache), strict=True):
             if isinstance(ours, RowsWindow):
                 first = ours.seats.shared_tokens if ours.seats in begin else 0
@@ -79,21 +78,19 @@ class Rows(list[LayerCache]):
 
     def leave(self, seat: int) -> None:
         """Empty a seat."""
-        self._taken[seat] = False
         for seats, _ in self._groups:
-            seats.leave(seat)
+            seats.rows[seat] = None
 
     def compact(self) -> list[int]:
         """Remove the empty seats; return the former numbers of the others."""
-        kept = [seat for seat, is_taken in enumerate(self._taken) if is_taken]
-        self._taken = [True] * len(kept)
+        kept = [seat for seat, row in enumerate(self._seats.rows) if row is not None]
         for seats, _ in self._groups:
-            seats.keep(kept)
+            seats.rows = [*seats.taken]
+        indices = mx.array(kept, mx.int32)
         for leaf in leaves(self):
             if isinstance(leaf, RowsWindow):
-                leaf.keep(kept)
+                leaf.keep(indices)
             else:
-                indices = mx.array(kept, mx.int32)
                 leaf.cache = [None if x is None else x[indices] for x in leaf.cache]
         self.evaluate()
         return kept
@@ -102,7 +99,7 @@ class Rows(list[LayerCache]):
         """Move the row in this seat to an empty cache of its own, and empty the seat."""
         for ours, theirs in zip(leaves(self), leaves(cache), strict=True):
             if isinstance(ours, RowsWindow):
-                theirs.fill(ours.entries(seat), ours.seats.total(seat))
+                theirs.fill(ours.entries(seat), ours.seats.row(seat).total)
             else:
                 theirs.cache = [None if x is None else x[seat : seat + 1] for x in ours.cache]
         mx.eval([layer.state for layer in cache])
@@ -111,7 +108,7 @@ class Rows(list[LayerCache]):
     def begin_step(self) -> None:
         """Give each row one more token. Call it before the model."""
         for seats, own in self._groups:
-            _fit(seats, own, seats.longest_in_step)
+            _fit(seats, own, int(seats.seen_by_next().max(initial=1)))
             seats.begin_step()
 
     def evaluate(self) -> None:
@@ -121,11 +118,10 @@ class Rows(list[LayerCache]):
     def reserve(self, seats: int) -> None:
         """Have at least that many empty seats. Adding them one by one would copy all rows each
         time."""
-        missing = seats - self._taken.count(False)
+        missing = seats - self._seats.rows.count(None)
         if missing > 0:
-            self._taken += [False] * missing
             for each, own in self._groups:
-                each.add(missing)
+                each.rows += [None] * missing
                 for window in own:
                     window.add_seats(missing)
 
@@ -166,37 +162,55 @@ class RowsTrials:
         self, network: nn.Module, make: Callable[[], Cache], max_tokens: int | None
     ) -> tuple[str | None, bool]:
         """Why the model cannot compute several rows, None if it can; and whether they share the
-        tokens that they begin with. The arguments are those of `shares_start`."""
+        tokens that they begin with. The arguments are those of `compute_alike`."""
         if max_tokens not in self._found:
-            shares = False
             reason = rows_refusal(make())
-            if reason is None:
-                shares = shares_start(network, make, max_tokens)
-                # If rows share their start, they may have different lengths, too.
-                reason = None if shares else differs_side_by_side(network, make)
+            shares = reason is None and compute_alike(network, make, max_tokens, shares=True)
+            # If rows share their start, they may have different lengths, too.
+            if not (reason or shares or compute_alike(network, make, max_tokens, shares=False)):
+                reason = "this model computes rows of different lengths differently"
             self._found[max_tokens] = (reason, shares)
         return self._found[max_tokens]
 
 
-def differs_side_by_side(network: nn.Module, make: Callable[[], Cache]) -> str | None:
-    """Why the model computes rows of different lengths differently side by side; None if it does
-    not. `make` returns an empty cache. Runs the model on a few tokens."""
-    rows = make_rows(network, make())
-    alone: list[mx.array] = []
-    for length in (1, 6):
-        cache = make()
-        network(mx.arange(2, 2 + length)[None], cache=cache)
-        mx.eval([layer.state for layer in cache])
-        rows.add(cache)
-        alone.append(_logits(network, mx.array([[1]]), cache))
-    rows.begin_step()
+def compute_alike(
+    network: nn.Module, make: Callable[[], Cache], max_tokens: int | None, *, shares: bool
+) -> bool:
+    """Whether the model computes rows of at most `max_tokens` side by side as it does each alone;
+    if it `shares`, with the tokens that they begin with stored once. `make` returns an empty cache.
+    Runs the model on a few tokens, and then replaces its attention."""
+    start = _read(network, make(), [2, 3, 4])
+    rows = make_rows(network, make(), max_tokens)
     try:
-        together = _logits(network, mx.array([[1], [1]]), rows)
+        if not shares:
+            rows.add(_read(network, start.fork(), [5, 6]))
+        else:
+            install_cascade(network)
+            _add_sharing(network, rows, start)
+        rows.add(_read(network, make(), [4]))
+        rows.begin_step()
+        logits = _logits(network, mx.full((rows.seats, 1), 1), rows)
     except (ValueError, TypeError, RuntimeError, AttributeError):
-        return "this model cannot compute rows of different lengths"
-    if not _close(together, alone):
-        return "this model computes rows of different lengths differently"
-    return None
+        return False
+    alone = [
+        _logits(network, mx.array([[5, *([] if shares else [6]), 1]]), start.fork()),
+        _logits(network, mx.array([[4, 1]]), make()),
+    ]
+    if not _close(logits[-2:], alone):
+        return False
+    used = [window for window in rows.sharing(start) if not window.empty()] if shares else []
+    return not shares or (bool(used) and all(window.attended for window in used))
+
+
+def _add_sharing(network: nn.Module, rows: Rows, start: Cache) -> None:
+    """Add rows that begin with `start`, the last one with the token 5 after it."""
+    if most_together(start) == 0:
+        rows.add(_read(network, start.fork(), [5]), start=start)
+        return
+    # The second one is padded.
+    together = _read(network, after(start), [6, 7], [5, 6])
+    rows.add(together, 0, 5, start)
+    rows.add(together, 1, 4, start)
 
 
 def _logits(network: nn.Module, tokens: mx.array, cache: Any) -> mx.array:
@@ -224,36 +238,8 @@ def repeated(cache: Cache, rows: int) -> Cache:
 
 def after(start: Cache) -> Cache:
     """An empty cache for several texts that begin with the one in `start`, to be read in one step
-    by a model that `shares_start`. Up to `most_together` tokens each."""
+    by a model whose rows share it. Up to `most_together` tokens each."""
     return Cache(_after(layer) for layer in start)
-
-
-def shares_start(network: nn.Module, make: Callable[[], Cache], max_tokens: int | None) -> bool:
-    """Whether the model computes the same if rows of at most `max_tokens` share the tokens that
-    they begin with. `make` returns an empty cache. Runs the model on a few tokens, and replaces its
-    attention."""
-    install_cascade(network)
-    start = _read(network, make(), [2, 3, 4])
-    rows = make_rows(network, make(), max_tokens)
-    try:
-        if most_together(start) == 0:
-            rows.add(_read(network, start.fork(), [5]), start=start)
-        else:
-            # The second one is padded.
-            together = _read(network, after(start), [6, 7], [5, 6])
-            rows.add(together, 0, 5, start)
-            rows.add(together, 1, 4, start)
-        rows.add(make())
-        rows.begin_step()
-        logits = _logits(network, mx.full((rows.seats, 1), 1), rows)
-    except (ValueError, TypeError, RuntimeError, AttributeError):
-        return False
-    alone = [
-        _logits(network, mx.array([[5, 1]]), start.fork()),
-        _logits(network, mx.array([[1]]), make()),
-    ]
-    used = [window for window in rows.sharing(start) if not window.empty()]
-    return _close(logits[-2:], alone) and bool(used) and all(window.attended for window in used)
 
 
 def _read(network: nn.Module, cache: Cache, *texts: list[int]) -> Cache:

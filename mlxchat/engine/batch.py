@@ -52,13 +52,11 @@ class Likeliest:
     """The likeliest token of each seat, `(B,)`, which is read once for all rows."""
 
     tokens: mx.array
-    _ids: list[int] | None = None
+    _ids: Any = None
 
     def at(self, seat: int) -> int:
         if self._ids is None:
-            ids: Any = self.tokens.tolist()
-            self._ids = ids
-        assert self._ids is not None
+            self._ids = self.tokens.tolist()
         return self._ids[seat]
 
 
@@ -68,9 +66,9 @@ class BatchRow:
     `max_tokens` are wanted; -1 means no limit."""
 
     chooser: Chooser
-    seat: int
     last: int
     max_tokens: int = -1
+    seat: int = -1
     next: Drawn | Likeliest | None = None
     drawn: int = 0
 
@@ -91,6 +89,8 @@ class Batch:
         self._network = network
         self._cache = rows
         self._rows: list[BatchRow] = []
+        # The latest, which is the next token of all rows that are plain.
+        self._likeliest: Likeliest | None = None
         self._steps = 0
 
     def __len__(self) -> int:
@@ -108,21 +108,17 @@ class Batch:
 
     def add(
         self,
+        added: BatchRow,
         cache: Cache,
-        last: int,
-        chooser: Chooser,
-        *,
-        max_tokens: int = -1,
         row: int = 0,
         tokens: int | None = None,
         start: Cache | None = None,
-    ) -> BatchRow:
-        """Add the row whose tokens are in `cache`, which is copied, all but the `last` one, for at
-        most `max_tokens` more. They are the first `tokens` of one `row` if there are several, as
-        after `prefill_together`. Tokens that are also in `start` are shared with other rows."""
-        added = BatchRow(chooser, self._cache.add(cache, row, tokens, start), last, max_tokens)
+    ) -> None:
+        """Add a row whose tokens, all but the `last` one, are in `cache`, which is copied. They are
+        the first `tokens` of one `row` if there are several, as after `prefill_together`. Tokens
+        that are also in `start` are shared with other rows."""
+        added.seat = self._cache.add(cache, row, tokens, start)
         self._rows.append(added)
-        return added
 
     def reserve(self, rows: int) -> None:
         """Make room for that many more rows, which are about to be added."""
@@ -143,13 +139,13 @@ class Batch:
     def close_gaps(self) -> None:
         """Stop computing empty seats, if no rows are going to take them."""
         kept = self._cache.compact()
-        seats = {seat: index for index, seat in enumerate(kept)}
         for row in self._rows:
-            row.seat = seats[row.seat]
-        likeliest = {id(row.next): row.next for row in self._rows}
-        for each in likeliest.values():
-            if isinstance(each, Likeliest):
-                each.tokens = each.tokens[mx.array(kept, mx.int32)]
+            row.seat = kept.index(row.seat)
+        if self._likeliest is not None:
+            known = [seat for seat in kept if seat < self._likeliest.tokens.size]
+            self._likeliest = Likeliest(self._likeliest.tokens[mx.array(known, mx.int32)])
+            for row in self._rows:
+                row.next = self._likeliest if isinstance(row.next, Likeliest) else row.next
 
     def step(self) -> list[tuple[BatchRow, Decoded | RowFailure]]:
         """Return the next token of each row, and begin computing the one after it; for a row whose
@@ -180,20 +176,15 @@ class Batch:
 
     def _inputs(self) -> mx.array:
         """The last token of each seat, `(B,)`."""
-        shared = self._shared()
-        if shared is not None:
-            return shared
-        inputs = [mx.zeros(1, mx.int32)] * self._cache.seats
+        inputs = mx.zeros(0, mx.int32)
+        if self._likeliest is not None:
+            inputs = self._likeliest.tokens.astype(mx.int32)
+        if inputs.size < self._cache.seats:
+            inputs = mx.pad(inputs, (0, self._cache.seats - inputs.size))
         for row in self._rows:
-            inputs[row.seat] = self._last(row).astype(mx.int32)
-        return mx.concatenate(inputs)
-
-    def _shared(self) -> mx.array | None:
-        """The last token of each seat, if all have been drawn at once."""
-        first = self._rows[0].next
-        if not isinstance(first, Likeliest) or first.tokens.size != self._cache.seats:
-            return None
-        return first.tokens if all(row.next is first for row in self._rows) else None
+            if not isinstance(row.next, Likeliest):
+                inputs[row.seat : row.seat + 1] = self._last(row).astype(mx.int32)
+        return inputs
 
     def _last(self, row: BatchRow) -> mx.array:
         """A row's last token, `(1,)`."""
@@ -228,7 +219,7 @@ class Batch:
         begun: list[mx.array] = []
         for row in rows:
             if row.chooser.is_plain:
-                row.next = likeliest
+                row.next = self._likeliest = likeliest
                 begun.append(likeliest.tokens)
             else:
                 after = [] if row.next is None else self._last(row)

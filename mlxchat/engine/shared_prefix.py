@@ -19,15 +19,9 @@ MIN_TOKENS = 16
 # The number of prefixes kept, of which the least recently used is dropped.
 MAX_PREFIXES = 4
 
-# Puts the tokens `ids[start:stop]` into a cache that holds the ones before.
-Read = Callable[[Cache, TokenIds, int, int], "ReadTokens"]
-
-
-class ReadTokens(NamedTuple):
-    """Tokens that are now in a cache, and how many of them came from elsewhere."""
-
-    done: int
-    reused: int = 0
+# Puts the tokens `ids[start:stop]` into a cache that holds the ones before; returns how many are
+# in it now, and how many of them came from elsewhere.
+Read = Callable[[Cache, TokenIds, int, int], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
