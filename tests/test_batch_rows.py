@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,14 @@ from mlxchat.app.begin import begin
 from mlxchat.app.observer import Observer
 from mlxchat.app.row_plan import row_seed
 from mlxchat.app.running import Running
-from mlxchat.cache import make_cache
 from mlxchat.cache import side_by_side as trials
 from mlxchat.cache.side_by_side import Rows
 from mlxchat.engine.batch import Batch
 from mlxchat.engine.constrained import Constrained
-from mlxchat.engine.shared_prefix import MIN_TOKENS, SharedPrefixes, shared_length
-from mlxchat.errors import ConstraintError, DeviceError, ModelError
+from mlxchat.engine.shared_prefix import shared_length
+from mlxchat.errors import ConstraintError, DeviceError
 from mlxchat.request import BatchRequest, Request, Setup
 from mlxchat.rows.row import Row
-from tests.conftest import build_random_model
 
 Record = dict[str, Any]
 
@@ -112,17 +111,10 @@ def check_alone(model: Path, rows: list[Record], results: Mapping[Any, Record]) 
         assert result["text"] == alone(model, row, result["seed"]), row
 
 
-@pytest.mark.parametrize("side_by_side", [1, 2, 8, 32])
+@pytest.mark.parametrize("side_by_side", [1, 8, 32])
 def test_each_row_is_what_it_would_be_alone(tiny_model: Path, side_by_side: int) -> None:
     rows = prompts(12 if side_by_side < 32 else 40)
     check_alone(tiny_model, rows, run_batch(tiny_model, rows, rows=side_by_side))
-
-
-def test_the_text_of_a_row_does_not_depend_on_its_place_or_on_the_others(tiny_model: Path) -> None:
-    rows = [row | {"temp": 1.0} for row in prompts(10)]
-    forwards = run_batch(tiny_model, rows, rows=4)
-    backwards = run_batch(tiny_model, rows[::-1], rows=7)
-    assert all(forwards[id_]["text"] == backwards[id_]["text"] for id_ in forwards)
 
 
 def test_nothing_is_computed_after_the_last_token(
@@ -241,17 +233,6 @@ def test_a_shared_prefix_is_stored_once(tiny_model: Path, monkeypatch: pytest.Mo
         assert result["text"] == alone(tiny_model, row, result["seed"], None)
 
 
-def test_rows_that_run_one_after_the_other_share_a_prefix_too(tiny_model: Path) -> None:
-    """Only one row was planned at a time, so that nothing was known to be shared."""
-    rows: list[Record] = [
-        {"id": n, "prompt": "the same words " * 4 + f"{n} own", "max_tokens": 3} for n in range(4)
-    ]
-    results = run_batch(tiny_model, rows, rows=1)
-    check_alone(tiny_model, rows, results)
-    assert results[0]["cached_tokens"] == 0
-    assert all(results[n]["cached_tokens"] > 60 for n in range(1, 4))
-
-
 @pytest.mark.parametrize("window", [64, 96])
 def test_a_shared_prefix_longer_than_the_window_is_read_as_it_would_be_alone(
     tiny_model: Path, window: int
@@ -292,38 +273,6 @@ def test_short_prompts_are_read_together(tiny_model: Path, monkeypatch: pytest.M
     assert max(len(set(each)) for each in groups) > 2
     assert sum(map(len, groups)) > 20
     assert all(len(each) * max(each) <= side_by_side.TOKENS_TOGETHER for each in groups)
-
-
-def test_a_row_that_cannot_run_is_an_error_and_the_others_run(tiny_model: Path) -> None:
-    rows: list[Record] = [
-        {"id": 1, "prompt": "a", "max_tokens": 3},
-        {"id": 2, "prompt": "b", "schema": {"type": "string", "maxLength": -3}},
-        {"id": 3, "prompt": "c", "max_tokens": 3},
-    ]
-    results = run_batch(tiny_model, rows, rows=2)
-    assert "maxLength" in results[2]["error"]
-    assert "text" in results[1]
-    assert "text" in results[3]
-
-
-def test_a_row_that_cannot_be_constrained_fails_alone(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ended the whole batch."""
-
-    def refuse(self: Constrained, id_: int) -> None:
-        raise ModelError("cannot be constrained")
-
-    monkeypatch.setattr(Constrained, "accept", refuse)
-    rows: list[Record] = [
-        {"id": 1, "prompt": "a", "max_tokens": 3},
-        {"id": 2, "prompt": "b", "schema": {"enum": [1, 22]}},
-        {"id": 3, "prompt": "c", "max_tokens": 3},
-    ]
-    results = run_batch(tiny_model, rows, rows=3)
-    assert results[2]["error"] == "cannot be constrained"
-    assert "text" in results[1]
-    assert "text" in results[3]
 
 
 @pytest.mark.parametrize("side_by_side", [1, 3])
@@ -415,7 +364,8 @@ def test_a_device_that_fails_with_a_single_row_ends_the_batch(
 def test_fewer_rows_run_if_memory_is_short(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(platform, "free_memory_bytes", lambda: 60_000)
+    short = {"free_memory_bytes": lambda: 60_000, "wired_limit": platform.wired_limit}
+    monkeypatch.setattr(side_by_side, "platform", SimpleNamespace(**short))
     notices: list[str] = []
     rows = prompts(8)
     results = run_batch(tiny_model, rows, rows=8, notices=notices)
@@ -482,33 +432,6 @@ def test_the_prefix_that_saves_most_is_kept(
     length = shared_length(ids, following, known)
     assert known <= length < len(ids)
     assert savings(length) == max(savings(each) for each in range(known, len(ids)))
-
-
-def test_a_prefix_known_from_an_earlier_prompt_is_forked_and_stays_as_it_is() -> None:
-    network = build_random_model()
-    prefixes = SharedPrefixes(lambda: make_cache(network, 64))
-    shared = np.arange(2, 2 + 2 * MIN_TOKENS, dtype=np.int32)
-    texts = [np.append(shared, [n, n + 1]).astype(np.int32) for n in (40, 50, 60)]
-    reads: list[tuple[int, int]] = []
-
-    def read(cache: Any, ids: np.ndarray, start: int, stop: int) -> tuple[int, int]:
-        import mlx.core as mx
-
-        network(mx.array(ids[start:stop])[None], cache=cache)
-        mx.eval([layer.state for layer in cache])
-        reads.append((start, stop))
-        return stop - start, 0
-
-    for index, ids in enumerate(texts):
-        cache, held, reused, prefix = prefixes.begin(ids, texts[index + 1 :], read)
-        assert prefix is not None
-        assert prefix.ids.tolist() == shared.tolist()
-        assert held == len(shared)
-        assert reused == (0 if index == 0 else len(shared))
-        assert cache[1].total == held
-        read(cache, ids, held, len(ids))
-    assert reads[0] == (0, len(shared))
-    assert len(reads) == 4
 
 
 # Input that is slow to come

@@ -228,11 +228,6 @@ def test_what_openais_form_may_not_have_is_named(record: Any, message: str) -> N
     assert (row.form, row.error) == (Form.OPENAI, message)
 
 
-def test_a_broken_line_among_openais_is_answered_in_their_form() -> None:
-    rows = read(f"{json.dumps(chat())}\nnope")
-    assert [row.form for row in rows] == [Form.OPENAI, Form.OPENAI]
-
-
 def test_lines_are_prompts_and_blank_ones_are_skipped() -> None:
     rows = read("\ufeffone\r\n\n \ntwo {x}", lines=True)
     assert rows == [Row(1, 1, prompt="one"), Row(4, 4, prompt="two {x}")]
@@ -307,10 +302,6 @@ def test_a_quote_that_is_not_closed_is_an_error_in_bounded_memory(
     assert rows[-1].prompt == "c"
 
 
-def test_an_empty_table_has_no_rows() -> None:
-    assert read("", csv=True) == read("prompt\n", csv=True) == []
-
-
 def test_each_file_is_a_row_with_its_path_as_id(tmp_path: Path) -> None:
     for name, data in {"b.txt": b"two", "a.txt": b"\xef\xbb\xbfone\n", "c.txt": b"\xff"}.items():
         (tmp_path / name).write_bytes(data)
@@ -333,13 +324,6 @@ def test_each_file_is_a_row_with_its_path_as_id(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_that_is_gone_when_its_turn_comes_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("hi")
-    rows = Rows(BatchInput(pattern=f"{tmp_path}/*"))
-    (tmp_path / "a").unlink()
-    assert [row.error for row in rows] == ["cannot read the file: No such file or directory"]
-
-
 def test_what_can_be_known_before_reading_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no file matches"):
         Rows(BatchInput(pattern=f"{tmp_path}/*.md"))
@@ -352,23 +336,6 @@ def test_what_can_be_known_before_reading_is_a_usage_error(tmp_path: Path) -> No
         Rows(BatchInput(path=tmp_path / "none"))
     with pytest.raises(InputError, match="UTF-16"):
         read("a".encode("utf-16"), lines=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lines": True, "csv": True}, "--lines and --csv cannot be combined"),
-        (
-            {"path": Path("a.txt"), "pattern": "*.txt"},
-            "a.txt and --files cannot be combined: quote the pattern, so that the shell leaves it "
-            "alone",
-        ),
-    ],
-)
-def test_inputs_that_exclude_each_other_are_refused(options: Any, message: str) -> None:
-    with pytest.raises(UsageError) as error:
-        BatchInput(**options)
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(

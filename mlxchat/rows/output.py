@@ -57,9 +57,7 @@ class Finished:
             return None
         numbers = ", ".join(f"{number:,}" for number in self.damaged[:NAMED])
         more = ", …" if len(self.damaged) > NAMED else ""
-        if len(self.damaged) == 1:
-            return f"{path}: line {numbers} is damaged, and stays; its row runs again"
-        return f"{path}: lines {numbers}{more} are damaged, and stay; their rows run again"
+        return f"{path}: damaged lines stay, and their rows run again: {numbers}{more}"
 
 
 def read_finished(file: BinaryIO, path: Path) -> Finished:
