@@ -12,7 +12,6 @@ import typer
 
 from mlxchat import cli
 from mlxchat.about import __version__
-from mlxchat.config.layers import variable_of
 from mlxchat.errors import ExitStatus
 from mlxchat.terminal.help_text import help_page, summary
 from tests import docs
@@ -107,7 +106,7 @@ def test_the_end_of_the_help_fits_a_terminal(path: str, command: Any):
 
 def test_the_main_help_names_the_variables_files_and_statuses():
     for name in (
-        *("MLXCHAT_MODEL", variable_of("chat", "temp")),
+        *("MLXCHAT_MODEL", "MLXCHAT_CHAT_TEMP"),
         *("HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE", "NO_COLOR", "config.toml"),
     ):
         assert name in ROOT.epilog

@@ -96,9 +96,9 @@ def complete_session(incomplete: str) -> Names:
 
 @quietly
 def complete_prompt(incomplete: str) -> Names:
-    from mlxchat.config.layers import read_config
+    from mlxchat.config.file import read_user_config
 
-    return list(read_config().prompts())
+    return sorted(read_user_config().prompts)
 
 
 @quietly

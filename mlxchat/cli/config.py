@@ -2,31 +2,28 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from mlxchat.cli.completion import Names, complete_model, quietly
 from mlxchat.cli.configured import (
-    check_layer,
+    check_file,
     configurable,
+    configured,
     keys_of,
-    names_of,
+    name_of,
+    option_named,
     option_value,
     read_setting,
 )
 from mlxchat.cli.group import App
-from mlxchat.cli.key_completion import complete_key, complete_shown_key, complete_value
 from mlxchat.cli.named_prompt import check_prompts
-from mlxchat.config.file import (
-    COMMANDS,
-    check_text,
-    nearest,
-    read_text,
-    read_user_config,
-)
-from mlxchat.config.layers import Level, Setting, layer_of, read_config
+from mlxchat.cli.options import COMMANDS
+from mlxchat.cli.shared_options import Json
+from mlxchat.config.file import check_text, nearest, read_text, read_user_config
+from mlxchat.config.layers import Setting, configured_model
 from mlxchat.errors import ConfigError, MlxchatError, UsageError
 from mlxchat.terminal.listing import write, write_json_lines, write_table
 
@@ -62,19 +59,32 @@ NEW_FILE = """\
 NO_MODEL = "a recommended one that fits, else the embedded one"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A setting in effect; if `value` is None, `if_unset` describes the default."""
+TABLES = ("model", "aliases")
 
-    key: str
-    value: Any
-    if_unset: str
-    source: Level
-    where: str | None
 
-    def as_cells(self) -> tuple[str, str, str]:
-        value = f"({self.if_unset})" if self.value is None else _as_text(self.value)
-        return self.key, value, self.where or str(self.source)
+@quietly
+def complete_key(context: typer.Context, incomplete: str) -> Names:
+    """Keys of `config set`."""
+    aliases = (f"aliases.{alias}" for alias in read_user_config().aliases)
+    return [*keys_of(_root(context)), *aliases]
+
+
+@quietly
+def complete_shown_key(context: typer.Context, incomplete: str) -> Names:
+    """Keys of `config show`, which also takes tables."""
+    return [*COMMANDS, *complete_key(context, incomplete)]
+
+
+@quietly
+def complete_value(context: typer.Context, incomplete: str) -> Names:
+    """Values of the key on the command line."""
+    table, _, name = str(context.params.get("key")).partition(".")
+    if table in TABLES or name == "model":
+        return complete_model(incomplete)
+    option = configurable(_root(context).commands[table])[name.replace("_", "-")]
+    if option.is_flag:
+        return ["true", "false"]
+    return [str(each) for each in option.type_descriptor.choices or ()]
 
 
 @config_app.command(epilog="Example: mlxchat config show chat.max-kv-size")
@@ -88,9 +98,7 @@ def show(
             autocompletion=complete_shown_key,
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write JSON Lines instead of text")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Show all settings in effect, and where they come from.
 
@@ -101,9 +109,10 @@ def show(
     if key is not None:
         rows = _chosen(rows, key)
     if as_json:
-        write_json_lines(asdict(row) for row in rows)
+        write_json_lines(rows)
     else:
-        write_table(("KEY", "VALUE", "FROM"), [row.as_cells() for row in rows])
+        cells = [(row["key"], _as_text(row), row["where"] or "default") for row in rows]
+        write_table(("KEY", "VALUE", "FROM"), cells)
 
 
 @config_app.command(
@@ -145,9 +154,9 @@ def set_value(
         if values:
             raise UsageError(f"--unset takes no VALUE, got {values[0]!r}")
         _unset(context, path, key)
+    elif not values:
+        raise UsageError(f"{key} needs a VALUE, or --unset to remove it")
     else:
-        if not values:
-            raise UsageError(f"{key} needs a VALUE, or --unset to remove it")
         _set(context, path, _parsed(context, key), values)
 
 
@@ -195,55 +204,68 @@ def path() -> None:
 # Settings in effect
 
 
-def _rows(context: typer.Context) -> Iterator[Row]:
-    config = read_config()
-    model = config.model()
-    yield _row_of("model", model, NO_MODEL, model.value if model else None)
-    for alias, target in sorted(config.aliases.items()):
-        yield Row(f"aliases.{alias}", target, "", Level.USER, str(read_user_config().path))
+def _rows(context: typer.Context) -> Iterator[dict[str, Any]]:
+    """The settings in effect; if "value" is None, "if_unset" describes the default."""
+    model, file = configured_model(), read_user_config()
+    yield _row("model", model, model.value if model else None, NO_MODEL)
+    for alias, target in sorted(file.aliases.items()):
+        yield _row(f"aliases.{alias}", Setting(alias, target, str(file.path)), target)
     for name in COMMANDS:
         command = _root(context).commands[name]
-        settings = config.settings(name, names_of(command))
+        settings = configured(command, context)
         for option_name, option in configurable(command).items():
-            setting = settings.get(option_name)
-            value = (
-                read_setting(option, option_name, setting, context) if setting else option.default
-            )
+            setting = settings.get(str(option.name))
+            value = option.default
+            if setting is not None:
+                value = read_setting(command, option, setting, context)
+            elif option_name == "model" and model is not None:
+                setting, value = model, model.value
             if_unset = option.show_default if isinstance(option.show_default, str) else "none"
-            yield _row_of(f"{name}.{option_name}", setting, if_unset, value)
+            yield _row(f"{name}.{option_name}", setting, value, if_unset)
 
 
-def _row_of(key: str, setting: Setting | None, if_unset: str, value: Any) -> Row:
-    if setting is None:
-        return Row(key, value, if_unset, Level.DEFAULT, None)
-    return Row(key, value, if_unset, setting.level, setting.where)
+def _row(key: str, setting: Setting | None, value: Any, if_unset: str = "") -> dict[str, Any]:
+    where = None if setting is None else setting.where
+    return {"key": key, "value": value, "if_unset": if_unset, "where": where}
 
 
-def _chosen(rows: Sequence[Row], key: str) -> list[Row]:
+def _chosen(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     """The row of a key, or the rows of a table. Raises UsageError."""
     wanted = key.replace("_", "-")
-    found = [row for row in rows if row.key in (key, wanted) or row.key.startswith(f"{wanted}.")]
+    found = [
+        row for row in rows if row["key"] in (key, wanted) or row["key"].startswith(f"{wanted}.")
+    ]
     if not found:
-        raise UsageError(f"unknown key {key!r}" + _meant(key, [row.key for row in rows]))
+        raise UsageError(f"unknown key {key!r}" + _meant(key, [row["key"] for row in rows]))
     return found
 
 
-def _as_text(value: Any) -> str:
+def _as_text(row: dict[str, Any]) -> str:
+    value = row["value"]
+    if value is None:
+        return f"({row['if_unset']})"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, list | tuple):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else str(value)
 
 
-# Changing a file
+# Changing the file
 
 
 def _set(context: typer.Context, path: Path, key: tuple[str, ...], values: Sequence[str]) -> None:
     from mlxchat.config.edit import set_key
+    from mlxchat.terminal.messages import Messages
 
     set_key(path, key, _checked(context, key, values), spellings=_spellings(context, key))
-    _report_what_comes_before(context, path, ".".join(key))
+    dotted = ".".join(key)
+    try:
+        row = next((row for row in _rows(context) if row["key"] == dotted), None)
+    except ConfigError as error:
+        Messages().warn(f"set in {path}, but: {error}")
+        return
+    Messages().note(f"set in {path}")
+    if row is not None and row["where"] != str(path):
+        Messages().warn(f"{row['where']} overrides it: {dotted} is {_as_text(row)}")
 
 
 def _unset(context: typer.Context, path: Path, text: str) -> None:
@@ -251,8 +273,7 @@ def _unset(context: typer.Context, path: Path, text: str) -> None:
     from mlxchat.config.edit import unset_key
     from mlxchat.terminal.messages import Messages
 
-    table, dot, name = text.partition(".")
-    if unset_key(path, (table, name) if dot else (table,)):
+    if unset_key(path, tuple(text.split(".", 1))):
         return
     key = _parsed(context, text)
     if not unset_key(path, key, spellings=_spellings(context, key)):
@@ -265,32 +286,31 @@ def _parsed(context: typer.Context, text: str) -> tuple[str, ...]:
     if text == "model" or (table == "aliases" and name):
         return (table, name) if name else (table,)
     if table in COMMANDS:
-        names = names_of(_root(context).commands[table])
-        if name.replace("_", "-") in names:
-            return table, names[name.replace("_", "-")]
+        option = option_named(_root(context).commands[table], name.replace("_", "-"))
+        if option is not None:
+            return table, name_of(option)
     raise UsageError(f"unknown key {text!r}" + _meant(text, keys_of(_root(context))))
 
 
 def _spellings(context: typer.Context, key: tuple[str, ...]) -> list[str]:
     if key[0] not in COMMANDS:
         return []
-    names = names_of(_root(context).commands[key[0]])
-    return [spelling for spelling, known in names.items() if known == key[1]]
+    option = configurable(_root(context).commands[key[0]])[key[1]]
+    return [flag.removeprefix("--") for flag in option.opts]
 
 
 def _checked(context: typer.Context, key: tuple[str, ...], values: Sequence[str]) -> Any:
     """The value as TOML stores it. Raises UsageError, and ModelError for an unknown model."""
     dotted = ".".join(key)
-    option = None
-    if key[0] in COMMANDS:
-        option = configurable(_root(context).commands[key[0]])[key[1]]
+    command = None if key[0] in TABLES else _root(context).commands[key[0]]
+    option = None if command is None else configurable(command)[key[1]]
     if len(values) > 1 and (option is None or not option.multiple):
         raise UsageError(f"{dotted} takes one value, got {len(values)}")
     if option is None or key[1] == "model":
         return _checked_model(key, values[0])
-    written = list(values) if option.multiple else values[0]
     try:
-        value = option_value(option, key[1], written, context)
+        written = list(values) if option.multiple else values[0]
+        value = option_value(command, option, written, context)
     except UsageError as error:
         raise UsageError(f"{dotted}: {error}") from error
     if key[1] == "max-kv-size" and value.isdecimal():
@@ -309,27 +329,14 @@ def _checked_model(key: tuple[str, ...], name: str) -> str:
     return lasting_name(name, aliases)
 
 
-def _report_what_comes_before(context: typer.Context, path: Path, dotted: str) -> None:
-    from mlxchat.terminal.messages import Messages
-
-    try:
-        row = next((row for row in _rows(context) if row.key == dotted), None)
-    except ConfigError as error:
-        Messages().warn(f"set in {path}, but: {error}")
-        return
-    Messages().note(f"set in {path}")
-    if row is not None and row.where != str(path):
-        Messages().warn(f"{row.where} overrides it: {dotted} is {_as_text(row.value)}")
-
-
 # Editing
 
 
 def _what_is_wrong(context: typer.Context, path: Path, text: str) -> ConfigError | None:
     try:
-        layer = layer_of(check_text(path, text))
-        check_layer(layer, _root(context), context)
-        check_prompts(layer, _root(context), context)
+        file = check_text(path, text)
+        check_file(file, _root(context), context)
+        check_prompts(file, _root(context), context)
     except ConfigError as error:
         return error
     return None

@@ -1,10 +1,11 @@
-"""Commands whose options can be configured: environment and files set what no flag does.
+"""Commands whose options can be configured: environment and file set what no flag does.
 
 An option's name is its first long flag without dashes, `max-kv-size`; its key begins with the
 command, `chat.max-kv-size`.
 """
 
-from dataclasses import replace
+import os
+from collections.abc import Iterable
 from typing import Any
 
 from typer.core import TyperOption
@@ -13,7 +14,8 @@ from typer.exceptions import TyperException
 from mlxchat.cli.group import Command
 from mlxchat.cli.options import COMMANDS
 from mlxchat.cli.usage_errors import in_words, refuse_run_together
-from mlxchat.config.layers import Config, Layer, Setting, read_config
+from mlxchat.config.file import ConfigFile, nearest, read_user_config
+from mlxchat.config.layers import MODEL_VARIABLE, Setting, settings_in, variables_for
 from mlxchat.errors import ConfigError, UsageError
 
 
@@ -27,9 +29,8 @@ class Configured(Command):
         refuse_run_together(args, ctx)
         wrong: ConfigError | None = None
         try:
-            settings = configured(self, read_config(), ctx)
-            options = configurable(self)
-            ctx.default_map = {options[name].name: each.value for name, each in settings.items()}
+            settings = configured(self, ctx)
+            ctx.default_map = {name: each.value for name, each in settings.items()}
         except ConfigError as error:
             # Help still works, and an error in the command line comes first.
             wrong = error
@@ -49,13 +50,14 @@ def configurable(command: Any) -> dict[str, TyperOption]:
     }
 
 
-def names_of(command: Any) -> dict[str, str]:
-    """Every spelling of the options, with the name it stands for."""
-    return {
-        name: known
-        for known, option in configurable(command).items()
-        for name in _long_names(option)
-    }
+def option_named(command: Any, name: str) -> TyperOption | None:
+    """The configurable option with this name, its first or another one."""
+    found = (each for each in configurable(command).values() if name in _long_names(each))
+    return next(found, None)
+
+
+def name_of(option: TyperOption) -> str:
+    return _long_names(option)[0]
 
 
 def keys_of(root: Any) -> list[str]:
@@ -67,43 +69,67 @@ def keys_of(root: Any) -> list[str]:
     ]
 
 
-def configured(command: Any, config: Config, context: Any) -> dict[str, Setting]:
-    """The configured values of the command's options, checked, as Typer takes them.
+def configured(command: Any, context: Any) -> dict[str, Setting]:
+    """The configured values of the command's options, checked, by parameter. Raises ConfigError.
 
     `models.resolve` handles the model for all commands, since it reports where its name comes from.
-    Raises ConfigError.
     """
-    settings = {
-        name: setting
-        for name, setting in config.settings(command.name, names_of(command)).items()
-        if setting.key != "model"
-    }
-    options = configurable(command)
-    for name, setting in settings.items():
-        read_setting(options[name], name, setting, context)
-    return {name: _as_parameter(options[name], each) for name, each in settings.items()}
+    found = checked(command, settings_in(read_user_config(), command.name), context)
+    if os.environ.get(MODEL_VARIABLE):
+        found.pop("model", None)
+    return found | checked(command, variables_for(command.name), context)
 
 
-def check_layer(layer: Layer, root: Any, context: Any) -> None:
+def check_file(file: ConfigFile, root: Any, context: Any) -> None:
     """Raise ConfigError for a value that no command of the group `root` accepts."""
-    for command in COMMANDS:
-        configured(root.commands[command], Config((layer,), {}), context)
+    for name in COMMANDS:
+        checked(root.commands[name], settings_in(file, name), context)
 
 
-def read_setting(option: TyperOption, name: str, setting: Setting, context: Any) -> Any:
-    """The value of a setting in the option's own type. Raises ConfigError naming its place if it is
-    invalid."""
+def check_variables(root: Any, context: Any) -> None:
+    """The same for the environment."""
+    for name in COMMANDS:
+        checked(root.commands[name], variables_for(name), context)
+
+
+def checked(command: Any, settings: Iterable[Setting], context: Any) -> dict[str, Setting]:
+    """The settings by parameter. Raises ConfigError for an option that the command does not have,
+    an invalid value, and an option set twice."""
+    found: dict[str, Setting] = {}
+    for setting in settings:
+        option = option_of(command, setting)
+        name = str(option.name)
+        if name in found:
+            raise setting.wrong(f"same option as {found[name].key}: remove one of them")
+        read_setting(command, option, setting, context)
+        many = option.multiple and not isinstance(setting.value, list)
+        value = [setting.value] if many else setting.value
+        found[name] = Setting(setting.key, value, setting.where)
+    return found
+
+
+def option_of(command: Any, setting: Setting) -> TyperOption:
+    """The option that the setting is for. Raises ConfigError."""
+    name = setting.key.rpartition(".")[2]
+    option = option_named(command, name)
+    if option is None:
+        raise ConfigError(
+            f"{setting.where}: {setting.key} is not an option of {command.name}"
+            + nearest(name, configurable(command))
+        )
+    return option
+
+
+def read_setting(command: Any, option: TyperOption, setting: Setting, context: Any) -> Any:
+    """The value in the option's own type. Raises ConfigError naming its place if it is invalid."""
     try:
-        return option_value(option, name, setting.value, context)
+        return option_value(command, option, setting.value, context)
     except UsageError as error:
-        raise setting.wrong(str(error)) from error
+        raise setting.wrong(error) from error
 
 
-def option_value(option: TyperOption, name: str, written: Any, context: Any) -> Any:
-    """The option's value, from a file, a variable or the command line.
-
-    Raises UsageError if it is invalid.
-    """
+def option_value(command: Any, option: TyperOption, written: Any, context: Any) -> Any:
+    """The value in the option's own type, from a file or a variable. Raises UsageError."""
     if isinstance(written, list) and not option.multiple:
         raise UsageError("it takes one value, not a list")
     if isinstance(written, bool) and not option.is_flag:
@@ -114,17 +140,10 @@ def option_value(option: TyperOption, name: str, written: Any, context: Any) -> 
         value = option.process_value(context, written)
     except TyperException as error:
         raise UsageError(in_words(error.message)) from error
-    for options in COMMANDS.values():
-        if option.name in options and options[option.name].name == name:
-            options[option.name].value_of(value)
+    declared = COMMANDS[command.name].get(str(option.name))
+    if declared is not None:
+        declared.value_of(value)
     return value
-
-
-def _as_parameter(option: TyperOption, setting: Setting) -> Setting:
-    """Wrap a single value of a repeatable option in a list."""
-    if not option.multiple or isinstance(setting.value, list):
-        return setting
-    return replace(setting, value=[setting.value])
 
 
 def _long_names(option: TyperOption) -> list[str]:

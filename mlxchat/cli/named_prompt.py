@@ -6,11 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat.cli.completion import complete_prompt
-from mlxchat.cli.configured import configurable, names_of, read_setting
+from mlxchat.cli.configured import option_named, option_of, read_setting
 from mlxchat.cli.options import given_names
-from mlxchat.config.file import TEXT, nearest
-from mlxchat.config.layers import Layer, Setting, read_config
-from mlxchat.errors import ConfigError
+from mlxchat.config.file import TEXT, ConfigFile, read_user_config
+from mlxchat.config.layers import prompt_in
 from mlxchat.options import Group
 
 PromptName = Annotated[
@@ -27,7 +26,7 @@ PromptName = Annotated[
 ]
 
 # The commands that have -p.
-WITH_PROMPTS = ("chat", "generate")
+WITH_PROMPTS = ("generate", "chat")
 
 
 def take_prompt(
@@ -37,14 +36,14 @@ def take_prompt(
     except those given on the command line. Raises UsageError, ConfigError."""
     if name is None:
         return None
-    settings = dict(read_config().prompt(name))
+    settings = prompt_in(read_user_config(), name)
     text = settings.pop(TEXT, None)
     given = given_names(context)
-    for key, setting in settings.items():
-        option = _option_of(context.command, key, setting)
-        value = read_setting(option, key, setting, context)
+    for setting in settings.values():
+        option = option_of(context.command, setting)
+        value = read_setting(context.command, option, setting, context)
         if option.name not in given:
-            values[option.name] = value
+            values[str(option.name)] = value
     return "" if text is None else text.value
 
 
@@ -52,28 +51,17 @@ def prompt_fields(context: typer.Context, name: str | None) -> frozenset[str]:
     """The fields that the prompt's options set."""
     if name is None:
         return frozenset()
-    keys = read_config().prompt(name).keys() - {TEXT}
-    names, options = names_of(context.command), configurable(context.command)
-    return frozenset(str(options[names[key]].name) for key in keys)
+    settings = prompt_in(read_user_config(), name)
+    others = [each for key, each in settings.items() if key != TEXT]
+    return frozenset(str(option_of(context.command, each).name) for each in others)
 
 
-def check_prompts(layer: Layer, root: Any, context: Any) -> None:
+def check_prompts(file: ConfigFile, root: Any, context: Any) -> None:
     """Raise ConfigError for an option of a prompt that no command has, or a wrong value."""
     commands = [root.commands[name] for name in WITH_PROMPTS]
-    for prompt in layer.prompts.values():
-        for key, setting in prompt.items():
-            if key == TEXT:
-                continue
-            having = [each for each in commands if key in names_of(each)]
-            command = (having or commands)[-1]
-            read_setting(_option_of(command, key, setting), key, setting, context)
-
-
-def _option_of(command: Any, key: str, setting: Setting) -> Any:
-    names = names_of(command)
-    if key not in names:
-        raise ConfigError(
-            f"{setting.where}: {setting.key} is not an option of {command.name}"
-            + nearest(key, names)
-        )
-    return configurable(command)[names[key]]
+    for name in file.prompts:
+        for key, setting in prompt_in(file, name).items():
+            if key != TEXT:
+                having = [each for each in commands if option_named(each, key) is not None]
+                command = (having or commands)[0]
+                read_setting(command, option_of(command, setting), setting, context)

@@ -1,6 +1,6 @@
 """`mlxchat prompts`: list, show and edit the prompts of the configuration."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -8,8 +8,8 @@ from mlxchat.cli.completion import complete_prompt
 from mlxchat.cli.config import edit as edit_config
 from mlxchat.cli.group import App
 from mlxchat.cli.shared_options import Json
-from mlxchat.config.file import TEXT
-from mlxchat.config.layers import read_config
+from mlxchat.config.file import TEXT, read_user_config
+from mlxchat.config.layers import prompt_in
 from mlxchat.terminal.listing import write, write_json_lines, write_table
 
 prompts_app = App(
@@ -32,7 +32,7 @@ def list_prompts(as_json: Json = False) -> None:
 
     In a pipe, each line has the columns of the table, separated by tabs.
     """
-    found = {name: _values(name) for name in read_config().prompts()}
+    found = dict(sorted(read_user_config().prompts.items()))
     if as_json:
         write_json_lines({"name": name, **values} for name, values in found.items())
         return
@@ -45,7 +45,8 @@ def show(name: Name) -> None:
     """Print a prompt and its options."""
     import tomlkit
 
-    write(tomlkit.dumps({"prompts": {name: _values(name)}}))
+    prompt = prompt_in(read_user_config(), name)
+    write(tomlkit.dumps({"prompts": {name: {key: each.value for key, each in prompt.items()}}}))
 
 
 @prompts_app.command(epilog="Example: EDITOR=nano mlxchat prompts edit")
@@ -57,7 +58,3 @@ def edit(context: typer.Context) -> None:
     `mlxchat generate`.
     """
     edit_config(context)
-
-
-def _values(name: str) -> dict[str, Any]:
-    return {key: setting.value for key, setting in read_config().prompt(name).items()}

@@ -4,8 +4,7 @@ The new text is parsed before it is written; if it does not contain the change, 
 """
 
 import stat
-import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from mlxchat.files import exclusive, write_atomically
 # A key as a path through tables: ("model",), ("aliases", "work"), ("chat", "max-kv-size").
 Key = tuple[str, ...]
 
-EDIT = "run `mlxchat config edit`"
-
 OWNER_ONLY = 0o600  # permission bits of a new file
 
 
@@ -31,38 +28,26 @@ def set_default_model(name: str | None) -> None:
         set_key(paths.config_file(), ("model",), name)
 
 
-def set_key(
-    path: Path,
-    key: Key,
-    value: Any,
-    *,
-    spellings: Collection[str] = (),
-) -> None:
+def set_key(path: Path, key: Key, value: Any, *, spellings: Collection[str] = ()) -> None:
     """Set a key. If the file already has it, under its own name or one of `spellings`, with - or _,
     replace its value there.
 
     Raises ConfigError if the file is not TOML or writes the key in a form that cannot be edited,
     OutputError if it cannot be written. Either way, the file is unchanged.
     """
-
-    def put(table: MutableMapping[str, Any]) -> None:
+    with _changing(path) as document:
+        table = _table(document, key, path, creates=True)
         table[_written(table, key, spellings)] = value
-
-    _change(path, key, put)
 
 
 def unset_key(path: Path, key: Key, *, spellings: Collection[str] = ()) -> bool:
     """Remove a key; False if it is not there. Raises what `set_key` raises."""
-    table: Any = parse(path, read_text(path))
-    for name in key[:-1]:
-        table = table.get(name) if isinstance(table, Mapping) else None
-    if not isinstance(table, Mapping) or _written(table, key, spellings) not in table:
+    table = _table(parse(path, read_text(path)), key, path, creates=False)
+    if _written(table, key, spellings) not in table:
         return False
-
-    def take(table: MutableMapping[str, Any]) -> None:
-        del table[_written(table, key, spellings)]
-
-    _change(path, key, take)
+    with _changing(path) as document:
+        table = _table(document, key, path, creates=False)
+        table.pop(_written(table, key, spellings), None)
     return True
 
 
@@ -73,31 +58,30 @@ def install(path: Path, text: str, *, instead_of: str) -> None:
     cannot be written.
     """
     parse(path, text)
-    with _changing(path):
+    with _locked(path):
         if read_text(path) != instead_of:
             raise ConfigError(f"{path}: changed by another program while you were editing")
         _write(path, text)
 
 
-def _change(path: Path, key: Key, change: Callable[[MutableMapping[str, Any]], None]) -> None:
+@contextmanager
+def _changing(path: Path) -> Iterator[Any]:
+    """The document in the file, which is written after the body."""
     import tomlkit
 
-    with _changing(path):
+    with _locked(path):
         text = read_text(path)
-        meant = parse(path, text)
-        _within(meant, key, path, change, dict)
+        parse(path, text)
         document = tomlkit.parse(text)
-        _within(document, key, path, change, tomlkit.table)
+        yield document
         changed = tomlkit.dumps(document)
-        if _said(changed) != meant:
-            raise ConfigError(
-                f"{path}: {'.'.join(key)} is written in a form that cannot be edited: {EDIT}"
-            )
+        if parse(path, changed) != document.unwrap():
+            raise ConfigError(f"{path}: cannot be edited: run `mlxchat config edit`")
         _write(path, changed)
 
 
 @contextmanager
-def _changing(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     """Lock out other processes from reading until writing, so that no change is lost."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,31 +96,20 @@ def _write(path: Path, text: str) -> None:
     write_atomically(path, text.encode("utf-8"), mode)
 
 
-def _within(
-    tables: MutableMapping[str, Any],
-    key: Key,
-    path: Path,
-    change: Callable[[MutableMapping[str, Any]], None],
-    new_table: Callable[[], Any],
-) -> None:
-    """Change the table that contains the key, creating it if necessary."""
-    table = tables
+def _table(document: Any, key: Key, path: Path, *, creates: bool) -> MutableMapping[str, Any]:
+    """The table that contains the key; an empty one if it is missing and not created."""
+    table = document
     for name in key[:-1]:
-        if name not in table:
-            table[name] = new_table()
-        table = table[name]
-        if not isinstance(table, MutableMapping):
-            raise ConfigError(f"{path}: {name} must be a table, [{name}]: {EDIT}")
-    change(table)
+        if name not in table and not creates:
+            return {}
+        table = table.setdefault(name, {})
+        if not isinstance(table, MutableMapping) and creates:
+            raise ConfigError(
+                f"{path}: {name} must be a table, [{name}]: run `mlxchat config edit`"
+            )
+    return table if isinstance(table, MutableMapping) else {}
 
 
-def _written(table: Mapping[str, Any], key: Key, spellings: Collection[str]) -> str:
-    """The table's spelling of the key."""
+def _written(table: MutableMapping[str, Any], key: Key, spellings: Collection[str]) -> str:
+    """The name that the table has for the key."""
     return next((each for each in table if each.replace("_", "-") in spellings), key[-1])
-
-
-def _said(text: str) -> dict[str, Any] | None:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return None

@@ -3,14 +3,13 @@
 Chooses the model if none is named; `locate` interprets names, `hub` uses the network.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from mlxchat import paths, platform
 from mlxchat.config.file import read_user_config
-from mlxchat.config.layers import Setting, read_config
+from mlxchat.config.layers import configured_model
 from mlxchat.errors import HubError, ModelError, ModelNotFound
 from mlxchat.models.adapter import Adapter
 from mlxchat.models.catalog import KnownModel, recommended_that_fit
@@ -59,22 +58,16 @@ def resolve_model(
     Raises ModelError, HubError or ConfigError with a line that says what to do.
     """
     access = _Access(offline or offline_by_environment(), ask, notify, show_progress)
+    aliases = read_user_config().aliases
     if name is not None:
-        return _bring(locate(name, read_user_config().aliases), access)
-    config = read_config()
-    chosen = config.model()
+        return _bring(locate(name, aliases), access)
+    chosen = configured_model()
     if chosen is None:
         return _default_model(access)
-    with _naming_its_source(chosen):
-        return _bring(locate(chosen.value, config.aliases), access)
-
-
-@contextmanager
-def _naming_its_source(chosen: Setting) -> Iterator[None]:
-    """Add the source of the name to errors: the user may not have typed it."""
     try:
-        yield
+        return _bring(locate(chosen.value, aliases), access)
     except (ModelError, HubError) as error:
+        # The user may not have typed it.
         raise type(error)(f"{error} (model from {chosen.where})") from error
 
 
