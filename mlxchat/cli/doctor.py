@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlxchat.cli.configured import check_layer, names_of
+from mlxchat.cli.configured import check_file, check_variables, configured
 from mlxchat.config.file import read_user_config
-from mlxchat.config.layers import environment, layer_of, read_config
 from mlxchat.errors import ConfigError, ExitStatus, UsageError
 from mlxchat.options import options_of
 from mlxchat.request import Setup
@@ -75,12 +74,12 @@ def _configuration(context: typer.Context) -> Iterator["Finding"]:
     root: Any = context.find_root().command
     path = paths.config_file()
     try:
-        check_layer(layer_of(read_user_config()), root, context)
+        check_file(read_user_config(), root, context)
         yield ok(CONFIGURATION, str(path) if path.exists() else f"none at {path}")
     except ConfigError as error:
         yield problem(CONFIGURATION, str(error), "mlxchat config edit")
     try:
-        check_layer(environment(), root, context)
+        check_variables(root, context)
     except ConfigError as error:
         yield problem(CONFIGURATION, str(error), "unset the variable, or give it another value")
 
@@ -90,9 +89,9 @@ def _prefix_cache_bytes(context: typer.Context) -> int:
     option = options_of(Setup)["prefix_cache_bytes"]
     root: Any = context.find_root().command
     try:
-        settings = read_config().settings("generate", names_of(root.commands["generate"]))
-        if option.name in settings:
-            return option.value_of(str(settings[option.name].value))
+        settings = configured(root.commands["generate"], context)
+        if option.field in settings:
+            return option.value_of(str(settings[option.field].value))
     except (ConfigError, UsageError):
         return option.default
     return option.default
