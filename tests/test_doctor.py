@@ -15,7 +15,7 @@ import pytest
 from mlxchat import doctor, paths, platform
 from mlxchat.doctor import Finding, Verdict, examine
 from mlxchat.models.catalog import RECOMMENDED
-from mlxchat.terminal.report import format_line
+from mlxchat.terminal.table import format_finding
 from tests.conftest import RunMlxchat
 from tests.fake_hub import FakeHub, FakeRepo
 from tests.pseudo_terminal import PseudoTerminal
@@ -246,15 +246,19 @@ def test_a_locale_without_utf8_is_a_warning(monkeypatch: pytest.MonkeyPatch):
         assert f"LANG={name}," in str(characters.fix)
 
 
-def test_text_wraps_in_its_column_or_moves_below_in_a_narrow_terminal():
+def test_text_wraps_in_its_column_or_moves_below_in_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+):
     arguments = ("warning", "hub", "one two three four five six seven eight", "do this\x1b[2J")
-    assert format_line(*arguments, columns=60) == (
-        "warning  hub               one two three four five six\n"
-        "                           seven eight\n"
+    monkeypatch.setenv("COLUMNS", "60")
+    assert format_finding(*arguments) == (
+        "warning  hub               one two three four five six seven\n"
+        "                           eight\n"
         "                           → do this␛[2J\n"
     )
-    assert format_line(*arguments, columns=25) == (
-        "warning  hub\n  one two three four\n  five six seven eight\n  → do this␛[2J\n"
+    monkeypatch.setenv("COLUMNS", "25")
+    assert format_finding(*arguments) == (
+        "warning hub\n  one two three four five\n  six seven eight\n  → do this␛[2J\n"
     )
 
 

@@ -52,17 +52,15 @@ def doctor(
 
 
 def _show(finding: "Finding", as_json: bool) -> None:
-    import shutil
     import sys
 
-    from mlxchat.terminal.report import format_line
-    from mlxchat.terminal.table import format_table
+    from mlxchat.terminal.table import format_finding, format_table
 
     cells = (str(finding.verdict), finding.topic, finding.found, finding.fix)
     if as_json:
         write_json_lines([asdict(finding)])
     elif sys.stdout is not None and sys.stdout.isatty():
-        write(format_line(*cells, columns=shutil.get_terminal_size().columns))
+        write(format_finding(*cells))
     else:
         write(format_table((), [[each or "" for each in cells]], for_terminal=False))
 

@@ -1,13 +1,20 @@
-"""Tables on a terminal, tab-separated columns in a pipe."""
+"""Tables and findings on a terminal, tab-separated columns in a pipe."""
 
 import io
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from mlxchat.terminal import visible
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
 GAP = 2
-# A column that is cut to fit is at least this wide, or left out.
+# A column that is cut to fit is at least this wide.
 MIN_WIDTH = 8
+# The widths of a finding's first two columns, and the least of its text next to them.
+VERDICT, TOPIC, TEXT = 8, 17, 30
 
 
 def format_table(
@@ -21,89 +28,75 @@ def format_table(
     """Lay out `rows` below `headers`; in a pipe, as lines without headers.
 
     On a narrow terminal cells are wrapped. With `cut`, each row stays one line instead: the columns
-    it names are shortened, those that do not fit are left out, and the first one is always whole,
-    so that it can be copied. The first of the shortened columns goes before those that are not.
+    it names are shortened, and the last ones are left out if they do not fit. The first is always
+    whole, so that it can be copied.
 
     Cells may come from files: control characters in them are made visible.
     """
-    rows = [[_cell(text) for text in row] for row in rows]
+    rows = [[" ".join(visible(text).split()) for text in row] for row in rows]
     if not for_terminal:
         return "".join("\t".join(row) + "\n" for row in rows)
-    if cut is None:
-        return _drawn(headers, rows, right_aligned)
-    return _lines(headers, rows, right_aligned, cut)
-
-
-def _drawn(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], right_aligned: Collection[str]
-) -> str:
     from rich.box import SIMPLE
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
-    table = Table(box=SIMPLE, pad_edge=False, show_edge=False)
-    for header in headers:
+    table = Table(box=SIMPLE, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    free = Console().width
+    for header, *cells in zip(headers, *rows, strict=True):
+        width = max(map(cell_len, (header, *cells)))
+        if cut is None:
+            width = 0
+        elif header in cut:
+            width = min(width, MIN_WIDTH)
+        if free < width and table.columns:
+            break
+        free -= width + GAP
         table.add_column(
-            header, justify="right" if header in right_aligned else "left", overflow="fold"
+            header,
+            justify="right" if header in right_aligned else "left",
+            # Rich narrows the others first.
+            no_wrap=cut is not None and header not in cut,
+            overflow="fold" if cut is None else "ellipsis",
         )
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    # The width of the real terminal, but no colours, so that the text can be inspected.
-    console = Console(file=io.StringIO(), no_color=True, width=Console().width)
-    console.print(table)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+        cells = [_text(cell) for cell in row[: len(table.columns)]]
+        for cell in cells:
+            cell.no_wrap = cut is not None
+        table.add_row(*cells)
+    return _drawn(table)
 
 
-def _lines(
-    headers: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right_aligned: Collection[str],
-    cut: Collection[str],
-) -> str:
+def format_finding(verdict: str, topic: str, text: str, advice: str | None) -> str:
+    """The verdict, the topic, the text, and below it the advice after an arrow."""
+    from rich.console import Console, Group
+    from rich.padding import Padding
+    from rich.table import Table
+
+    arrow = Table.grid(padding=(0, 1))
+    if advice is not None:
+        arrow.add_row("→", _text(advice))
+    body = Group(_text(text), arrow)
+    if Console().width < VERDICT + TOPIC + TEXT:
+        return _drawn(Group(_text(f"{verdict} {topic}"), Padding(body, (0, 0, 0, 2))))
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=VERDICT)
+    table.add_column(width=TOPIC)
+    table.add_row(verdict, topic, body)
+    return _drawn(table)
+
+
+def _text(cell: str) -> "Text":
+    from rich.text import Text
+
+    return Text(" ".join(visible(cell).split()))
+
+
+def _drawn(table: "RenderableType") -> str:
     from rich.console import Console
 
-    columns = list(zip(headers, *rows, strict=True))
-    widths = _fitted(columns, cut, Console().width)
-    shown = [(each, width) for each, width in zip(columns, widths, strict=True) if width]
-    lines = [
-        (" " * GAP).join(_padded(each[n], width, each[0] in right_aligned) for each, width in shown)
-        for n in range(len(rows) + 1)
-    ]
-    rule = "─" * (sum(width + GAP for _, width in shown) - GAP)
-    return "".join(f"{line.rstrip()}\n" for line in [lines[0], rule, *lines[1:]])
-
-
-def _fitted(columns: Sequence[Sequence[str]], cut: Collection[str], width: int) -> list[int]:
-    """The width of each column; 0 for one that is left out."""
-    from rich.cells import cell_len
-
-    wanted = [max(map(cell_len, column)) for column in columns]
-    minima = [
-        min(MIN_WIDTH, each) if column[0] in cut else each
-        for column, each in zip(columns, wanted, strict=True)
-    ]
-    main = next((i for i, column in enumerate(columns) if column[0] in cut), 0)
-    widths: list[int] = []
-    free = width
-    for i in range(len(columns)):
-        room = free - (minima[main] + GAP if 0 < i < main else 0)
-        fitting = wanted[i] if i == 0 or wanted[i] <= room else room if minima[i] <= room else 0
-        widths.append(fitting)
-        free -= fitting + GAP if fitting else 0
-    return widths
-
-
-def _padded(text: str, width: int, right: bool) -> str:
-    """The text in `width` columns, shortened if it is wider."""
-    from rich.cells import cell_len, chop_cells
-
-    if cell_len(text) > width:
-        text = chop_cells(text, width - 1)[0] + "…"
-    space = " " * (width - cell_len(text))
-    return space + text if right else text + space
-
-
-def _cell(text: str) -> str:
-    return " ".join(visible(text).split())
+    # The width of the real terminal, but no colours, so that the text can be inspected.
+    console = Console(file=io.StringIO(), no_color=True, width=Console().width)
+    with console.capture() as captured:
+        console.print(table)
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
