@@ -3,9 +3,8 @@
 import gc
 import json
 import math
-import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat.bench import (
-    batch_prefix,
     batch_speed,
     catalog,
     prefill,
@@ -29,15 +27,14 @@ from mlxchat.bench import (
 from mlxchat.bench.paired import Side, Spread, differences, interleave, ratios
 from mlxchat.bench.record import Circumstances, lines, this_machine
 from mlxchat.bench.report import Figures, Table, tables
-from mlxchat.bench.scheduler import run_rows
-from mlxchat.bench.subject import SENTENCES, Subject
+from mlxchat.bench.subject import Subject
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.lookup import History
 from mlxchat.engine.row_costs import RowCosts
 from mlxchat.errors import ModelError
 from mlxchat.models.load import load
 from mlxchat.models.skeleton import named_parameters
-from mlxchat.terminal.bench_table import format_bench_table
+from mlxchat.terminal.bench_report import format_bench_table
 from scripts.families import build_family, family_config
 from scripts.tiny_model import write_tiny_model
 
@@ -204,10 +201,10 @@ def test_a_table_on_a_terminal_aligns_numbers_right() -> None:
     assert [line.rstrip() for line in drawn.splitlines()] == [
         "A title ␛[31m",
         "",
-        "SIDE      TOK/S",
-        "───────────────",
-        "mlxchat    82.8",
-        "mlx-lm    1,066",
+        "SIDE     TOK/S",
+        "──────────────",
+        "mlxchat   82.8",
+        "mlx-lm   1,066",
         "",
     ]
 
@@ -241,44 +238,6 @@ def test_smaller_steps_need_less_memory(subject: Subject) -> None:
     # Two cores compute parts of a step at the same time, and which arrays coexist is up to chance.
     assert max(peaks[:2]) < peaks[-1]
     assert found[-1].values["speed_ratio"] is None
-
-
-def test_a_shell_loop_generates_what_the_rows_do(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    amounts = batch_prefix.Amounts(prompts=2, shared=40, tokens=3, rounds=1)
-    prompts = batch_prefix.sharing_prompts(subject, amounts)
-    assert len(set(prompts)) == 2
-    assert all(prompt.startswith(SENTENCES[0][:40]) for prompt in prompts)
-    outputs: list[str] = []
-
-    def keeps(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        outputs.append(done.stdout)
-        return 1.0, 1.0
-
-    monkeypatch.setattr(batch_prefix, "process_seconds", keeps)
-    loop = batch_prefix.Loop(subject, prompts, amounts.tokens, with_cache=False)
-    assert loop.seconds() > 0
-    rows = run_rows(subject.model, prompts, amounts.tokens, rows=2, notify=subject.notify)
-    assert sorted(result.text + "\n" for result in rows) == sorted(outputs)
-
-
-def test_the_first_process_of_a_shell_loop_fills_the_prefix_cache(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is counted once, and the others are multiplied."""
-    caches: list[str] = []
-
-    def seconds(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
-        caches.append(environment["XDG_CACHE_HOME"])
-        return 0.0, 10.0 if len(caches) == 1 else 1.0
-
-    monkeypatch.setattr(batch_prefix, "process_seconds", seconds)
-    loop = batch_prefix.Loop(subject, ["a"] * 64, 1, with_cache=True)
-    assert loop.seconds() == 10 + 63
-    assert len(caches) == batch_prefix.PROCESSES
-    assert set(caches) == {str(subject.scratch / "caches-1")}
 
 
 def test_all_sides_generate_the_same_number_of_tokens(subject: Subject) -> None:

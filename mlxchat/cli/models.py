@@ -174,8 +174,8 @@ def _bring_here(located: "Located") -> bool:
     from mlxchat.errors import ModelNotFound
     from mlxchat.models import hub
     from mlxchat.models.hub_cache import cached_snapshot
-    from mlxchat.terminal.ask import terminal_question
     from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.observing import terminal_question
     from mlxchat.units import format_bytes
 
     if located.path is not None or cached_snapshot(located.name) is not None:

@@ -12,7 +12,7 @@ def agrees(question: str, *, yes: bool) -> bool:
     """Ask, unless `yes` answers for the user. Raises UsageError if this is not a terminal."""
     from mlxchat.errors import UsageError
     from mlxchat.terminal import visible
-    from mlxchat.terminal.ask import terminal_question
+    from mlxchat.terminal.observing import terminal_question
 
     if yes:
         return True

@@ -1,5 +1,9 @@
-"""Writes the results of `mlxchat bench` to stdout and a file."""
+"""Writes the results of `mlxchat bench`: tables on a terminal; in a pipe, tab-separated lines after
+a header line, an empty line after each table, remarks after a `#`; or JSON Lines, also in a file.
+"""
 
+import shutil
+import textwrap
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +11,9 @@ from typing import Self
 
 from mlxchat.bench.measure import Measured
 from mlxchat.bench.record import RecordFile, lines
-from mlxchat.bench.report import tables
-from mlxchat.terminal.bench_table import comment, format_bench_table, paragraph
+from mlxchat.bench.report import Table, tables
+from mlxchat.terminal import visible
+from mlxchat.terminal.table import format_table
 from mlxchat.terminal.text_output import Stdout
 
 STDOUT = "-"
@@ -43,6 +48,26 @@ class BenchReport:
             stdout.write("".join(f"{record}\n" for record in records))
             return
         head = measured.circumstances.in_words()
-        stdout.write(f"{paragraph(head)}\n" if stdout.is_terminal else comment(head))
+        stdout.write(_remark(head, stdout.is_terminal))
         for table in tables(measured.found, measured.bench.TITLES):
             stdout.write(format_bench_table(table, for_terminal=stdout.is_terminal))
+
+
+def format_bench_table(table: Table, *, for_terminal: bool) -> str:
+    """A title and the table, with numbers aligned right."""
+    columns = zip(table.headers, zip(*table.rows, strict=True), strict=True)
+    numbers = [name for name, cells in columns if all(map(_is_number, filter(None, cells)))]
+    rows = table.rows if for_terminal else (table.headers, *table.rows)
+    drawn = format_table(table.headers, rows, right_aligned=numbers, for_terminal=for_terminal)
+    return f"{_remark(table.title, for_terminal)}{drawn}\n"
+
+
+def _remark(text: str, for_terminal: bool) -> str:
+    if not for_terminal:
+        return f"# {' '.join(visible(text).split())}\n"
+    columns = shutil.get_terminal_size().columns
+    return f"{textwrap.fill(visible(text), columns, break_on_hyphens=False)}\n\n"
+
+
+def _is_number(cell: str) -> bool:
+    return cell.lstrip("-")[:1].isdigit()

@@ -19,14 +19,13 @@ from mlxchat.engine.generate import Stats
 from mlxchat.errors import DeviceError, ExitStatus, MlxchatError, OutputError
 from mlxchat.terminal.figures import compacted_line, incomplete, turn_line, window_line
 from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.modes import Released
 from mlxchat.terminal.plain_input import PlainInput
 from mlxchat.terminal.progress import Bar, progress, waiting
 from mlxchat.terminal.reply import PlainView, reply_view
 from mlxchat.terminal.restore import restorer, say_on_own_line
-from mlxchat.terminal.screen import Screen, is_dumb
+from mlxchat.terminal.screen import Screen, is_dumb, terminal_stream, wait_for_pipe
 from mlxchat.terminal.signals import StopRequest, Terminated
-from mlxchat.terminal.stream import terminal_stream, wait_for_pipe
-from mlxchat.terminal.typeahead import Released
 from mlxchat.text.documents import SEPARATOR
 from mlxchat.units import beginning, count
 

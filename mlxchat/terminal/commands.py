@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from textwrap import wrap
 
 from mlxchat.chat import transcript
 from mlxchat.chat.conversation import Conversation
@@ -54,6 +53,11 @@ class Command:
     help: str
     handle: Handler
     suggest: Suggest
+
+    @property
+    def needs_argument(self) -> bool:
+        """Whether the usage has one that is not in brackets."""
+        return self.usage.partition(" ")[2][:1] not in ("", "[")
 
 
 COMMANDS: dict[str, Command] = {}
@@ -104,6 +108,8 @@ def run_command(shown: ChatScreen, line: str) -> str | None:
         near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"see /help, or send it as /{name}"
         raise UsageError(f"unknown command {name}: {hint}")
+    if found.needs_argument and not argument.strip():
+        raise UsageError(f"usage: {found.usage}")
     return found.handle(shown, argument.strip())
 
 
@@ -147,10 +153,8 @@ def help_lines(columns: int) -> Iterator[str]:
         if columns >= WIDE:
             yield f"{each.usage:{USAGE_COLUMNS}}{each.help}"
         else:
-            yield each.usage
-            yield from wrap(each.help, columns, initial_indent="  ", subsequent_indent="  ")
-    for line in KEYS:
-        yield from wrap(line, columns)
+            yield from (each.usage, f"  {each.help}")
+    yield from KEYS
 
 
 @command("/exit", "leave")
@@ -204,8 +208,6 @@ def _system(shown: ChatScreen, argument: str) -> None:
 
 @command("/file PATH", "attach a file, folder or pattern to your next message")
 def _file(shown: ChatScreen, argument: str) -> None:
-    if not argument:
-        raise _usage("/file")
     document = read_input(None, [str(Path(argument).expanduser())], None)
     for notice in document.notices:
         shown.screen.say(notice)
@@ -214,8 +216,6 @@ def _file(shown: ChatScreen, argument: str) -> None:
 
 @command("/schema SCHEMA|off", "answer your next message in JSON", lambda *_: ["off"])
 def _schema(shown: ChatScreen, argument: str) -> None:
-    if not argument:
-        raise _usage("/schema")
     if argument == "off":
         shown.constraint = None
         shown.screen.say("your next message gets an ordinary answer")
@@ -243,8 +243,7 @@ def _context(shown: ChatScreen, _: str) -> None:
 @command("/recall WORD [#N]", "search the whole chat; #N quotes match N")
 def _recall(shown: ChatScreen, argument: str) -> None:
     wanted = re.fullmatch(r"(.+?)(?:\s+#(\d+))?", argument)
-    if wanted is None:
-        raise _usage("/recall")
+    assert wanted is not None
     word, number = wanted[1], wanted[2]
     matches = shown.conversation.recall(word)
     if not matches:
@@ -326,7 +325,7 @@ def _forget(shown: ChatScreen, argument: str) -> None:
 @command("/save NAME", "name this session, or save to a .jsonl file")
 def _save(shown: ChatScreen, argument: str) -> None:
     conversation = shown.conversation
-    if (path := _file_path("/save", argument)) is not None:
+    if (path := _file_path(argument)) is not None:
         transcript.save(path, conversation.system, conversation.turns, note=conversation.note)
         shown.screen.say(f"saved to {path}")
         return
@@ -336,7 +335,7 @@ def _save(shown: ChatScreen, argument: str) -> None:
 
 @command("/load NAME", "resume a session or a .jsonl file", lambda *_: names_by_use())
 def _load(shown: ChatScreen, argument: str) -> None:
-    if (path := _file_path("/load", argument)) is None:
+    if (path := _file_path(argument)) is None:
         chat = shown.ready_chat()
         if argument in all_names() and argument not in names_by_use():
             raise UsageError(f"{argument} is a model, not a session: use /model {argument}")
@@ -359,10 +358,8 @@ def _sessions(shown: ChatScreen, _: str) -> None:
         shown.screen.say("no sessions yet")
 
 
-def _file_path(name: str, argument: str) -> Path | None:
-    """The path, unless the argument of the command is the name of a session."""
-    if not argument:
-        raise _usage(name)
+def _file_path(argument: str) -> Path | None:
+    """The path, unless the argument is the name of a session."""
     is_file = "/" in argument or argument.endswith((".jsonl", ".md"))
     return Path(argument).expanduser() if is_file else None
 
@@ -462,8 +459,6 @@ def _copy(shown: ChatScreen, _: str) -> None:
 
 @command("/export FILE.md", "write the conversation as Markdown")
 def _export(shown: ChatScreen, argument: str) -> None:
-    if not argument:
-        raise _usage("/export")
     path = Path(argument).expanduser()
     conversation = shown.conversation
     transcript.export_markdown(

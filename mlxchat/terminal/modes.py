@@ -1,14 +1,25 @@
-"""Terminal modes, echo and size: the only importer of termios."""
+"""Terminal modes: the only importer of termios.
+
+Keeps keys that are pressed while nothing reads them, and puts the modes right after Ctrl-Z and
+`fg`, when the shell has had the terminal.
+"""
 
 import fcntl
 import os
+import signal
 import sys
 import termios
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 Settings = list[Any]
+# Gives back the terminal's original settings, with line editing and echo, while the body runs.
+Released = Callable[[], AbstractContextManager[None]]
+
+# What to do when the program continues. Stopping itself is left to the system: its default stops
+# every thread at once, and does nothing if no shell could continue the program.
+_acts: list[Callable[[], object]] = []
 
 _IFLAG, _LFLAG, _CC = 0, 3, 6
 
@@ -64,3 +75,54 @@ def unread_bytes(pipe: int) -> int:
     with suppress(OSError):
         return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
     return 0
+
+
+@contextmanager
+def when_continued(act: Callable[[], object]) -> Iterator[None]:
+    """Call `act` whenever the program continues while the body runs: from the signal watch, because
+    the main thread may be busy, and again from the main thread, before it does anything else."""
+    before = signal.signal(signal.SIGCONT, lambda *_: put_right())
+    _acts.append(act)
+    try:
+        yield
+    finally:
+        _acts.remove(act)
+        signal.signal(signal.SIGCONT, before)
+
+
+def put_right() -> None:
+    for act in tuple(_acts):
+        act()
+
+
+@contextmanager
+def held_typeahead() -> Iterator[Released]:
+    """Leave typed keys, and reports of the terminal itself, in the kernel's buffer without an echo;
+    Ctrl-C still interrupts. Yields a context that lends the terminal to other programs.
+
+    Does nothing if stdin is not a terminal.
+    """
+    if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
+        yield nullcontext
+        return
+    terminal = sys.stdin.fileno()
+    found = settings_of(terminal)
+    assert found is not None
+    holding, is_lent = held(terminal), False
+
+    def hold_again() -> None:
+        if not is_lent and is_in_foreground(terminal):
+            apply(terminal, holding)
+
+    @contextmanager
+    def lend() -> Iterator[None]:
+        nonlocal is_lent
+        is_lent = True
+        try:
+            with set_to(terminal, found):
+                yield
+        finally:
+            is_lent = False
+
+    with set_to(terminal, holding), when_continued(hold_again):
+        yield lend

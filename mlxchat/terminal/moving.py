@@ -25,7 +25,7 @@ class _Stderr(Console):
         return False
 
 
-def moving_line(text: str, total: int | None) -> Progress:
+def moving_line(text: str, total: int | None, *, is_animated: bool = True) -> Progress:
     """A spinner, a bar if there is a total and room, and the text of the only task. Call `start`
     and `stop`; it disappears when stopped."""
     console = _Stderr()
@@ -41,6 +41,7 @@ def moving_line(text: str, total: int | None) -> Progress:
         # stdout may not be a terminal.
         redirect_stdout=False,
         transient=True,
+        auto_refresh=is_animated,
     )
     line.add_task(text, total=total)
     return line

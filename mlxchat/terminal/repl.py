@@ -14,9 +14,8 @@ from mlxchat.store.background import Written
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
 from mlxchat.terminal.commands import KNOWN, as_command, run_command, without_draft
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.modes import unread_bytes
+from mlxchat.terminal.modes import held_typeahead, unread_bytes
 from mlxchat.terminal.plain_input import EndOfInput
-from mlxchat.terminal.typeahead import held_typeahead
 from mlxchat.units import format_bytes
 
 

@@ -19,8 +19,8 @@ from rich.text import Text
 from mlxchat.errors import OutputError
 from mlxchat.handlers import undisturbed
 from mlxchat.terminal import visible
-from mlxchat.terminal.continued import when_continued
 from mlxchat.terminal.markdown import Cut, Renderer, find_cuts
+from mlxchat.terminal.modes import when_continued
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.thinking import OuterWhitespace
 

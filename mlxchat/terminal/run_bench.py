@@ -3,9 +3,13 @@
 import shlex
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from rich.progress import Progress, TaskID
 
 from mlxchat.app.opening import load_model, start
 from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
@@ -16,10 +20,11 @@ from mlxchat.bench.subject import Subject
 from mlxchat.bench.workload_texts import WorkloadName
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError
 from mlxchat.request import Setup
-from mlxchat.terminal.bench_progress import BenchProgress
 from mlxchat.terminal.bench_report import BenchReport
 from mlxchat.terminal.messages import Messages, show_error
+from mlxchat.terminal.moving import moving_line
 from mlxchat.terminal.observing import find_model
+from mlxchat.terminal.progress import is_drawn
 from mlxchat.terminal.signals import ignore_signals
 
 
@@ -53,6 +58,37 @@ class BenchRequest:
         )
 
 
+class _Progress:
+    """Drawn between runs only, so that drawing does not affect the measurements. `tick` may be
+    called at any time; it draws only while the body of `of` runs."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._is_shown = is_drawn(quiet)
+        self._line: Progress | None = None
+        self._bench = ""
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        self._bench = f"bench {name}"
+        if not self._is_shown:
+            yield
+            return
+        self._line = moving_line(f"{self._bench} getting ready", 1, is_animated=False)
+        try:
+            with self._line:
+                yield
+        finally:
+            self._line = None
+
+    def tick(self, done: int, total: int, what: str) -> None:
+        if self._line is not None:
+            self._line.update(TaskID(0), completed=done, total=total)
+            text = f"{self._bench} {done}/{total} {what}"
+            self._line.update(
+                TaskID(0), completed=done, total=total, description=text, refresh=True
+            )
+
+
 def run_benches(request: BenchRequest) -> int:
     """Measure, and return the exit status. If one of several fails, its error is shown and the
     others run. Raises MlxchatError for everything a user can fix."""
@@ -79,7 +115,7 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
             f"this machine is busy (load {machine.load} on {machine.cores} cores): trust only the "
             "ratios"
         )
-    progress = BenchProgress(request.quiet)
+    progress = _Progress(request.quiet)
     status = ExitStatus.OK
     with tempfile.TemporaryDirectory(prefix="mlxchat-bench-") as scratch:
         subject = Subject(

@@ -1,7 +1,12 @@
-"""A chat's dim notices and rules."""
+"""A chat's dim notices and rules, on the stream that reaches the user's terminal."""
 
+import os
+import stat
+import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TextIO
 
 from rich.cells import cell_len
@@ -10,9 +15,15 @@ from rich.rule import Rule
 from rich.text import Text
 
 from mlxchat.terminal import is_dumb, visible
+from mlxchat.terminal.modes import unread_bytes
 
 # The columns of a rule without its text.
 RULE_CELLS = 2
+# How long `tee` may take to write what it has read.
+PASSED_ON_S = 0.1
+# A reader that takes longer is not writing to the terminal.
+MAX_WAIT_S = 1.0
+POLL_S = 0.01
 
 
 class Screen:
@@ -64,3 +75,24 @@ class Screen:
             return
         with self._console.status(Text(visible(text), style="dim")):
             yield
+
+
+def terminal_stream() -> TextIO:
+    """Stdout if it is a terminal, else stderr, else the terminal of stdin."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and stream.isatty():
+            return stream
+    if os.isatty(0):
+        return Path(os.ttyname(0)).open("w", encoding="utf-8", errors="replace")
+    return sys.stdout
+
+
+def wait_for_pipe() -> None:
+    """If stdout is a pipe, let its reader, which may be `tee`, write to the same terminal first."""
+    descriptor = sys.stdout.fileno()
+    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        return
+    deadline_s = time.monotonic() + MAX_WAIT_S
+    while unread_bytes(descriptor) and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
+    time.sleep(PASSED_ON_S)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from mlxchat.errors import ExitStatus
-from mlxchat.terminal.continued import put_right
+from mlxchat.terminal.modes import put_right
 from mlxchat.terminal.restore import restorer
 
 STATUS_OF_SIGNAL = {
