@@ -10,7 +10,7 @@ The next `Chat.open(session="holidays")` resumes it with the same model and wind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
@@ -34,18 +34,17 @@ from mlxchat.app.session import Keeper, open_session, resumed, saved_template_ar
 from mlxchat.cache import positions_bounded
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import Rendering
-from mlxchat.chat.turn import Compacted, Quoted, Said, Turn
+from mlxchat.chat.turn import Compacted, Said, Turn
 from mlxchat.chat.view import check_room
 from mlxchat.chat.watch import Watching
 from mlxchat.engine.reply import Token
-from mlxchat.errors import CacheError, MlxchatError, SessionError, TemplateError, UsageError
+from mlxchat.errors import CacheError, MlxchatError, TemplateError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.models.sampling import asks_for_greedy, chat_sampling
 from mlxchat.request import CHAT, ChatOptions, Setup
 from mlxchat.sessions.database import Database
 from mlxchat.sessions.names import already_exists, check_name, folded
-from mlxchat.sessions.recalling import earlier_turns
 from mlxchat.sessions.saved import read_messages
 from mlxchat.sessions.session import Session, find
 from mlxchat.settings import GenerationSettings, SamplingSettings
@@ -59,7 +58,7 @@ HOTTER = "--temp 0.8 gives other replies"
 GREEDY_BY_MAKERS = f"this model's generation_config.json asks for greedy decoding: {HOTTER}"
 LOOP = "stopped: the reply repeats itself (answer again (/retry) or continue (/continue))"
 
-OWN = frozenset({"recalls", "recalls_sessions", "template_args"})
+OWN = frozenset({"recalls", "template_args"})
 SAMPLING = frozenset(each.name for each in fields(SamplingSettings))
 GENERATION = frozenset(each.name for each in fields(GenerationSettings))
 
@@ -273,19 +272,9 @@ class Chat:
             prefixes=self._prefixes,
             drafter=make_drafter(model, options.generation, self._notify),
             recalls=options.recalls,
-            earlier=self._earlier_turns if options.recalls_sessions else None,
         )
         self._report(conversation)
         return conversation
-
-    def _earlier_turns(self, message: str, at_most: int) -> Sequence[Quoted]:
-        """Turns of other sessions that the message needs. Without them, the chat goes on."""
-        session = self._keeper.session
-        try:
-            return earlier_turns(message, at_most, but=None if session is None else session.name)
-        except SessionError as error:
-            self._notify(f"earlier sessions are not searched: {error}")
-            return ()
 
     def _sampling_for(self, model: Model) -> SamplingSettings:
         """What was chosen, else what suits a chat with this model: never silently greedy."""
@@ -387,8 +376,7 @@ class Chat:
 
     def set(self, **options: Any) -> None:
         """Change options by name, for this and later models: fields of SamplingSettings and of
-        GenerationSettings, `recalls`, `recalls_sessions`, and `template_args`;
-        template arguments that are not named stay.
+        GenerationSettings, `recalls`, and `template_args`: arguments that are not named stay.
 
         Raises UsageError for an unknown option or an invalid value, TemplateError if the template
         rejects its arguments; then nothing changes.
@@ -415,9 +403,6 @@ class Chat:
             drafter = make_drafter(conversation.model, new_generation, self._notify)
             conversation.draft_with(drafter)
         conversation.recalls = recalls
-        if "recalls_sessions" in options:
-            searches = CHAT["recalls_sessions"].value_of(options["recalls_sessions"])
-            conversation.earlier = self._earlier_turns if searches else None
         seed = sampling.pop("seed", self._setup.seed)
         chosen = {**self._setup.sampling, **sampling}
         setup = replace(self._setup, sampling=chosen, seed=seed)

@@ -55,17 +55,9 @@ class EventWriter:
         return _line({"event": "forgot"} | self._turn | figures)
 
     def recalled(self, recalled: Recalled) -> str:
-        earlier = [
-            {"session": each.session, "turn": each.number}
-            for each in recalled.quoted
-            if each.session
-        ]
         self._recalled = {"recalled": list(recalled.numbers)}
-        if earlier:
-            self._recalled["recalled_sessions"] = earlier
         figures = {"turns": list(recalled.numbers), "tokens": recalled.tokens}
-        sessions = {"sessions": earlier} if earlier else {}
-        return _line({"event": "recalled"} | self._turn | figures | sessions)
+        return _line({"event": "recalled"} | self._turn | figures)
 
     def token(self, token: Token) -> str:
         self._texts[token.thought].write(token.text)

@@ -154,7 +154,6 @@ class Keeper:
             "window": conversation.settings.max_kv_size,
             "keep": conversation.settings.keep,
             "recalls": conversation.recalls,
-            "recalls_sessions": conversation.recalls_sessions,
             "template_args": json.dumps(conversation.template_args),
         }
         self._guarded(lambda: journal.settings(settings))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ import numpy as np
 from mlxchat.cache import Cache
 from mlxchat.chat.eviction import may_be_forgotten
 from mlxchat.chat.ledger import Ledger
-from mlxchat.chat.memory import Memory, in_view
+from mlxchat.chat.memory import Memory
 from mlxchat.chat.note import NoteWriter, note_limit
 from mlxchat.chat.random_streams import stream_of
 from mlxchat.chat.rendering import NOTHING, Rejected, Rendering
@@ -54,9 +54,6 @@ from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import joined
 from mlxchat.text.tokens import Prompt
 
-# Finds turns of other conversations that a message needs, at most the given number.
-Earlier = Callable[[str, int], Sequence[Quoted]]
-
 
 class Conversation:
     """Turns with a model at a fixed window.
@@ -72,9 +69,8 @@ class Conversation:
     All random numbers derive from one seed: `sampling.seed`, or a random one. Each turn, retry and
     continuation draws from its own stream.
 
-    Before a message, at most `recalls` forgotten turns that it needs are quoted to the model, or
-    turns that `earlier` finds in other conversations. The quote is not part of the turn and leaves
-    the window after the reply.
+    Before a message, at most `recalls` forgotten turns that it needs are quoted to the model. The
+    quote is not part of the turn and leaves the window after the reply.
 
     Raises TemplateError if the model has no template, CacheError if the pinned tokens leave no
     room in the window.
@@ -93,10 +89,8 @@ class Conversation:
         prefixes: Prefixes | None = None,
         drafter: Drafter | None = None,
         recalls: int = 0,
-        earlier: Earlier | None = None,
     ) -> None:
         self.recalls = recalls
-        self.earlier = earlier
         self._memory = Memory()
         self.sampling = sampling or SamplingSettings()
         self.generation = generation or GenerationSettings()
@@ -127,11 +121,6 @@ class Conversation:
     def recalled(self) -> tuple[Quoted, ...]:
         """The turns that were quoted for the last message."""
         return self.view.recalled
-
-    @property
-    def recalls_sessions(self) -> bool:
-        """Whether turns of other conversations are searched."""
-        return self.earlier is not None
 
     @property
     def stats(self) -> Stats | None:
@@ -377,7 +366,6 @@ class Conversation:
             prefixes=self.view.prefixes,
             drafter=drafter,
             recalls=self.recalls,
-            earlier=self.earlier,
         )
         other.resume(self.system, self.turns, self.note)
         other.turns.cleared = self.turns.cleared
@@ -466,12 +454,9 @@ class Conversation:
             self.undo()
 
     def _recall(self, message: str) -> Sequence[Quoted]:
-        """The turns that the message needs: forgotten ones, or if nothing in this chat fits, those
-        of earlier sessions."""
+        """The forgotten turns that the message needs."""
         numbers = self._memory.find(message, self.turns, self.recalls)
-        if numbers or self.earlier is None or in_view(message, self.turns):
-            return [Quoted(self.turns[number - 1], number) for number in numbers]
-        return self.earlier(message, self.recalls)
+        return [Quoted(self.turns[number - 1], number) for number in numbers]
 
     def _continuation(self, turn: Turn, watch: Watch) -> Generator[Said]:
         self.view.begin_turn()

@@ -188,8 +188,7 @@ def _quote(
     parts: list[str] = []
     for each in quoted:
         turn = each.turn
-        where = f'another chat, "{each.session}"' if each.session else f"turn {each.number}"
-        when = f"in {where}{_when(turn) if times else ''}"
+        when = f"in turn {each.number}{_when(turn) if times else ''}"
         part = f'(Earlier, {when}, I said: "{excerpt(turn.user, message, limit)}"'
         if replies and turn.reply.strip():
             part += f' You answered: "{excerpt(turn.reply, message, limit)}"'

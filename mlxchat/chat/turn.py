@@ -73,17 +73,14 @@ class Forgot:
 
 @dataclass(frozen=True, slots=True)
 class Quoted:
-    """A turn that is quoted to the model: number `number` of this chat, counted from 1, or of the
-    earlier `session`."""
+    """A turn that is quoted to the model: number `number` of this chat, counted from 1."""
 
     # Arrays in a turn cannot be compared.
     turn: Turn = field(compare=False)
     number: int
-    session: str = ""
 
     def __str__(self) -> str:
-        own = f"turn {self.number}"
-        return f'{own} of session "{self.session}"' if self.session else own
+        return f"turn {self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class Recalled:
     @property
     def numbers(self) -> tuple[int, ...]:
         """The numbers of this chat's turns."""
-        return tuple(each.number for each in self.quoted if not each.session)
+        return tuple(each.number for each in self.quoted)
 
     @property
     def messages(self) -> tuple[str, ...]:

@@ -52,14 +52,6 @@ class ChatOptions:
         in_chat=True,
         saved=True,
     )
-    recalls_sessions: bool = option(
-        False,
-        "Search earlier sessions, too, for what a message needs",
-        Group.WINDOW,
-        name="recall-sessions",
-        in_chat=True,
-        saved=True,
-    )
     think: str = same_as(Request, "think", default="on", if_unset=None)
     generation: GenerationSettings = field(default_factory=GenerationSettings)
     chosen: frozenset[str] | None = None

@@ -1,5 +1,4 @@
-"""The database of sessions: saving while a reply streams, and listing, searching and recalling from
-many.
+"""The database of sessions: saving while a reply streams, and listing and searching many.
 
     python -m scripts.bench.sessions
 
@@ -21,16 +20,14 @@ import numpy as np
 
 from mlxchat import paths
 from mlxchat.chat.turn import Turn
-from mlxchat.request.chat import AUTO_RECALL
 from mlxchat.sessions.database import Database
 from mlxchat.sessions.listing import listing, search
-from mlxchat.sessions.recalling import earlier_turns
 from mlxchat.sessions.records import SessionRecord, insert_session, insert_turn, now
 from mlxchat.sessions.session import Session
 
 VOCABULARY = 50_000
 WORDS_OF_A_MESSAGE, WORDS_OF_A_REPLY = 12, 60
-ROUNDS, PIECES, MESSAGES = 7, 2_000, 100
+ROUNDS, PIECES = 7, 2_000
 
 
 def main() -> None:
@@ -46,10 +43,6 @@ def main() -> None:
         for what, wanted in _searches():
             times_s = [_seconds(lambda: search(wanted)) for _ in range(ROUNDS)]  # noqa: B023
             _show(f"search for {what}", times_s)
-        texts = _texts(seed=1)
-        messages = [next(texts) for _ in range(2 * MESSAGES)][::2]
-        recall = [_seconds(lambda: earlier_turns(m, AUTO_RECALL, None)) for m in messages]  # noqa: B023
-        _show("recall from them", recall)
         _streaming(sessions)
 
 
@@ -93,9 +86,9 @@ def _insert(
             insert_turn(connection, id_, serial, turn)
 
 
-def _texts(seed: int = 0) -> Iterator[str]:
+def _texts() -> Iterator[str]:
     """Endless texts, by turns as long as a message and as a reply."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     words = np.array([_word(n) for n in range(VOCABULARY)])
     while True:
         ranks = random.zipf(1.2, 1 << 16)
