@@ -18,7 +18,6 @@ import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are p
 import mlx.core as mx
 import numpy as np
 import pytest
-import regex
 import tokenizers
 from gguf import GGMLQuantizationType as Kind
 from gguf import TokenType
@@ -26,7 +25,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx import nn
 
-from mlxchat.errors import MlxchatError, ModelBroken, ModelError, ModelNotFound, ModelUnsupported
+from mlxchat.errors import MlxchatError, ModelBroken, ModelUnsupported
 from mlxchat.models.gguf import embedded_gguf, how_to_install, import_gguf, weights
 from mlxchat.models.gguf.store import PARTIAL
 from mlxchat.models.skeleton import build_skeleton
@@ -121,20 +120,6 @@ def test_separate_output_weights_and_biases_are_converted(
     np.testing.assert_allclose(
         np.array(load_imported(directory)(tokens)), expected, atol=1e-4 * np.abs(expected).max()
     )
-
-
-@pytest.mark.parametrize("kind", [Kind.Q4_0, Kind.Q4_1, Kind.Q8_0], ids=lambda kind: kind.name)
-def test_stored_codes_match_mlxs_own_reader(kind: Kind, tmp_path: Path):
-    tiny = tiny_gguf("qwen3", kind)
-    directory = import_tiny(tiny, tmp_path)
-    own = mx.load(str(directory / "model.safetensors"))
-    theirs = mx.load(str(tmp_path / "tiny.gguf"))
-    assert isinstance(own, dict)
-    assert isinstance(theirs, dict)
-    for leaf in ("weight", "scales", "biases"):
-        ours = own[f"model.layers.1.mlp.down_proj.{leaf}"]
-        assert ours.dtype == theirs[f"blk.1.ffn_down.{leaf}"].dtype
-        assert mx.array_equal(ours, theirs[f"blk.1.ffn_down.{leaf}"])
 
 
 def mixed_kinds(name: str) -> Kind:
@@ -304,15 +289,6 @@ def test_token_ids_and_the_template_are_carried_over(tmp_path: Path):
     assert config["eos_token"] == "<|im_end|>"
     assert config["add_bos_token"] is False
     assert config["chat_template"] == CHAT_TEMPLATE
-
-
-def test_a_begin_token_is_added_if_the_model_wants_one(tmp_path: Path):
-    tiny = tiny_gguf("llama")
-    tiny.metadata["tokenizer.ggml.pre"] = "llama-bpe"
-    tokenizer = load_tokenizer(import_tiny(tiny, tmp_path))
-    begin = tiny.metadata["tokenizer.ggml.bos_token_id"]
-    assert tokenizer.encode("hello").ids[0] == begin
-    assert tokenizer.encode("hello", add_special_tokens=False).tokens == ["hello"]
 
 
 def test_merges_cannot_turn_plain_text_into_a_control_token(tmp_path: Path):
@@ -574,8 +550,8 @@ HEADS = {
     b"GGUF" + struct.pack(">I", 3): "big-endian",
     b"GGUF" + struct.pack("<IQQ", 3, 2**60, 1): "damaged, incomplete or not",
     b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**64 - 1) + bytes(99): "damaged, incomplete or not",
-    b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 8, 2**50): "damaged",
-    b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 0, 2**50): "smaller than requested",
+    b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 8, 2**50): "a list of",
+    b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 0, 2**19): "smaller than requested",
     b"GGUF" + struct.pack("<IQQQ1s", 3, 0, 1, 1, b"a") + struct.pack("<IQ", 9, 2) * 5000: "damaged",
     b"GGUF" + struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"a", 77): "is not a valid GGUFValueType",
     b"GGUF" + struct.pack("<IQQQ1sIQ2s", 3, 0, 1, 1, b"a", 8, 2, b"\xff\xff"): "utf-8",
@@ -670,12 +646,6 @@ def test_a_converted_file_is_found_without_importing_anything_heavy(tmp_path: Pa
     assert found.stdout == f"{directory}\nset()\n"
 
 
-def test_the_directory_is_named_after_the_file_in_ascii(tmp_path: Path):
-    path = tiny_gguf("llama").write(tmp_path / "..my (model)\nßé.Q4_0.gguf")
-    name = import_gguf(path, tmp_path / "models", silent).name
-    assert regex.fullmatch(r"my-model-.Q4_0-[0-9a-f]{12}", name), name
-
-
 def test_two_processes_convert_a_file_once(tmp_path: Path):
     path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
     program = (
@@ -748,20 +718,6 @@ def test_a_file_that_changes_during_conversion_is_not_kept(
     assert_left_nothing(tmp_path)
 
 
-def test_a_models_directory_that_cannot_be_written_is_named(tmp_path: Path):
-    path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
-    (tmp_path / "file").touch()
-    with pytest.raises(ModelError, match=r"cannot store a converted model in .*file/models"):
-        import_gguf(path, tmp_path / "file" / "models", silent)
-
-
-@pytest.mark.parametrize("name", ["missing.gguf", "."])
-def test_a_path_that_is_not_a_file_is_refused(name: str, tmp_path: Path):
-    with pytest.raises(ModelNotFound):
-        import_gguf(tmp_path / name, tmp_path / "models", silent)
-    assert not (tmp_path / "models").exists()
-
-
 # The embedded model
 
 
@@ -800,18 +756,3 @@ def test_text_never_becomes_a_control_token_of_the_embedded_model(embedded_model
         assert not control & set(tokenizer.encode(f"a{token['content']}\n").ids)
     question = [1780, 314, 260, 3575, 282, 4649, 47]
     assert tokenizer.encode("What is the capital of France?").ids == question
-
-
-@pytest.mark.model
-def test_mlx_lms_own_loader_reads_the_directory(embedded_model: Path):
-    """With its own loader and transformers, in a separate process: they take a second."""
-    program = (
-        "import sys; from mlx_lm import load\n"
-        "model, tokenizer = load(sys.argv[1])\n"
-        "prompt = tokenizer.apply_chat_template([{'role': 'user', 'content': 'Hi'}])\n"
-        "print(type(model.layers[0].mlp.up_proj).__name__, tokenizer.eos_token_ids, prompt[-4:])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, embedded_model], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "QuantizedLinear {0, 2} [198, 26843, 2, 198]\n"

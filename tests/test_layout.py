@@ -29,7 +29,7 @@ CEILINGS = {
     "passages": 732,
     "constraint": 850,
     "cache": 2_815,
-    "models": 4_414,
+    "models": 4_408,
     "engine": 2_929,
     "chat": 2_280,
     "store": 1_856,

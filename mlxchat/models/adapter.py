@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mlxchat import platform
 from mlxchat.errors import AdapterError, HubError, MlxchatError, ModelNotFound
 from mlxchat.failures import device_failures
-from mlxchat.models.hub_cache import ADAPTER_CONFIG, cached_adapter, offline_by_environment
+from mlxchat.models.hub_cache import ADAPTER_FILES, cached_adapter, offline_by_environment
 from mlxchat.models.locate import is_hub_id
 from mlxchat.progress import Notify
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import mlx.core as mx
     from mlx import nn
 
-WEIGHTS = "adapters.safetensors"
+CONFIG, WEIGHTS = ADAPTER_FILES
 # What a low-rank module adds: two factors, and DoRA's magnitude.
 FACTORS = ("lora_a", "lora_b", "m")
 
@@ -34,7 +34,7 @@ class Adapter:
     def digest(self) -> str:
         """Identifies the contents of its files, in hexadecimal."""
         digest = hashlib.blake2b(digest_size=16)
-        for name in (ADAPTER_CONFIG, WEIGHTS):
+        for name in ADAPTER_FILES:
             with (self.directory / name).open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "blake2b").digest())
         return digest.hexdigest()
@@ -70,13 +70,13 @@ def _download(repo_id: str, offline: bool, notify: Notify, show_progress: bool) 
 
 def _require_mlx_lms(adapter: Adapter) -> None:
     names = {path.name for path in adapter.directory.iterdir()}
-    if {ADAPTER_CONFIG, WEIGHTS} <= names:
+    if names.issuperset(ADAPTER_FILES):
         return
     if any(name.startswith("adapter_model.") for name in names):
         raise AdapterError(
             f"{adapter.name} is a PEFT adapter: fuse it into its model, or train with mlx_lm.lora"
         )
-    raise AdapterError(f"{adapter.name} is not an adapter: it needs {ADAPTER_CONFIG} and {WEIGHTS}")
+    raise AdapterError(f"{adapter.name} is not an adapter: it needs {CONFIG} and {WEIGHTS}")
 
 
 def apply_adapter(adapter: Adapter, network: "nn.Module", dtype: "mx.Dtype | None" = None) -> None:

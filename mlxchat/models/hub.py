@@ -17,10 +17,9 @@ from typing import Any
 
 from mlxchat.errors import AdapterError, HubError, ModelNotFound, ModelUnsupported
 from mlxchat.models.hub_cache import (
-    ADAPTER_PATTERNS,
+    ADAPTER_FILES,
     ALLOW_PATTERNS,
     cached_size_bytes,
-    holds_adapter,
     holds_model,
     hub_cache_dir,
     is_wanted,
@@ -108,13 +107,13 @@ def download_adapter(repo_id: str, *, show_progress: bool, notify: Notify) -> Pa
 
     Raises AdapterError for a repository without them, and what `download` raises.
     """
-    files = _remote_files(repo_id, PATIENT_TIMEOUT_S, ADAPTER_PATTERNS)
-    if not holds_adapter(files.size_bytes):
+    files = _remote_files(repo_id, PATIENT_TIMEOUT_S, ADAPTER_FILES)
+    if len(files.size_bytes) < len(ADAPTER_FILES):
         raise AdapterError(
-            f"{repo_id} is not an adapter: it has no adapter_config.json with "
-            "adapters.safetensors or adapter_model.safetensors"
+            f"{repo_id} is not an adapter made with mlx_lm.lora: it needs "
+            f"{' and '.join(ADAPTER_FILES)}"
         )
-    return _download(repo_id, files, ADAPTER_PATTERNS, show_progress, notify)
+    return _download(repo_id, files, ADAPTER_FILES, show_progress, notify)
 
 
 def remove(repo_id: str) -> int:

@@ -27,10 +27,8 @@ ALLOW_PATTERNS = (
     "*.jsonl",
     "*.jinja",
 )
-# The files of an adapter: its configuration and its arrays, by mlx-lm's name or PEFT's.
-ADAPTER_CONFIG = "adapter_config.json"
-ADAPTER_WEIGHTS = ("adapters.safetensors", "adapter_model.safetensors")
-ADAPTER_PATTERNS = (ADAPTER_CONFIG, *ADAPTER_WEIGHTS)
+# The files of mlx-lm's adapters: the configuration and the arrays.
+ADAPTER_FILES = ("adapter_config.json", "adapters.safetensors")
 
 TOKENIZER_PATTERNS = (
     "tokenizer.json",
@@ -112,10 +110,7 @@ def cached_adapter(repo_id: str) -> Path | None:
     if commit is None:
         return None
     snapshot = snapshot_dir(repo_id, commit)
-    listed = _listed_names(repo_id, commit) or ()
-    wanted = {name for name in ADAPTER_PATTERNS if name in listed}
-    here = {name for name in ADAPTER_PATTERNS if (snapshot / name).is_file()}
-    return snapshot if holds_adapter(here) and wanted <= here else None
+    return snapshot if all((snapshot / name).is_file() for name in ADAPTER_FILES) else None
 
 
 def cached_repo_ids() -> list[str]:
@@ -151,11 +146,6 @@ def is_wanted(name: str, patterns: Collection[str] = ALLOW_PATTERNS) -> bool:
 def holds_model(names: Collection[str]) -> bool:
     """Whether files of those names form a model that can be loaded."""
     return "config.json" in names and any(fnmatch(name, "model*.safetensors") for name in names)
-
-
-def holds_adapter(names: Collection[str]) -> bool:
-    """Whether files of those names form an adapter that can be loaded."""
-    return ADAPTER_CONFIG in names and any(name in names for name in ADAPTER_WEIGHTS)
 
 
 def _hub_home() -> str:

@@ -16,6 +16,9 @@ from mlxchat.errors import ModelBroken
 from mlxchat.failures import first_line
 from mlxchat.files import reported_as
 
+# A list of strings takes 60 times its size in memory; the largest vocabularies have half of this.
+MAX_LIST_ENTRIES = 1_000_000
+
 T = TypeVar("T", bool, float, int, list, str)
 
 NAMES = {
@@ -41,6 +44,8 @@ class _Reader(GGUFReader):
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], Any, Any]:
         if raw_type == GGUFValueType.ARRAY:
             kind, count = self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)
+            if count[0] > MAX_LIST_ENTRIES:
+                raise ValueError(f"a list of {count[0]} entries")
             number = self.gguf_scalar_to_np.get(kind[0])
             if number is not None:
                 values = self._get(orig_offs + 12, number, count[0])
