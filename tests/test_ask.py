@@ -1,6 +1,5 @@
 """`mlxchat "question"`: one answer, saved like any chat; and what is not taken for a question."""
 
-import json
 import os
 import shlex
 import sys
@@ -43,24 +42,6 @@ def test_a_question_is_answered_once_and_only_the_reply_is_on_stdout(
     assert done.stdout == turn.reply + "\n" * (not turn.reply.endswith("\n"))
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "-n 3 'Why so?'",
-        "'Why so?' -n 3",
-        "'Why so?' --max-tokens=3",
-        "-s 'Be brief.' -n 3 'Why so?'",
-        "chat 'Why so?'",
-        "chat -n 3 'Why so?'",
-        "-- 'Why so?'",
-    ],
-)
-def test_options_go_before_or_after_the_question(line: str, run_mlxchat: RunMlxchat) -> None:
-    done = run_mlxchat(*shlex.split(line))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert asked() == [["Why so?"]]
-
-
 def test_a_question_goes_to_the_model_of_its_option(
     run_mlxchat: RunMlxchat, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,29 +58,10 @@ def test_continue_asks_in_the_last_session_and_saves_there(run_mlxchat: RunMlxch
     assert asked() == [["one question", "another question", "a third one"]]
 
 
-def test_a_named_session_is_asked_and_without_saving_nothing_is_left(
-    run_mlxchat: RunMlxchat,
-) -> None:
-    assert run_mlxchat("--no-save", "a question").returncode == 0
-    assert listing() == []
-    assert run_mlxchat("--session", "mine", "a question").returncode == 0
-    assert [each.name for each in listing()] == ["mine"]
-
-
 def test_a_piped_document_goes_before_the_question(run_mlxchat: RunMlxchat) -> None:
     assert run_mlxchat("Summarize", stdin="A report.\n").returncode == 0
     assert run_mlxchat("Any errors?", stdin="").returncode == 0
     assert asked() == [["Any errors?"], ["A report.\n\n\nSummarize"]]
-
-
-def test_files_go_before_the_question(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("One.")
-    (tmp_path / "b.md").write_text("Two.")
-    files = ["-f", str(tmp_path / "a.md"), "-f", str(tmp_path / "b.md")]
-    assert run_mlxchat(*files, "Which is newer?").returncode == 0
-    headed = f"# {tmp_path}/a.md\n\nOne.\n\n# {tmp_path}/b.md\n\nTwo.\n\nWhich is newer?"
-    assert run_mlxchat("Which is newer?", "-f", "-", stdin="Three.").returncode == 0
-    assert asked() == [["Three.\n\nWhich is newer?"], [headed]]
 
 
 def test_a_dash_reads_the_question_itself_from_a_pipe(
@@ -111,13 +73,6 @@ def test_a_dash_reads_the_question_itself_from_a_pipe(
     assert (done.returncode, done.stderr) == (0, "")
     assert asked() == [[f"# {tmp_path}/a.md\n\nOne.\n\nWho?\nAnd why?\n"]]
     assert "pipe" in run_mlxchat("-").stderr
-
-
-def test_events_report_the_answer(run_mlxchat: RunMlxchat) -> None:
-    done = run_mlxchat("a question", "--json")
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert (events[0]["event"], events[-1]["event"]) == ("start", "done")
-    assert events[-1]["turn"] == 1
 
 
 def test_a_file_that_cannot_be_read_is_reported_before_a_model_is_loaded(
@@ -188,20 +143,6 @@ def test_a_single_word_that_no_command_could_be_is_a_question(word: str) -> None
     check_question([word], ROOT)
 
 
-@pytest.mark.parametrize(
-    "line", ["-f a.md Summarize", "convert --file=a.md", "Summarize --file=a.md", "-c Summarize"]
-)
-def test_a_word_about_a_file_or_a_session_is_a_question(
-    line: str, run_mlxchat: RunMlxchat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`mlxchat -f report.txt Summarize` was refused as an unknown command."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.md").write_text("One.")
-    assert run_mlxchat("chat", "hello").returncode == 0
-    assert run_mlxchat(*shlex.split(line)).returncode == 0
-    assert asked()[0][-1].endswith(("Summarize", "convert"))
-
-
 def test_a_mistyped_command_is_refused_even_with_a_file() -> None:
     with pytest.raises(UsageError, match="did you mean `mlxchat generate`"):
         check_question(["gen"], ROOT, ["-f", "a.md", "gen"])
@@ -230,11 +171,6 @@ def test_a_word_next_to_a_pipe_is_a_question_unless_it_is_close_to_a_command(
     else:
         with pytest.raises(UsageError):
             check_question([word], ROOT)
-
-
-def test_a_mistyped_help_is_not_a_question() -> None:
-    with pytest.raises(UsageError):
-        check_question(["hepl", "window"], ROOT)
 
 
 def test_files_go_before_the_first_turn_of_a_pipe(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from mlxchat.bench import (
     batch_speed,
-    catalog,
     prefill,
     startup,
     theirs,
@@ -35,8 +34,7 @@ from mlxchat.errors import ModelError
 from mlxchat.models.load import load
 from mlxchat.models.skeleton import named_parameters
 from mlxchat.terminal.bench_report import format_bench_table
-from scripts.families import build_family, family_config
-from scripts.tiny_model import write_tiny_model
+from scripts.families import build_family
 
 NUMBERS = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=20)
 NO_TICK = lambda done, total, what: None  # noqa: E731
@@ -78,17 +76,6 @@ def test_sides_are_warmed_up_once_and_run_in_turn() -> None:
     assert log == ["warm A", "warm B", "A", "B", "A", "B", "A", "B"]
 
 
-def test_each_run_yields_all_results_so_far() -> None:
-    values = iter([1.0, 2.0, 3.0, 4.0])
-    sides = [side(name, [], lambda: next(values)) for name in "AB"]
-    assert list(interleave(sides, 2, NO_TICK)) == [
-        [[1.0], []],
-        [[1.0], [2.0]],
-        [[1.0, 3.0], [2.0]],
-        [[1.0, 3.0], [2.0, 4.0]],
-    ]
-
-
 def test_an_interrupted_run_keeps_the_earlier_ones() -> None:
     def interrupt() -> float:
         raise KeyboardInterrupt
@@ -98,15 +85,6 @@ def test_an_interrupted_run_keeps_the_earlier_ones() -> None:
     with pytest.raises(KeyboardInterrupt):
         next(measured)
     assert so_far == [[1.0], []]
-
-
-def test_progress_counts_every_run_and_names_it() -> None:
-    ticks: list[tuple[int, int, str]] = []
-    list(interleave([side("A", []), side("B", [])], 2, lambda *tick: ticks.append(tick)))
-    assert ticks == [
-        *((0, 4, "warming up: A"), (0, 4, "warming up: B")),
-        *((0, 4, "A"), (1, 4, "B"), (2, 4, "A"), (3, 4, "B"), (4, 4, "")),
-    ]
 
 
 def test_memory_of_the_previous_run_is_freed_before_each_run() -> None:
@@ -224,13 +202,6 @@ def test_infinity_and_nan_are_null_in_a_record() -> None:
 # The benchmarks
 
 
-def test_each_benchmark_is_a_module_with_titles() -> None:
-    for entry in catalog.BENCHES:
-        bench = catalog.load(entry.name)
-        assert callable(bench.measure)
-        assert bench.TITLES
-
-
 def test_smaller_steps_need_less_memory(subject: Subject) -> None:
     *_, found = prefill.measure(subject)
     peaks = [spread(each, "peak_memory_bytes").median for each in found]
@@ -284,23 +255,6 @@ def test_a_reply_counts_up_to_its_end(subject: Subject, monkeypatch: pytest.Monk
     assert len(workloads.Reply.expected(model, "chat", ids, 40).tokens) == max(end, 16)
 
 
-def test_a_workload_longer_than_the_models_positions_is_left_out(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """GPT-2 learned 1,024 positions, fewer than a long file takes."""
-    notices: list[str] = []
-    subject.notify = notices.append
-    monkeypatch.setattr("mlxchat.models.model.learned_positions", lambda _: 20)
-    assert list(workloads.measure(subject, None)) == []
-    assert notices[0] == "edit needs more than the model's 20 positions"
-
-
-def test_a_process_is_timed_up_to_its_first_character() -> None:
-    """After mlx-lm's line of equals signs, and without waiting for the rest."""
-    code = "import time; print('====', flush=True); print('x', flush=True); time.sleep(1)"
-    assert 0 < startup.process_seconds([sys.executable, "-c", code], {})[0] < 1
-
-
 def test_a_failed_process_is_an_error_with_its_last_line() -> None:
     code = "import sys; sys.exit('first\\nno such model')"
     with pytest.raises(ModelError, match=r"status 1: no such model$"):
@@ -316,13 +270,6 @@ def test_mlx_lm_gets_weights_in_the_same_dtype_as_ours(subject: Subject) -> None
     assert all(mx.array_equal(copied[name], ours[name]) for name in ours)
     names = {path.name for path in subject.directory.iterdir()}
     assert {path.name for path in directory.iterdir()} == names
-
-
-def test_warnings_of_transformers_are_not_shown(tmp_path: Path) -> None:
-    config = family_config("mamba")
-    assert "rope_scaling" in config, "this is what it warns of"
-    tokenizer = theirs.load_tokenizer(write_tiny_model(tmp_path / "m", config=config))
-    assert tokenizer.eos_token_ids == set()
 
 
 def test_models_for_which_mlx_lm_ignores_a_window_are_detected() -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -253,16 +252,6 @@ def test_a_pipe_gets_only_tables(everything: Everything) -> None:
         assert len(rows) > 1
 
 
-def test_records_without_mlx_lm_have_the_same_fields(
-    run_mlxchat: RunMlxchat, tiny_model: Path
-) -> None:
-    done = run_mlxchat("bench", "prefill", "-m", str(tiny_model), "--quick", "--json", "-")
-    assert done.returncode == 0
-    found = records(done.stdout.splitlines())
-    assert found
-    assert not any(each["figures"].get("side") == "mlx-lm" for each in found)
-
-
 def test_chosen_workloads_are_measured_alone_and_compared_with_lookup_off(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
@@ -353,32 +342,6 @@ def test_a_full_disk_loses_the_file_but_not_the_tables(
     assert done.stderr.count("\n") == 1
 
 
-def test_with_stdout_closed_nothing_is_measured(tiny_model: Path) -> None:
-    done = subprocess.run(
-        f"{shlex.join(BENCH)} prefill -m {tiny_model} >&-",
-        shell=True,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (1, "mlxchat: error: standard output is closed\n")
-
-
-def test_a_closed_pipe_ends_it_quietly(tiny_model: Path) -> None:
-    process = subprocess.Popen(
-        [*BENCH, "prefill", "--quick", "-m", str(tiny_model)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.close()
-    with process.stderr as stderr:
-        assert (stderr.read(), process.wait()) == (b"", 141)
-
-
 @pytest.mark.parametrize(
     ("number", "status"),
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
@@ -403,23 +366,3 @@ def test_an_interrupted_benchmark_shows_and_keeps_its_figures(
     found = records(kept.read_text().splitlines())
     assert 2 < len(found) < 33
     assert not any(each["complete"] for each in found)
-
-
-def test_an_interrupt_before_the_first_figure_just_ends_it(
-    tiny_model: Path, ordinary_terminal: None
-) -> None:
-    bench = PseudoTerminal([*BENCH, "startup", "-m", str(tiny_model)], columns=110)
-    bench.shows("warming up")
-    bench.send("\x03")
-    assert bench.ends() == 130
-    assert "bench startup is incomplete" in bench.text()
-    assert "Traceback" not in bench.text()
-
-
-def test_nothing_is_coloured(tiny_model: Path, ordinary_terminal: None) -> None:
-    bench = PseudoTerminal(
-        [*BENCH, "prefill", "--quick", "-m", str(tiny_model), "-q"], columns=110, lines=60
-    )
-    assert bench.ends() == 0
-    assert "\x1b[" not in bench.written
-    assert "Reading a prompt in steps: prompt tokens 256" in bench.text()

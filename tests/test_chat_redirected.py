@@ -61,11 +61,3 @@ def test_whatever_is_redirected_the_prompt_is_on_the_terminal(
         assert (tmp_path / "log").read_text() == log
     if "err" in redirection:
         assert (tmp_path / "err").read_text().startswith("turn 1 ")
-
-
-def test_a_chat_ends_when_its_output_pipe_is_closed(program: str, tmp_path: Path) -> None:
-    """Each reply was answered with an error, and the chat continued without one."""
-    chat = PseudoTerminal(["bash", "-c", f"{program} | true; exit ${{PIPESTATUS[0]}}"])
-    chat.shows(PROMPT)
-    chat.send("hello\r")
-    assert chat.ends() == 141

@@ -13,7 +13,7 @@ from mlxchat.terminal.plain_input import EndOfInput
 from scripts.tiny_model import CHAT_TEMPLATE, tiny_config, write_tiny_model
 from tests.pseudo_terminal import PseudoTerminal
 from tests.scripted_model import Scripted
-from tests.terminal_chat import COLOUR, CTRL_C, CTRL_D, PROMPT, UP, Chat
+from tests.terminal_chat import COLOUR, CTRL_C, CTRL_D, PROMPT, Chat
 
 pytestmark = pytest.mark.usefixtures("ordinary_terminal")
 
@@ -132,11 +132,6 @@ def test_every_usual_word_ends_the_chat(line: str) -> None:
         run_command(shown, command)
 
 
-@pytest.mark.parametrize("line", ["exit the shop", "//exit", "How do I quit?", ""])
-def test_other_lines_are_messages(line: str) -> None:
-    assert as_command(line) is None
-
-
 def test_what_is_typed_while_loading_and_replying_is_not_lost(tiny_model: Path) -> None:
     chat = tiny(tiny_model)
     chat.send("first\rsecond")
@@ -144,18 +139,6 @@ def test_what_is_typed_while_loading_and_replying_is_not_lost(tiny_model: Path) 
     chat.send(" half\r")
     chat.shows(r"· 2 turns")
     chat.send(CTRL_D)
-    assert chat.ends() == 0
-
-
-def test_ctrl_c_clears_the_line_and_twice_leaves(tiny_model: Path) -> None:
-    chat = tiny(tiny_model)
-    chat.send("never mind")
-    chat.shows("^> never mind$")
-    chat.send(CTRL_C)
-    chat.shows_no("never mind")
-    chat.send(CTRL_C)
-    chat.shows("Ctrl-C again")
-    chat.send(CTRL_C)
     assert chat.ends() == 0
 
 
@@ -168,72 +151,6 @@ def test_the_terminal_interprets_nothing_the_model_writes(tmp_path: Path) -> Non
     assert "␛" in chat.written
     assert "\x07" not in chat.written
     chat.send(CTRL_D)
-    assert chat.ends() == 0
-
-
-def test_commands_work_and_unknown_ones_suggest_the_nearest(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Short names, so that no answer wraps.
-    monkeypatch.chdir(tmp_path)
-    Path("notes.txt").write_text("the notes")
-    chat = tiny(tiny_model, "-s", "Be brief.")
-    for typed, answer in [
-        ("/contxt", "^unknown command /contxt: did you mean /context"),
-        ("/undo", "^no messages yet$"),
-        ("/system", "^system prompt: Be brief.$"),
-        ("/system Be long.", "^system prompt: Be long.$"),
-        ("/file notes.txt", r"^attached notes.txt \(22 characters\)$"),
-        ("/set temp 0.5", "^temp 0.5 "),
-        ("/set temp hot", "^--temp must be a number, got 'hot'$"),
-        ("/set heat 1", "^unknown option 'heat'"),
-        ("/think so", r"^usage: /think on\|off\|hide$"),
-        ("/think hide", "^thoughts: hide$"),
-        ("/forget x", "^usage: /forget N$"),
-        ("/sessions", "^no sessions yet$"),
-    ]:
-        chat.send(f"{typed}\r")
-        chat.shows(answer)
-        chat.shows(PROMPT)
-    chat.says("hello")
-    chat.shows("· 1 turn ")
-    chat.send("//slash\r")
-    chat.shows("· 2 turns")
-    chat.says("/save talk")
-    chat.shows("^renamed this session to 'talk'$")
-    chat.says("/save ./talk.jsonl")
-    chat.shows("^saved to talk.jsonl$")
-    chat.says("/export talk.md")
-    assert (
-        Path("talk.md")
-        .read_text()
-        .startswith("*Be long.*\n\n> # notes.txt\n> \n> the notes\n> \n> hello\n")
-    )
-    chat.says("/export talk.md")
-    chat.shows("exists: choose")
-    chat.says("/clear")
-    chat.says("/load ./talk.jsonl")
-    chat.shows("^loaded 2 turns: ")
-    chat.says("/pin 7")
-    chat.shows("^no turn 7$")
-    chat.says("/pin")
-    chat.shows("^pinned turn 2$")
-    chat.says("again")
-    chat.shows("· 3 turns")
-    chat.says("/continue")
-    chat.send("/exit\r")
-    assert chat.ends() == 0
-
-
-def test_history_lasts_into_the_next_chat(tiny_model: Path) -> None:
-    chat = tiny(tiny_model)
-    chat.says("remember this")
-    chat.send(CTRL_D)
-    chat.ends()
-    chat = tiny(tiny_model)
-    chat.send(UP)
-    chat.shows("^> remember this$")
-    chat.send(CTRL_C + CTRL_D)
     assert chat.ends() == 0
 
 
@@ -312,19 +229,6 @@ def test_keys_and_late_reports_during_a_command_are_not_echoed(
     assert "^[[" not in chat.written
     assert chat.written.count("ahead") == 1
     chat.send(CTRL_C + CTRL_D)
-    assert chat.ends() == 0
-
-
-def test_ctrl_d_during_a_command_ends_the_chat_after_it(tiny_model: Path, tmp_path: Path) -> None:
-    """The terminal, in line mode between two prompts, turned it into a null byte."""
-    may_load = tmp_path / "may_load"
-    command = [sys.executable, "-c", LOADING_SLOWLY, str(may_load), "-m", str(tiny_model)]
-    chat = PseudoTerminal(command)
-    chat.shows(PROMPT)
-    chat.send("/undo\r")
-    chat.shows("loading")
-    chat.send(CTRL_D)
-    may_load.touch()
     assert chat.ends() == 0
 
 

@@ -81,14 +81,6 @@ def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen
     assert shown.conversation.turns[-1].user == "> My name is Ada.\n\nRight?"
 
 
-def test_recall_lists_the_latest_of_many_matches(shown: ChatScreen, run: Run) -> None:
-    shown.conversation.turns[:] = [Turn(f"one {n}") for n in range(30)]
-    lines = run("/recall one").splitlines()
-    assert lines[0] == "… 10 earlier matches"
-    assert lines[1] == "#11 turn 11: one 10"
-    assert len(lines) == 22
-
-
 @pytest.mark.parametrize("columns", [80])
 def test_help_fits_the_terminal(columns: int) -> None:
     lines = list(help_lines(columns))
@@ -163,22 +155,6 @@ def test_tab_suggests_arguments(
     assert list(suggestions(shown, command, typed)) == suggested
 
 
-def test_set_switches_lookup_on_and_off(shown: ChatScreen, run: Run) -> None:
-    """A text was stored instead, and "off" is not false."""
-    assert "lookup on · num-draft-tokens 15" in " ".join(run("/set").split())
-    assert "lookup off" in run("/set lookup off")
-    assert shown.conversation.generation.lookup is False
-    assert "lookup on" in run("/set lookup on")
-    with pytest.raises(UsageError, match="must be on or off, got 'maybe'"):
-        run("/set lookup maybe")
-    with pytest.raises(UsageError, match="must be between 1 and 15, got 16"):
-        run("/set num-draft-tokens 16")
-
-
-def test_tab_suggests_models(shown: ChatScreen) -> None:
-    assert "smollm2" in list(suggestions(shown, "/model", "smol"))
-
-
 def test_the_rows_of_context_add_up_whatever_was_done_before(
     shown: ChatScreen, run: Run, tmp_path: Path
 ) -> None:
@@ -205,26 +181,6 @@ def test_the_rows_of_context_add_up_whatever_was_done_before(
     assert any("attached to your next message" in row for row in check())
     run("/clear")
     assert len(check()) == 3
-
-
-def test_a_notice_longer_than_the_terminal_is_wide_is_shown_in_full(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """On a rule it was cut off: "turn 2 is larger than the window: its…"."""
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "40")
-    written = StringIO()
-    screen = Screen(terminal=written)
-    notice = "turn 2 is larger than the window: its oldest 402 tokens were forgotten"
-    screen.rule(notice)
-    assert " ".join(written.getvalue().split()) == notice
-    screen.rule("new conversation")
-    assert written.getvalue().splitlines()[-1].startswith("new conversation ─")
-
-
-def test_forget_without_turns_is_refused(run: Run) -> None:
-    with pytest.raises(UsageError, match="no turns to forget"):
-        run("/forget 2")
 
 
 @pytest.mark.parametrize(

@@ -100,18 +100,6 @@ def test_leaving_right_after_a_note_resumes_from_the_transcript(tiny_model: Path
         assert NOTE_BEGINS in chat.conversation.model.tokenizer.decode(chat.conversation.held_ids)
 
 
-def test_another_session_does_not_get_the_note(tiny_model: Path) -> None:
-    with Chat.open(options_of(tiny_model), session="other") as chat:
-        list(chat.say("hello"))
-    with Chat.open(options_of(tiny_model), session="mine") as chat:
-        talked(chat).compact()
-        note = chat.conversation.note
-        chat.change_session("other")
-        assert chat.conversation.note is None
-        chat.change_session("mine")
-        assert chat.conversation.note == note
-
-
 def test_a_window_too_small_for_the_note_is_refused_with_the_minimum(tiny_model: Path) -> None:
     with Chat.open(options_of(tiny_model), session="mine") as chat:
         talked(chat).conversation.set_note("y" * 300)
@@ -165,12 +153,6 @@ def test_the_note_can_be_edited_and_removed(
     assert run("/compact off") == "removed the note\n"
     assert shown.conversation.note is None
     assert len(shown.conversation.forgotten) == 2
-
-
-def test_compact_needs_turns(shown: ChatScreen, run: Run) -> None:
-    run("/clear")
-    with pytest.raises(UsageError, match="no messages yet"):
-        run("/compact")
 
 
 def test_exports_have_the_note_and_imports_restore_it(

@@ -1,6 +1,5 @@
 """The chat's input: the line editor, plain input, and typing during a reply."""
 
-import os
 import re
 import signal
 import stat
@@ -15,7 +14,6 @@ from prompt_toolkit.output import DummyOutput
 
 from mlxchat.errors import InputError
 from mlxchat.terminal.editor import Editor
-from mlxchat.terminal.modes import held_typeahead
 from mlxchat.terminal.plain_input import (
     LEAVING_HINT,
     EndOfInput,
@@ -132,17 +130,6 @@ def test_keys_that_leave_the_chat(keys: PipeInput, tmp_path: Path, typed: str) -
         make_editor(tmp_path / "history").read()
 
 
-def test_a_closed_terminal_is_the_end_of_input(keys: PipeInput, tmp_path: Path) -> None:
-    keys.close()
-    with pytest.raises(EndOfInput):
-        make_editor(tmp_path / "history").read()
-
-
-def test_a_draft_is_edited_and_sent(keys: PipeInput, tmp_path: Path) -> None:
-    keys.send_text(" there\r")
-    assert make_editor(tmp_path / "history").read("hello") == "hello there"
-
-
 def test_invalid_bytes_do_not_reach_the_tokenizer(keys: PipeInput, tmp_path: Path) -> None:
     keys.send_bytes(b"a\xffb\r")
     assert make_editor(tmp_path / "history").read() == "a?b"
@@ -161,32 +148,6 @@ def test_a_message_of_several_lines_survives_in_a_private_history(
     assert make_editor(history).read() == "one\ntwo"
 
 
-def test_a_history_that_cannot_be_saved_lasts_as_long_as_the_chat(
-    keys: PipeInput, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    editor = make_editor(tmp_path / "file" / "history")
-    keys.send_text("first\r")
-    assert editor.read() == "first"
-    keys.send_text(f"{CTRL_R}fir\r\r")
-    assert editor.read() == "first"
-
-
-def test_the_up_arrow_recalls_the_previous_message(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, "chat(editor())")
-    terminal.shows(PROMPT)
-    terminal.send(f"one{ALT_ENTER}two\r")
-    terminal.shows(r"^> one\n  two\n+got 'one\\ntwo'$")
-    terminal.shows(PROMPT)
-    terminal.send(UP)
-    terminal.shows(r"got.*\n> one\n  two$")
-    terminal.send("!\r")
-    terminal.shows(r"^got 'one\\ntwo!'$")
-    terminal.shows(PROMPT)
-    terminal.send(CTRL_D)
-    terminal.ends()
-
-
 def test_ctrl_c_at_an_empty_prompt_says_how_to_leave(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "chat(editor())")
     terminal.shows(PROMPT)
@@ -199,15 +160,6 @@ def test_ctrl_c_at_an_empty_prompt_says_how_to_leave(tmp_path: Path) -> None:
     terminal.send(CTRL_C)
     terminal.ends()
     assert "Traceback" not in terminal.text()
-
-
-def test_commands_are_completed_with_descriptions(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, "chat(editor())")
-    terminal.shows(PROMPT)
-    terminal.send("/hel")
-    terminal.shows(r"/help +what there is *\n +/hello +greets")
-    terminal.send("\t\t\r")
-    terminal.shows("^got '/hello'$")
 
 
 def test_file_names_are_completed_after_a_command_that_takes_a_file(
@@ -234,15 +186,6 @@ def test_tab_completes_the_argument_of_a_command(tmp_path: Path) -> None:
     terminal.shows("^> /hello two words$")
     terminal.send("\r")
     terminal.shows("^got '/hello two words'$")
-
-
-def test_the_toolbar_updates_without_typing_and_is_not_interpreted(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, "chat(editor())")
-    terminal.shows(r"^redraw \d+␛\[5m$")
-    first = re.search(r"redraw \d+", terminal.text())
-    assert first is not None
-    terminal.shows_no(first[0])
-    terminal.shows(r"^redraw \d+␛\[5m$")
 
 
 def test_the_message_stays_on_the_screen_and_the_toolbar_does_not(tmp_path: Path) -> None:
@@ -418,13 +361,6 @@ chat(lines)
     terminal.shows("^got 'still here'$")
 
 
-def test_the_end_of_plain_input_leaves_the_chat(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, "chat(PlainInput())")
-    terminal.shows(PROMPT)
-    terminal.send(CTRL_D)
-    terminal.ends()
-
-
 @pytest.mark.parametrize("lines", ["editor()", "PlainInput()"])
 def test_typing_during_a_reply_is_hidden_and_then_sent(tmp_path: Path, lines: str) -> None:
     body = f"""
@@ -443,14 +379,6 @@ chat({lines})
     terminal.shows("got 'second'$")
     terminal.send("ird\r")
     terminal.shows("got 'third'$")
-
-
-def test_alt_enter_during_a_reply_is_a_newline(tmp_path: Path) -> None:
-    body = "with held_typeahead(): print('busy'); wait_for_bytes(5)\nchat(editor())"
-    terminal = Terminal(tmp_path, body)
-    terminal.shows("^busy$")
-    terminal.send(f"a{ALT_ENTER}b\r")
-    terminal.shows(r"^got 'a\\nb'$")
 
 
 def test_ctrl_c_during_a_reply_interrupts_and_keeps_typed_text(tmp_path: Path) -> None:
@@ -476,13 +404,3 @@ chat(editor())
     terminal.shows("^> dra$")
     terminal.send("ft\r")
     terminal.shows("^got 'draft'$")
-
-
-def test_typeahead_without_a_terminal_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Path(os.devnull).open() as nothing:
-        monkeypatch.setattr(sys, "stdin", nothing)
-        with held_typeahead():
-            pass
-    monkeypatch.setattr(sys, "stdin", None)
-    with held_typeahead():
-        pass

@@ -45,14 +45,6 @@ def events(stdout: str) -> Iterator[dict[str, Any]]:
     return map(json.loads, stdout.splitlines())
 
 
-def test_generate_writes_only_the_answer_if_thoughts_are_hidden(
-    scripted: Scripted, run: RunMlxchat
-) -> None:
-    assert run("generate", "--think", "hide", "hello").stdout == f"{scripted.answer}\n"
-    shown = run("generate", "--think", "on", "hello").stdout
-    assert shown == f"<think>{scripted.thought}</think>\n\n{scripted.answer}\n"
-
-
 def test_events_separate_thoughts_from_answers(scripted: Scripted, run: RunMlxchat) -> None:
     *tokens, done = events(run("generate", "--json", "--think", "on", "hello").stdout)
     said = {

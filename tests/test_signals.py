@@ -152,19 +152,6 @@ def test_a_finished_loop_may_take_time_to_save(left: list[ExitStatus]) -> None:
     assert (stop.status, left) == (ExitStatus.TERMINATED, [])
 
 
-def test_a_deferred_signal_counts_once(left: list[ExitStatus]) -> None:
-    """It was raised again, so the watch counted two, and the second one quits."""
-    said: list[str] = []
-    with StopRequest() as stop:
-        stop.say = said.append
-        with undisturbed():
-            come(signal.SIGINT)
-        time.sleep(0.2)
-        assert stop.obeyed()
-    assert (stop.status, left) == (ExitStatus.INTERRUPTED, [])
-    assert len(said) == 1
-
-
 def test_a_signal_before_a_failure_is_not_lost(left: list[ExitStatus]) -> None:
     """Ranks dropped it: the run continued as if Ctrl-C had not been pressed."""
 
@@ -178,20 +165,6 @@ def test_a_signal_before_a_failure_is_not_lost(left: list[ExitStatus]) -> None:
             fail()
         assert stop.requested()
     assert (stop.status, left) == (ExitStatus.INTERRUPTED, [])
-
-
-def test_the_previous_watch_is_restored(left: list[ExitStatus]) -> None:
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    before = signal.set_wakeup_fd(writer)
-    try:
-        with StopRequest():
-            pass
-        assert signal.set_wakeup_fd(before) == writer
-    finally:
-        signal.set_wakeup_fd(before)
-        os.close(reader)
-        os.close(writer)
 
 
 # The program
@@ -323,55 +296,6 @@ def test_quitting_a_chat_during_prefill_keeps_the_conversation(
     chat.send(CTRL_C)
     assert chat.ends() == 130
     assert [turn.user for turn in read_session("mine").turns] == ["Hello there"]
-
-
-def test_ctrl_c_during_prefill_stops_after_the_step(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
-) -> None:
-    monkeypatch.setenv("STEP_S", "3")
-    chat = PseudoTerminal(slow("-m", str(tiny_model), "--prefill-step-size", "16"))
-    chat.shows(PROMPT)
-    chat.send("Hello there\r")
-    chat.shows(r"reading .* 0/\d+ tokens")
-    chat.send("and typed ahead")
-    chat.send(CTRL_C)
-    chat.shows(WILL_STOP)
-    chat.shows("^> Hello there\n  and typed ahead$")
-    # The bar is gone, and the message was not answered.
-    assert "reading" not in chat.text()
-    chat.shows(f"^mlxchat: {WILL_STOP}\nstopped: edit your message below, or send it again\n")
-    chat.send(CTRL_C)
-    chat.shows(PROMPT)
-    chat.send("\x04")
-    assert chat.ends() == 0
-
-
-def test_progress_is_shown_while_a_model_loads(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
-) -> None:
-    """The terminal used to stay empty until the model was loaded."""
-    monkeypatch.setenv("IN_CACHE", "1")
-    terminal = PseudoTerminal(slow("generate", "-m", str(tiny_model), "Hello"), patience_s=60)
-    terminal.shows(f"^. loading {tiny_model}"[:60])
-    terminal.child.kill(signal.SIGTERM)
-    assert terminal.ends() == 143
-    assert terminal.written.rstrip().endswith("\x1b[?25h")
-
-
-def test_progress_is_shown_while_a_chats_cache_is_made(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
-) -> None:
-    """Making the cache runs the model on two tokens. If they were slow, a chat showed nothing after
-    the first message."""
-    monkeypatch.setenv("IN_CACHE", "1")
-    chat = PseudoTerminal(slow("-m", str(tiny_model)), patience_s=60)
-    chat.shows("ready$")
-    chat.send("Hello there\r")
-    chat.shows("^. loading ")
-    chat.send(CTRL_C)
-    chat.shows(WILL_STOP)
-    chat.send(CTRL_C)
-    assert chat.ends() == 130
 
 
 def test_a_message_that_is_stopped_before_its_reply_comes_back_with_its_files(

@@ -5,7 +5,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from mlxchat.chat.turn import Quoted, Turn, Usage
+from mlxchat.chat.turn import Turn, Usage
 from mlxchat.terminal.window_chart import draw_window, summary
 
 TEXTS = [
@@ -35,14 +35,6 @@ def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
     assert not any(ord(char) < 0x20 for line in lines for char in line)
 
 
-@pytest.mark.parametrize("columns", [20, 40, 80])
-def test_a_turn_larger_than_the_window_does_not_overflow_the_bar(columns: int) -> None:
-    used, turns = usage(tokens=1_000, window=200)
-    for line in draw_window(used, turns, 0, columns):
-        assert cell_len(line) <= columns
-        assert line.count("█") <= columns // 2
-
-
 @pytest.mark.parametrize("window", [None, 400])
 def test_the_numbers_add_up_to_the_total(window: int | None) -> None:
     used, turns = usage(window=window)
@@ -51,19 +43,6 @@ def test_the_numbers_add_up_to_the_total(window: int | None) -> None:
     assert sum(numbers) == (window or used.tokens + 50)
     limit = "" if window is None else " of 400"
     assert summary(used, 50, 2).startswith(f"320{limit} tokens · 2 turns forgotten")
-
-
-def test_a_full_window_is_announced() -> None:
-    used, _ = usage(window=300)
-    assert summary(used, 0, 0).endswith("your next message will push out the oldest turns")
-    over, _ = usage(window=200)
-    assert summary(over, 0, 0).startswith("270 tokens for a window of 200 · ")
-    empty = Usage(30, (), 130)
-    quoted = [Quoted(Turn("a"), 1), Quoted(Turn("b"), 3, "trip")]
-    assert summary(empty, 0, 3, quoted).endswith(
-        '3 turns forgotten · recalled turn 1 and turn 3 of session "trip"'
-    )
-    assert summary(empty, 0, 0) == "30 of 130 tokens · 0 turns forgotten"
 
 
 def test_the_chart_as_a_whole() -> None:
