@@ -33,7 +33,7 @@ from mlxchat.engine.row_costs import RowCosts
 from mlxchat.errors import ModelError
 from mlxchat.models.load import load
 from mlxchat.models.skeleton import named_parameters
-from mlxchat.terminal.bench_report import format_bench_table
+from mlxchat.terminal.run_bench import format_bench_table
 from scripts.families import build_family
 
 NUMBERS = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=20)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mlxchat.terminal.commands import as_command, run_command
 from mlxchat.terminal.plain_input import EndOfInput
+from mlxchat.terminal.slash import as_command, run_command
 from scripts.tiny_model import CHAT_TEMPLATE, tiny_config, write_tiny_model
 from tests.pseudo_terminal import PseudoTerminal
 from tests.scripted_model import Scripted

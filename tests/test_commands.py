@@ -16,17 +16,11 @@ from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
-from mlxchat.terminal.commands import (
-    COMMANDS,
-    KNOWN,
-    help_lines,
-    run_command,
-    suggestions,
-    without_draft,
-)
+from mlxchat.terminal.commands import KNOWN, help_lines
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.signals import StopRequest
+from mlxchat.terminal.slash import COMMANDS, run_command, suggestions, without_draft
 
 MAX_HELP_WORDS = 10
 

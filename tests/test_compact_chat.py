@@ -14,9 +14,10 @@ from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.listing import import_messages, read_session
 from mlxchat.settings import GenerationSettings
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
-from mlxchat.terminal.commands import KNOWN, run_command
+from mlxchat.terminal.commands import KNOWN
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.screen import Screen
+from mlxchat.terminal.slash import run_command
 from tests.in_process import run_in_process
 from tests.test_config_command import editor_that
 

@@ -19,8 +19,9 @@ from mlxchat.manual.equivalents import (
     equivalents,
     hint_for,
 )
-from mlxchat.terminal.commands import COMMANDS, OTHER_NAMES
+from mlxchat.terminal.commands import COMMANDS
 from mlxchat.terminal.manual_page import render_page
+from mlxchat.terminal.slash import OTHER_NAMES
 from tests.in_process import run_in_process
 
 PROGRAMS = {"mlx-lm", "llm", "ollama", "llama.cpp"}

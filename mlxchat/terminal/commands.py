@@ -1,12 +1,9 @@
-"""Slash commands: what each does, what `/help` shows, and what Tab completes after it."""
+"""The slash commands: what each does, its help, and what Tab completes after it."""
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -14,7 +11,7 @@ from mlxchat.chat import transcript
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Mention, Turn
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.errors import MlxchatError, UsageError
+from mlxchat.errors import UsageError
 from mlxchat.manual.equivalents import hint_for, option_for
 from mlxchat.models.catalog import all_names
 from mlxchat.options import SWITCH, Group, Option
@@ -26,14 +23,10 @@ from mlxchat.terminal import visible
 from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen, KnownCommands
 from mlxchat.terminal.clipboard import copy_to_clipboard
 from mlxchat.terminal.plain_input import EndOfInput
+from mlxchat.terminal.slash import COMMANDS, command, suggestions
 from mlxchat.terminal.window_chart import draw_window, summary
 from mlxchat.text.documents import read_input
 from mlxchat.units import count
-
-# A handler gets the chat and the text after the command; it may return a draft for the next prompt.
-Handler = Callable[[ChatScreen, str], str | None]
-# Suggests arguments for a command, given their typed beginning.
-Suggest = Callable[[ChatScreen, str], Iterable[str]]
 
 THINK = ("on", "off", "hide")
 # From this width on, help has two columns.
@@ -45,80 +38,6 @@ KEYS = (
     'Alt-Enter or """ starts a new line · Ctrl-G opens your editor',
     "Ctrl-C stops a reply · Ctrl-D leaves · // sends a leading slash",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    usage: str
-    help: str
-    handle: Handler
-    suggest: Suggest
-
-    @property
-    def needs_argument(self) -> bool:
-        """Whether the usage has one that is not in brackets."""
-        return self.usage.partition(" ")[2][:1] not in ("", "[")
-
-
-COMMANDS: dict[str, Command] = {}
-
-# What people type from habit.
-OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/reset": "/clear", "/?": "/help"}
-EXIT_WORDS = {"exit", "quit"}
-
-
-def _nothing(_: ChatScreen, __: str) -> Iterable[str]:
-    return ()
-
-
-def command(
-    usage: str, help_text: str, suggest: Suggest = _nothing
-) -> Callable[[Handler], Handler]:
-    def add(handler: Handler) -> Handler:
-        COMMANDS[usage.split(maxsplit=1)[0]] = Command(usage, help_text, handler, suggest)
-        return handler
-
-    return add
-
-
-def as_command(text: str) -> str | None:
-    """The command that a typed line is, or None for a message. `//` begins a message."""
-    if text.strip().lower() in EXIT_WORDS:
-        return "/exit"
-    return text if text.startswith("/") and not text.startswith("//") else None
-
-
-def without_draft(text: str, draft: str) -> str:
-    """The command alone if one was typed after an unedited draft, or a word that leaves."""
-    typed = text.removeprefix(draft)
-    name = typed.strip().partition(" ")[0]
-    known = OTHER_NAMES.get(name, name) in COMMANDS
-    # "I want to" + " quit" is a message.
-    return typed.strip() if known or typed.rstrip().lower() in EXIT_WORDS else text
-
-
-def run_command(shown: ChatScreen, line: str) -> str | None:
-    """Run the command; return a draft for the next prompt. Raises UsageError for an unknown
-    command, with the nearest one."""
-    name, _, argument = line.partition(" ")
-    found = COMMANDS.get(OTHER_NAMES.get(name, name))
-    if found is None:
-        if meant := hint_for(name):
-            raise UsageError(f"unknown command {name}: {meant}")
-        near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"see /help, or send it as /{name}"
-        raise UsageError(f"unknown command {name}: {hint}")
-    if found.needs_argument and not argument.strip():
-        raise UsageError(f"usage: {found.usage}")
-    return found.handle(shown, argument.strip())
-
-
-def suggestions(shown: ChatScreen, name: str, typed: str) -> Iterator[str]:
-    """Arguments of the command that start with the typed text. Errors give no suggestions."""
-    found = COMMANDS.get(name)
-    if found is not None:
-        with suppress(MlxchatError, OSError):
-            yield from (each for each in found.suggest(shown, typed) if each.startswith(typed))
 
 
 def _usage(name: str) -> UsageError:

@@ -12,10 +12,11 @@ from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, Sn
 from mlxchat.failures import device_failures
 from mlxchat.store.background import Written
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
-from mlxchat.terminal.commands import KNOWN, as_command, run_command, without_draft
+from mlxchat.terminal.commands import KNOWN
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.modes import held_typeahead, unread_bytes
 from mlxchat.terminal.plain_input import EndOfInput
+from mlxchat.terminal.slash import as_command, run_command, without_draft
 from mlxchat.units import format_bytes
 
 

@@ -1,31 +1,39 @@
 """Runs `mlxchat bench`: each benchmark in turn, reported even if interrupted."""
 
 import shlex
+import shutil
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from rich.progress import Progress, TaskID
 
 from mlxchat.app.opening import load_model, start
 from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
 from mlxchat.bench.catalog import Entry, load
-from mlxchat.bench.measure import measure
-from mlxchat.bench.record import this_machine
+from mlxchat.bench.measure import Measured, measure
+from mlxchat.bench.record import RecordFile, lines, this_machine
+from mlxchat.bench.report import Table, tables
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.workload_texts import WorkloadName
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError
 from mlxchat.request import Setup
-from mlxchat.terminal.bench_report import BenchReport
+from mlxchat.terminal import visible
 from mlxchat.terminal.messages import Messages, show_error
 from mlxchat.terminal.moving import moving_line
 from mlxchat.terminal.observing import find_model
 from mlxchat.terminal.progress import is_drawn
 from mlxchat.terminal.signals import ignore_signals
+from mlxchat.terminal.table import format_table
+from mlxchat.terminal.text_output import Stdout
+
+STDOUT = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +160,57 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
                 show_error(f"bench {entry.name}: {error}")
                 status = ExitStatus.FAILURE
     return status
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """Tables or JSON Lines on stdout, JSON Lines in a file."""
+
+    json_to_stdout: bool
+    file: RecordFile | None
+
+    @classmethod
+    def prepare(cls, json_file: str | None) -> Self:
+        """Check before measuring that the results can be saved. Raises OutputError."""
+        Stdout()
+        on_stdout = json_file == STDOUT
+        file = None if json_file is None or on_stdout else RecordFile(Path(json_file))
+        return cls(on_stdout, file)
+
+    def hand_out(self, measured: Measured) -> None:
+        """Write the file and stdout: if one fails, the other is still written."""
+        with ExitStack() as rest:
+            rest.callback(self._show, measured)
+            if self.file is not None:
+                self.file.append(lines(measured.found, measured.circumstances))
+
+    def _show(self, measured: Measured) -> None:
+        stdout = Stdout()
+        if self.json_to_stdout:
+            records = lines(measured.found, measured.circumstances)
+            stdout.write("".join(f"{record}\n" for record in records))
+            return
+        head = measured.circumstances.in_words()
+        stdout.write(_remark(head, stdout.is_terminal))
+        for table in tables(measured.found, measured.bench.TITLES):
+            stdout.write(format_bench_table(table, for_terminal=stdout.is_terminal))
+
+
+def format_bench_table(table: Table, *, for_terminal: bool) -> str:
+    """A title and the table, with numbers aligned right."""
+    columns = zip(table.headers, zip(*table.rows, strict=True), strict=True)
+    numbers = [name for name, cells in columns if all(map(_is_number, filter(None, cells)))]
+    rows = table.rows if for_terminal else (table.headers, *table.rows)
+    drawn = format_table(table.headers, rows, right_aligned=numbers, for_terminal=for_terminal)
+    return f"{_remark(table.title, for_terminal)}{drawn}\n"
+
+
+def _remark(text: str, for_terminal: bool) -> str:
+    if not for_terminal:
+        return f"# {' '.join(visible(text).split())}\n"
+    columns = shutil.get_terminal_size().columns
+    return f"{textwrap.fill(visible(text), columns, break_on_hyphens=False)}\n\n"
+
+
+def _is_number(cell: str) -> bool:
+    return cell.lstrip("-")[:1].isdigit()

@@ -1,0 +1,91 @@
+"""What a slash command is, which one a typed line is, and how it runs. `commands` has them all."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from mlxchat.errors import MlxchatError, UsageError
+from mlxchat.manual.equivalents import hint_for
+from mlxchat.terminal.chat_screen import ChatScreen
+
+# A handler gets the chat and the text after the command; it may return a draft for the next prompt.
+Handler = Callable[[ChatScreen, str], str | None]
+# Suggests arguments for a command, given their typed beginning.
+Suggest = Callable[[ChatScreen, str], Iterable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    usage: str
+    help: str
+    handle: Handler
+    suggest: Suggest
+
+    @property
+    def needs_argument(self) -> bool:
+        """Whether the usage has one that is not in brackets."""
+        return self.usage.partition(" ")[2][:1] not in ("", "[")
+
+
+COMMANDS: dict[str, Command] = {}
+
+# What people type from habit.
+OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/reset": "/clear", "/?": "/help"}
+EXIT_WORDS = {"exit", "quit"}
+
+
+def _nothing(_: ChatScreen, __: str) -> Iterable[str]:
+    return ()
+
+
+def command(
+    usage: str, help_text: str, suggest: Suggest = _nothing
+) -> Callable[[Handler], Handler]:
+    def add(handler: Handler) -> Handler:
+        COMMANDS[usage.split(maxsplit=1)[0]] = Command(usage, help_text, handler, suggest)
+        return handler
+
+    return add
+
+
+def as_command(text: str) -> str | None:
+    """The command that a typed line is, or None for a message. `//` begins a message."""
+    if text.strip().lower() in EXIT_WORDS:
+        return "/exit"
+    return text if text.startswith("/") and not text.startswith("//") else None
+
+
+def without_draft(text: str, draft: str) -> str:
+    """The command alone if one was typed after an unedited draft, or a word that leaves."""
+    typed = text.removeprefix(draft)
+    name = typed.strip().partition(" ")[0]
+    known = OTHER_NAMES.get(name, name) in COMMANDS
+    # "I want to" + " quit" is a message.
+    return typed.strip() if known or typed.rstrip().lower() in EXIT_WORDS else text
+
+
+def run_command(shown: ChatScreen, line: str) -> str | None:
+    """Run the command; return a draft for the next prompt. Raises UsageError for an unknown
+    command, with the nearest one."""
+    name, _, argument = line.partition(" ")
+    found = COMMANDS.get(OTHER_NAMES.get(name, name))
+    if found is None:
+        if meant := hint_for(name):
+            raise UsageError(f"unknown command {name}: {meant}")
+        near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"see /help, or send it as /{name}"
+        raise UsageError(f"unknown command {name}: {hint}")
+    if found.needs_argument and not argument.strip():
+        raise UsageError(f"usage: {found.usage}")
+    return found.handle(shown, argument.strip())
+
+
+def suggestions(shown: ChatScreen, name: str, typed: str) -> Iterator[str]:
+    """Arguments of the command that start with the typed text. Errors give no suggestions."""
+    found = COMMANDS.get(name)
+    if found is not None:
+        with suppress(MlxchatError, OSError):
+            yield from (each for each in found.suggest(shown, typed) if each.startswith(typed))
