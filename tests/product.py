@@ -37,7 +37,7 @@ from mlxchat.cache import (
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.positions import KeyShift
 from mlxchat.cache.side_by_side import (
-    RowsTrials,
+    find_support,
     make_rows,
     most_together,
 )
@@ -375,7 +375,7 @@ def rows_side_by_side(case: Case) -> None:
     """Decode rows of different lengths together, let one make room for another, and move the one
     that fills its window to a cache of its own."""
     network = case.model.network
-    reason, shares = RowsTrials().find(network, case.cache, WINDOW)
+    reason, shares = find_support(network, case.cache, WINDOW)
     if reason is not None:
         raise Refused(reason)
     rows = make_rows(network, case.cache(), WINDOW)

@@ -122,7 +122,7 @@ def test_failed_rows_are_counted_and_the_first_is_shown(run_mlxchat: RunMlxchat)
     assert figures.startswith("3 rows, 2 failed · prompts ")
     assert failed == ("mlxchat: 2 rows failed; row 2: invalid JSON: expected ident at column 2")
     errors = [each.get("error") for each in lines(Path("out.jsonl").read_text())]
-    wrong = "schema: $.type: 'strin' is not valid under any of the given schemas"
+    wrong = "--schema: $.type: 'strin' is not valid under any of the given schemas"
     assert errors == [None, wrong, "invalid JSON: expected ident at column 2"]
     before = Path("out.jsonl").read_text()
     assert run_mlxchat("batch", "in.jsonl", "-o", "out.jsonl").returncode == 1

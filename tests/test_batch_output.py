@@ -99,52 +99,29 @@ def test_a_row_of_openais_is_answered_in_openais_form() -> None:
         model="m",
         logprobs=likely,
     )
-    assert json.loads(result.line(created_s=5)) == {
+    answer = json.loads(result.line(created_s=5))
+    body = answer["response"].pop("body")
+    assert answer == {
         "id": "row-3",
         "custom_id": "a",
-        "response": {
-            "status_code": 200,
-            "request_id": "row-3",
-            "body": {
-                "id": "chatcmpl-row-3",
-                "object": "chat.completion",
-                "created": 5,
-                "model": "m",
-                "choices": [
-                    {
-                        "index": 0,
-                        "message": {
-                            "role": "assistant",
-                            "content": "Yes",
-                            "refusal": None,
-                            "reasoning_content": "Hm",
-                        },
-                        "logprobs": {
-                            "content": [
-                                {
-                                    "token": "Yes",
-                                    "logprob": -0.5,
-                                    "bytes": None,
-                                    "top_logprobs": [
-                                        {"token": "Yes", "logprob": -0.5, "bytes": None},
-                                        {"token": "No", "logprob": None, "bytes": None},
-                                    ],
-                                }
-                            ]
-                        },
-                        "finish_reason": "stop",
-                    }
-                ],
-                "usage": {
-                    "prompt_tokens": 7,
-                    "completion_tokens": 2,
-                    "total_tokens": 9,
-                    "prompt_tokens_details": {"cached_tokens": 0},
-                },
-            },
-        },
+        "response": {"status_code": 200, "request_id": "row-3"},
         "error": None,
     }
+    (choice,) = body.pop("choices")
+    usage = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+    assert body == {
+        "id": "chatcmpl-row-3",
+        "object": "chat.completion",
+        "created": 5,
+        "model": "m",
+        "usage": usage | {"prompt_tokens_details": {"cached_tokens": 0}},
+    }
+    said = {"role": "assistant", "content": "Yes", "refusal": None, "reasoning_content": "Hm"}
+    tokens = [{"token": "Yes", "logprob": -0.5, "bytes": None}]
+    top = [*tokens, {"token": "No", "logprob": None, "bytes": None}]
+    logprobs = {"content": [tokens[0] | {"top_logprobs": top}]}
+    stop = {"index": 0, "message": said, "logprobs": logprobs, "finish_reason": "stop"}
+    assert choice == stop
     failed = Result(Row(4, "b", form=Form.OPENAI), error="out of memory")
     assert json.loads(failed.line()) == {
         "id": "row-4",

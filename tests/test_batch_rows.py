@@ -23,7 +23,7 @@ from mlxchat.app.observer import Observer
 from mlxchat.app.row_plan import row_seed
 from mlxchat.app.running import Running
 from mlxchat.cache import side_by_side as trials
-from mlxchat.cache.side_by_side import Rows
+from mlxchat.cache.side_by_side import RowsCache
 from mlxchat.engine.batch import Batch
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.shared_prefix import shared_length
@@ -122,13 +122,13 @@ def test_nothing_is_computed_after_the_last_token(
 ) -> None:
     """A step for which nobody waited delayed the end of each batch."""
     steps: list[int] = []
-    begin_step = Rows.begin_step
+    begin_step = RowsCache.begin_step
 
-    def counted(rows: Rows) -> None:
+    def counted(rows: RowsCache) -> None:
         steps.append(rows.seats)
         begin_step(rows)
 
-    monkeypatch.setattr(Rows, "begin_step", counted)
+    monkeypatch.setattr(RowsCache, "begin_step", counted)
     # The trials of how rows are computed take steps, too.
     run_batch(tiny_model, [{"id": 0, "prompt": "a", "max_tokens": 1}], rows=2)
     trials_steps = len(steps) - 1
@@ -186,27 +186,6 @@ def test_stop_texts_constraints_and_log_probabilities_are_those_of_each_row(
         for one, other in zip(own.get("logprobs", ()), together.get("logprobs", ()), strict=True):
             assert one["text"] == other["text"]
             assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-3)
-
-
-def test_a_stop_text_ends_only_its_own_row(tiny_model: Path) -> None:
-    row = {"id": "all", "prompt": "talk", "max_tokens": 60, "temp": 1.0, "seed": 5}
-    text = run_batch(tiny_model, [row], rows=2)["all"]["text"]
-    stop = text[20:22]
-    stopped = {**row, "id": "stopped", "stop": [stop]}
-    results = run_batch(tiny_model, [row, stopped], rows=2)
-    assert results["all"]["text"] == text
-    assert results["stopped"]["text"] == text[: text.index(stop)]
-    assert results["stopped"]["finish_reason"] == "stop_text"
-
-
-def test_a_shared_prefix_is_read_once(tiny_model: Path) -> None:
-    system = "Classify what follows. " * 4
-    rows = [{"id": n, "prompt": f"{n} things", "max_tokens": 5} for n in range(20)]
-    results = run_batch(tiny_model, rows, rows=4, system=system)
-    cached = [results[n]["cached_tokens"] for n in range(20)]
-    assert cached[0] == 0
-    assert min(cached[1:]) >= len(system)
-    assert run_batch(tiny_model, rows[3:4], system=system)[3]["text"] == results[3]["text"]
 
 
 def test_a_shared_prefix_is_stored_once(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

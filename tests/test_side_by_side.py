@@ -14,9 +14,9 @@ from mlx import nn
 from mlxchat.cache import Cache, make_cache, powers, side_by_side
 from mlxchat.cache.layers import tokens_evicted, windows
 from mlxchat.cache.side_by_side import (
-    Rows,
-    RowsTrials,
+    RowsCache,
     compute_alike,
+    find_support,
     make_rows,
     most_together,
 )
@@ -63,7 +63,7 @@ class Alone:
     def __init__(self, network: nn.Module, window: int | None = WINDOW) -> None:
         self.network = network
         self.window = window
-        self.rows: Rows = make_rows(network, self.make(), window)
+        self.rows: RowsCache = make_rows(network, self.make(), window)
         self.alone: dict[int, Cache] = {}
 
     def make(self) -> Cache:
@@ -106,6 +106,15 @@ class Alone:
             expected = self.network(mx.array([[tokens[seat]]]), cache=own)[:, -1, :]
             check_close(together[seat : seat + 1], expected)
 
+    def check_moved_out(self, seat: int, ids: list[int]) -> Cache:
+        """Compare a row that has left the others; returns the cache that it moved to."""
+        own = self.make()
+        self.rows.move_to(own, seat)
+        for id_ in ids:
+            expected = self.network(mx.array([[id_]]), cache=self.alone[seat])[:, -1, :]
+            check_close(self.network(mx.array([[id_]]), cache=own)[:, -1, :], expected)
+        return own
+
 
 def check_close(logits: mx.array, expected: mx.array) -> None:
     error: Any = (mx.abs(logits - expected).max() / mx.abs(expected).max()).item()
@@ -147,7 +156,7 @@ def check_rows_come_and_go(family: str) -> None:
     def make() -> Cache:
         return make_cache(network, window, 0 if window is None else KEEP)
 
-    reason, shares = RowsTrials().find(network, make, window)
+    reason, shares = find_support(network, make, window)
     if family in ALONE:
         assert reason is not None
         assert ALONE[family] in reason
@@ -176,12 +185,7 @@ def check_rows_come_and_go(family: str) -> None:
     both.join([])
     for _ in range(12):
         step()
-    own = both.make()
-    both.rows.move_to(own, 2)
-    for token in prompt(WINDOW):
-        tokens = mx.array([[token]])
-        expected = both.network(tokens, cache=both.alone[2])[:, -1, :]
-        check_close(both.network(tokens, cache=own)[:, -1, :], expected)
+    both.check_moved_out(2, prompt(WINDOW))
 
 
 @pytest.mark.parametrize("family", KINDS)
@@ -233,12 +237,7 @@ def check_rows_that_share(family: str) -> None:
     assert any(window.shared is not None for window in both.rows.sharing(long))
     for _ in range(3):
         step()
-    own = both.make()
-    both.rows.move_to(own, seat)
-    for token in prompt(WINDOW):
-        tokens = mx.array([[token]])
-        expected = both.network(tokens, cache=both.alone[seat])[:, -1, :]
-        check_close(both.network(tokens, cache=own)[:, -1, :], expected)
+    both.check_moved_out(seat, prompt(WINDOW))
 
 
 def test_shared_tokens_are_stored_once() -> None:
@@ -266,24 +265,6 @@ def test_a_layer_that_never_attends_to_the_shared_tokens_is_found(
     assert not compute_alike(
         network, lambda: make_cache(network, WINDOW, KEEP), WINDOW, shares=True
     )
-
-
-def test_a_model_is_tried_once_for_each_window() -> None:
-    """The trials of each batch took as long as five tokens."""
-    network = network_of("llama")
-    trials, made = RowsTrials(), list[int | None]()
-
-    def find(window: int | None) -> tuple[str | None, bool]:
-        def make() -> Cache:
-            made.append(window)
-            return make_cache(network, window, KEEP)
-
-        return trials.find(network, make, window)
-
-    assert find(WINDOW) == find(None) == (None, True)
-    tried = len(made)
-    assert find(WINDOW) == find(None) == (None, True)
-    assert len(made) == tried
 
 
 @settings(max_examples=20)
@@ -323,12 +304,7 @@ def test_a_seat_forgets_the_row_before_even_if_it_held_nan() -> None:
 def test_a_row_that_fills_its_window_moves_out_and_goes_on_as_alone() -> None:
     both = Alone(network_of("llama"))
     seat = both.join(list(range(2, 2 + WINDOW)))
-    own = both.make()
-    both.rows.move_to(own, seat)
-    for token in range(3 * WINDOW):
-        tokens = mx.array([[token % 60 + 2]])
-        expected = both.network(tokens, cache=both.alone[seat])[:, -1, :]
-        check_close(both.network(tokens, cache=own)[:, -1, :], expected)
+    own = both.check_moved_out(seat, [token % 60 + 2 for token in range(3 * WINDOW)])
     assert tokens_evicted(own) == 3 * WINDOW
 
 
@@ -350,10 +326,10 @@ def test_a_model_that_takes_one_offset_for_all_rows_is_refused() -> None:
 
     class OneOffset(nn.Module):
         def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
-            if isinstance(cache, Rows):
+            if isinstance(cache, RowsCache):
                 for layer in cache:
                     layer.seats.offset = mx.full(2, layer.seats.offset.max())
             return model(tokens, cache=cache)
 
-    trial = RowsTrials().find(OneOffset(), lambda: make_cache(network, WINDOW, KEEP), WINDOW)
+    trial = find_support(OneOffset(), lambda: make_cache(network, WINDOW, KEEP), WINDOW)
     assert trial == ("this model computes rows of different lengths differently", False)

@@ -19,7 +19,7 @@ from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.app.records import record_of, request_of
 from mlxchat.app.run import Run
 from mlxchat.app.section_answers import SectionAnswers
-from mlxchat.app.sections import Reader, SectionReader
+from mlxchat.app.sections import SectionReader
 from mlxchat.app.sinks import NoSink, Sink
 from mlxchat.passages.document import Document
 from mlxchat.passages.quote import Read, left_out
@@ -204,7 +204,7 @@ def _source(
 
 def _prompt(
     request: Request, source: Input | list[Document], loaded: Loaded, observer: Observer
-) -> tuple[Prompt | None, Read | None, Reader | None]:
+) -> tuple[Prompt | None, Read | None, SectionReader | None]:
     """The prompt, and what it has of documents that are larger than the window; or who reads
     them."""
     if isinstance(source, Input):

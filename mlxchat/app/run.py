@@ -21,7 +21,7 @@ from mlxchat.app.events import EventWriter
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.observer import Observer
 from mlxchat.app.prefixes import Prefixes
-from mlxchat.app.sections import Reader
+from mlxchat.app.sections import SectionReader
 from mlxchat.app.sinks import Sink
 from mlxchat.app.watch import Begun, Status, Watch
 from mlxchat.constraint.constraint import Constraint
@@ -40,7 +40,7 @@ from mlxchat.store.output_file import OutputFile
 from mlxchat.template_args import allows_thinking
 from mlxchat.text.documents import name_of
 from mlxchat.text.extract import extract_code, is_settled
-from mlxchat.text.reply_reader import Reader as ReplyReader
+from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.text.tokens import Prompt
@@ -68,7 +68,7 @@ class Run:
         begun: Begun,
         *,
         sink: Sink,
-        reader: Reader | None = None,
+        reader: SectionReader | None = None,
         passages: Read | None = None,
         constraint: Constraint | None = None,
         checkpoint: Checkpoint | None,
@@ -410,7 +410,7 @@ def _generation(
     request: Request,
     loaded: Loaded,
     prompt: TokenIds,
-    reply: ReplyReader,
+    reply: Reader,
     callbacks: _Callbacks,
 ) -> Generation:
     begun = callbacks.begun

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import mlx.core as mx
 
@@ -42,20 +41,9 @@ ANSWERS = "Answers from the sections of a long text, in order:"
 NO_ANSWERS = "Nothing in the text is about this."
 
 
-class Reader(Protocol):
-    """Reads what a prompt is made from. After the last answer, `prompt` is set unless the reading
-    was stopped; then `so_far` is what there is."""
-
-    prompt: Prompt | None
-
-    def read(self, should_stop: ShouldStop, on_progress: Progress) -> Iterator[Answered]: ...
-    def so_far(self) -> str: ...
-    def stopped_at(self) -> str: ...
-    def end(self) -> None: ...
-
-
 class SectionReader:
-    """Reads the documents; `kept` has the answers of an earlier run that was stopped.
+    """Reads the documents; `kept` has the answers of an earlier run that was stopped. After the
+    last answer, `prompt` is set unless the reading was stopped; then `so_far` is what there is.
 
     Raises CacheError if the window has no room for the question and a section.
     """

@@ -14,7 +14,7 @@ from mlxchat.app.row_plan import RowPlan, RowPlanner
 from mlxchat.app.row_run import RowRun
 from mlxchat.app.running import OnTokens, Running
 from mlxchat.cache import Cache, kv_bytes_per_token
-from mlxchat.cache.side_by_side import most_together
+from mlxchat.cache.side_by_side import find_support, most_together
 from mlxchat.engine.batch import prefill_together
 from mlxchat.engine.loops import ShouldStop, prefill
 from mlxchat.engine.pace import Pace
@@ -294,7 +294,7 @@ class SideBySide:
     def _refusal(self) -> str | None:
         if self._model.peers is not None:
             return "the model is shared by several machines"
-        reason, self._shares_start = self._model.rows_trials.find(
+        reason, self._shares_start = find_support(
             self._model.network, self._make_cache, self._window
         )
         return reason

@@ -5,7 +5,6 @@ of log-probabilities, and it draws before a constraint has seen the previous tok
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
@@ -26,7 +25,7 @@ GROUPED = {"gemma2"}
 TOLERANCE = {mx.float32: 1e-3, mx.float16: 0.05, mx.bfloat16: 0.1}
 
 
-class Rows(list[LayerCache]):
+class RowsCache(list[LayerCache]):
     """One object per layer, for `model(tokens, cache=…)` with tokens `(B, 1)`: one of each seat.
 
     A seat is empty or has a row in it. Empty seats are computed too, and mean nothing. Rows have at
@@ -141,10 +140,10 @@ class Rows(list[LayerCache]):
         return sharing
 
 
-def make_rows(network: nn.Module, cache: Cache, max_tokens: int | None = None) -> Rows:
+def make_rows(network: nn.Module, cache: Cache, max_tokens: int | None = None) -> RowsCache:
     """An empty cache for several rows, each of which could be in this `cache`."""
     module = type(network).__module__.rpartition(".")[2]
-    return Rows(cache, max_tokens, 5 if module in GROUPED else 4)
+    return RowsCache(cache, max_tokens, 5 if module in GROUPED else 4)
 
 
 def rows_refusal(cache: Sequence[LayerCache]) -> str | None:
@@ -152,25 +151,17 @@ def rows_refusal(cache: Sequence[LayerCache]) -> str | None:
     return plain_refusal(cache, "this model groups tokens by their place in the window")
 
 
-@dataclass(slots=True)
-class RowsTrials:
-    """How a model computes rows side by side, found by trials: one for each window."""
-
-    _found: dict[int | None, tuple[str | None, bool]] = field(default_factory=dict)
-
-    def find(
-        self, network: nn.Module, make: Callable[[], Cache], max_tokens: int | None
-    ) -> tuple[str | None, bool]:
-        """Why the model cannot compute several rows, None if it can; and whether they share the
-        tokens that they begin with. The arguments are those of `compute_alike`."""
-        if max_tokens not in self._found:
-            reason = rows_refusal(make())
-            shares = reason is None and compute_alike(network, make, max_tokens, shares=True)
-            # If rows share their start, they may have different lengths, too.
-            if not (reason or shares or compute_alike(network, make, max_tokens, shares=False)):
-                reason = "this model computes rows of different lengths differently"
-            self._found[max_tokens] = (reason, shares)
-        return self._found[max_tokens]
+def find_support(
+    network: nn.Module, make: Callable[[], Cache], max_tokens: int | None
+) -> tuple[str | None, bool]:
+    """Why the model cannot compute several rows, None if it can; and whether they share the tokens
+    that they begin with. The arguments are those of `compute_alike`."""
+    reason = rows_refusal(make())
+    shares = reason is None and compute_alike(network, make, max_tokens, shares=True)
+    # If rows share their start, they may have different lengths, too.
+    if not (reason or shares or compute_alike(network, make, max_tokens, shares=False)):
+        reason = "this model computes rows of different lengths differently"
+    return reason, shares
 
 
 def compute_alike(
@@ -202,7 +193,7 @@ def compute_alike(
     return not shares or (bool(used) and all(window.attended for window in used))
 
 
-def _add_sharing(network: nn.Module, rows: Rows, start: Cache) -> None:
+def _add_sharing(network: nn.Module, rows: RowsCache, start: Cache) -> None:
     """Add rows that begin with `start`, the last one with the token 5 after it."""
     if most_together(start) == 0:
         rows.add(_read(network, start.fork(), [5]), start=start)

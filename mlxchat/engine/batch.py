@@ -13,7 +13,7 @@ from mlx import nn
 
 from mlxchat import platform
 from mlxchat.cache import Cache
-from mlxchat.cache.side_by_side import Rows, after, repeated
+from mlxchat.cache.side_by_side import RowsCache, after, repeated
 from mlxchat.engine.decode import CLEAR_EVERY
 from mlxchat.engine.draw import Chooser, Decoded, Drawn
 from mlxchat.errors import ConstraintError, ModelError
@@ -85,7 +85,7 @@ class Batch:
     tokens are those that it would get alone, up to rounding.
     """
 
-    def __init__(self, network: nn.Module, rows: Rows) -> None:
+    def __init__(self, network: nn.Module, rows: RowsCache) -> None:
         self._network = network
         self._cache = rows
         self._rows: list[BatchRow] = []

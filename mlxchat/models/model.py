@@ -9,7 +9,6 @@ from mlx import nn
 
 from mlxchat import platform
 from mlxchat.cache import Cache, learned_positions, make_cache
-from mlxchat.cache.side_by_side import RowsTrials
 from mlxchat.errors import ModelBroken
 from mlxchat.failures import device_failures, first_line
 from mlxchat.models.skeleton import held_bytes
@@ -86,8 +85,8 @@ class Model:
     `dtype` is that of the activations, so of the keys and values. `context_length` is in tokens.
     `generation_config` and `config` are the contents of the model's files of those names.
     `adapter` is the one in the network. `peers` hold the rest of a network shared by several
-    machines. `rows_trials` remember how the network computes several rows. `positions` is how many
-    the model learned an embedding for, as GPT-2 did; None if it has no such table.
+    machines. `positions` is how many the model learned an embedding for, as GPT-2 did; None if it
+    has no such table.
     """
 
     name: str
@@ -99,7 +98,6 @@ class Model:
     config: dict[str, Any] = field(default_factory=dict)
     adapter: AppliedAdapter | None = None
     peers: Peers | None = None
-    rows_trials: RowsTrials = field(default_factory=RowsTrials, compare=False)
     positions: int | None = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
