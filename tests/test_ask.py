@@ -94,7 +94,7 @@ NOT_ASKED = [
     ("run smollm2", "unknown command 'run' (use mlxchat --model); …"),
     ("show smollm2", "unknown command 'show' (use mlxchat models info); …"),
     ("serve", "unknown command 'serve' (mlxchat has none: there is no server); …"),
-    ("logs", "unknown command 'logs' (use mlxchat session show, after mlxchat session import); …"),
+    ("logs", "unknown command 'logs' (use mlxchat session list); …"),
     ("modles list --json", "unknown command 'modles' (did you mean `mlxchat models`?); …"),
     ("-n 3 hello", "unknown command 'hello'; …"),
     ("-q doctor", "doctor is a command: run `mlxchat doctor`, with its options after it; …"),

@@ -1,6 +1,5 @@
 """`mlxchat help`: the pages of the manual, one of them, or the options of a command."""
 
-import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -40,7 +39,9 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
     if not words:
         write(_list(context))
     elif len(words) == 1 and words[0].lower() in PAGES:
-        _show_page(words[0].lower())
+        from mlxchat.terminal.manual_page import show_page
+
+        show_page(read_page(words[0].lower()))
     else:
         _show_command(context, words)
 
@@ -55,17 +56,6 @@ def _list(context: typer.Context) -> str:
     # Apart, so that the pages' summaries need no more room than their names leave.
     parts = (Section("Pages", pages), Section("More", more))
     return "\n".join(format_sections([each], columns) for each in parts)
-
-
-def _show_page(name: str) -> None:
-    from mlxchat.terminal.manual_page import render_page
-    from mlxchat.terminal.pager import has_pager, page
-
-    markdown = read_page(name)
-    in_pager = sys.stdout is not None and sys.stdout.isatty() and has_pager()
-    if in_pager and page(render_page(markdown, terminal_columns(), has_escapes=True)):
-        return
-    write(render_page(markdown, terminal_columns(), has_escapes=False))
 
 
 def _show_command(context: typer.Context, words: list[str]) -> None:

@@ -5,6 +5,9 @@ Each page begins with a title and a one-sentence summary. How a page looks is fo
 
 from pathlib import Path
 
+from mlxchat.manual.equivalents import PAGE as SWITCHING
+from mlxchat.manual.equivalents import as_markdown
+
 # In the order of the list that `mlxchat help` shows.
 PAGES = (
     *(
@@ -29,7 +32,8 @@ PAGES = (
 
 def read_page(name: str) -> str:
     """The Markdown of one of PAGES."""
-    return Path(__file__).with_name(f"{name}.md").read_text(encoding="utf-8")
+    text = Path(__file__).with_name(f"{name}.md").read_text(encoding="utf-8")
+    return text + as_markdown() if name == SWITCHING else text
 
 
 def summary(name: str) -> str:

@@ -37,16 +37,12 @@ def write_table(
         table = format_table(
             headers, rows, right_aligned=right_aligned, cut=cut, for_terminal=for_terminal
         )
-        if not (paged and for_terminal and _page_if_long(table)):
+        if paged and for_terminal and table.count("\n") >= shutil.get_terminal_size().lines:
+            from mlxchat.terminal.manual_page import page
+
+            page(table)
+        else:
             stdout.write(table)
-
-
-def _page_if_long(table: str) -> bool:
-    """Whether it was long, and a pager showed it."""
-    from mlxchat.terminal.pager import has_pager, page
-
-    lines = shutil.get_terminal_size().lines
-    return table.count("\n") >= lines and has_pager() and page(table)
 
 
 def minute(seconds: float) -> str:
