@@ -29,7 +29,7 @@ CEILINGS = {
     "passages": 732,
     "constraint": 850,
     "cache": 2_806,
-    "models": 4_406,
+    "models": 4_385,
     "engine": 2_929,
     "chat": 2_280,
     "store": 1_856,

@@ -1,9 +1,7 @@
 """From a directory to a model: with any form of weights, or refused in one clear line."""
 
-import importlib
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -301,28 +299,3 @@ def test_a_skeleton_takes_no_memory() -> None:
     network = build_skeleton(tiny_config(layers=4, width=4096, vocabulary=100_000))
     assert len(named_parameters(network)) > 30
     assert mx.get_active_memory() - before < 1_000_000
-
-
-def test_loading_a_model_does_not_capture_stdout(tiny_model: Path) -> None:
-    """A chat's prompt was sometimes lost: importing the model's module captured stdout."""
-    seen: list[object] = []
-    module = "mlx_lm.models.llama"
-    importlib.import_module(module)
-    before = sys.modules.pop(module)
-    package = sys.modules["mlx_lm.models"]
-
-    class Watcher:
-        def find_spec(self, name: str, *_: object) -> None:
-            if name == module:
-                seen.append(sys.stdout)
-
-    watcher: Any = Watcher()
-    sys.meta_path.insert(0, watcher)
-    try:
-        load_directory(tiny_model, "tiny", dtype="auto", notify=lambda _: None)
-    finally:
-        sys.meta_path.remove(watcher)
-        sys.modules[module] = before
-        # `from . import llama` in another model must not find the other one.
-        vars(package)["llama"] = before
-    assert seen == [sys.stdout]

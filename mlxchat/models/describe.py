@@ -26,17 +26,7 @@ from mlxchat.models.weights import arrays_of, check_safetensors, require_weights
 # The dtypes that keys and values can have, as safetensors names them.
 _FLOATING = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
 
-_DTYPE_NAMES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8",
-    "F8_E5M2": "float8",
-}
-
-
-_SAFETENSORS_NAMES = {name: short for short, name in _DTYPE_NAMES.items()}
+_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +74,8 @@ def describe_remote(repo_id: str) -> ModelFacts:
     `hub.look_up` raise."""
     remote = hub.look_up(repo_id)
     network = build_skeleton(remote.config)
-    dtype = _SAFETENSORS_NAMES.get(str(remote.config.get("torch_dtype")), "BF16")
+    named = remote.config.get("torch_dtype")
+    dtype = next((short for short, name in _NAMES.items() if name == named), "BF16")
     bytes_of_dtype = Counter({dtype: remote.weight_bytes})
     facts = _Measured(network, parameter_count(network, {}), remote.size_bytes, bytes_of_dtype)
     return facts.under(repo_id, remote.config)
@@ -156,7 +147,8 @@ def _quantization(config: dict[str, Any], bytes_of_dtype: Counter[str], paramete
     """Such as "4-bit, group 64", or "5.1 bits per weight" if layers differ."""
     quantization = config.get("quantization") or config.get("quantization_config")
     if not isinstance(quantization, dict):
-        return _plain_dtype(bytes_of_dtype)
+        name = bytes_of_dtype.most_common(1)[0][0] if bytes_of_dtype else "unknown"
+        return _NAMES.get(name, name)
     bits, group_size = quantization.get("bits"), quantization.get("group_size")
     mixed = any(isinstance(value, dict) for value in quantization.values())
     if mixed or bits is None or group_size is None:
@@ -164,8 +156,3 @@ def _quantization(config: dict[str, Any], bytes_of_dtype: Counter[str], paramete
         return f"{bits_per_weight:.1f} bits per weight"
     mode = quantization.get("mode", "affine")
     return f"{bits}-bit, group {group_size}" + (f", {mode}" if mode != "affine" else "")
-
-
-def _plain_dtype(bytes_of_dtype: Counter[str]) -> str:
-    name = bytes_of_dtype.most_common(1)[0][0] if bytes_of_dtype else "unknown"
-    return _DTYPE_NAMES.get(name, name)

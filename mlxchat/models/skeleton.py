@@ -4,9 +4,7 @@ MLX arrays are lazy: a model built from its configuration takes no memory until 
 the cache size per token, and whether a window is possible, are known before any weight is read.
 """
 
-import contextlib
-import importlib
-import io
+import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,8 +41,8 @@ MODULE_OF_TYPE = {
 }
 MODULE_OF_ARCHITECTURE = {("bailing_hybrid", "BailingMoeV3ForCausalLM"): "bailing_moe_v3"}
 
-# Modules that print a message and exit if a package is missing.
-PRINTS = {"olmo"}
+# Modules that end the process if another package is missing: what is imported, what is installed.
+NEEDED_PACKAGES = {"olmo": ("hf_olmo", "ai2-olmo")}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -149,24 +147,18 @@ def _import_module(model_type: str, name: str) -> ModuleType:
     # Names of mlx-lm's modules may have hyphens, but no dots or slashes.
     if not name.replace("-", "_").isidentifier():
         raise ModelUnsupported(f"mlx-lm does not support the model type {model_type!r}")
-    printed = io.StringIO()
-    # Only for these modules: redirecting affects all threads, including a chat's prompt.
-    held = contextlib.redirect_stdout(printed) if name in PRINTS else contextlib.nullcontext()
+    probe, package = NEEDED_PACKAGES.get(name, ("mlx_lm", ""))
+    if importlib.util.find_spec(probe) is None:
+        raise ModelUnsupported(f"mlx-lm needs the package {package} for the type {model_type!r}")
     try:
-        with held:
-            module = importlib.import_module(f"mlx_lm.models.{name}")
-            # phi3 warns on stdout, which is for the answer, that it ignores a rope's scaling.
-            vars(module)["print"] = lambda *_, **__: None
-            return module
+        module = importlib.import_module(f"mlx_lm.models.{name}")
     except ImportError as error:
         raise ModelUnsupported(
             f"the installed mlx-lm does not support the model type {model_type!r}"
         ) from error
-    except SystemExit as error:
-        # The module has printed which package is missing.
-        raise ModelUnsupported(
-            f"mlx-lm cannot run the model type {model_type!r} here: {printed.getvalue().strip()}"
-        ) from error
+    # phi3 warns on stdout, which is for the answer, that it ignores a rope's scaling.
+    vars(module)["print"] = lambda *_, **__: None
+    return module
 
 
 def context_length(config: dict[str, Any]) -> int | None:
