@@ -228,7 +228,7 @@ def test_a_field_that_the_template_uses_is_no_option() -> None:
     assert one({"a": None}, "{a}").error == "the template's field 'a' is missing or null"
     _, row = read('{"a": 1}\n{"b": 1}', "{a}")
     assert row.error == "the template's field 'a' is missing or null"
-    with pytest.raises(UsageError, match="the first row has no field 'a', only 'b': use them in "):
+    with pytest.raises(UsageError, match="rows have no field 'a', only 'b': use those in "):
         one({"b": 1}, "{a}")
     assert one(chat() | {"body": "x"}, "{body}").prompt == "x"
 
@@ -247,7 +247,7 @@ def test_without_a_template_a_table_needs_a_column_of_prompts() -> None:
     with pytest.raises(UsageError) as error:
         read("a,b\nhi,1\n", csv=True)
     assert str(error.value) == (
-        "the table has no column 'prompt', only 'a', 'b': use them in --template"
+        "rows have no field 'prompt', only 'a', 'b': use those in --template"
     )
     with pytest.raises(UsageError, match="two columns named 'a'"):
         read("a,a\nhi,1\n", "{a}", csv=True)
@@ -305,7 +305,9 @@ def test_what_can_be_known_before_reading_is_a_usage_error(tmp_path: Path) -> No
         Rows(BatchInput(pattern=f"{tmp_path}/*.md"))
     with pytest.raises(UsageError) as error:
         read("a", "{txt}", lines=True)
-    assert str(error.value) == "--template has a field 'txt'; rows have {text} and {line}"
+    assert str(error.value) == (
+        "rows have no field 'txt', only 'text', 'line': use those in --template"
+    )
     with pytest.raises(UsageError, match="nothing to read"):
         Rows(BatchInput())
     with pytest.raises(InputError, match="No such file"):

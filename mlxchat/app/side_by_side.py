@@ -25,6 +25,7 @@ from mlxchat.progress import Notify
 from mlxchat.request import BatchRequest
 from mlxchat.rows.pending import WAIT_S, Pending
 from mlxchat.rows.results import Result
+from mlxchat.rows.row import Row
 from mlxchat.text.spans import TokenIds
 from mlxchat.units import count
 
@@ -129,7 +130,7 @@ class SideBySide:
             try:
                 self._plans.append(self._planner.plan(row))
             except MlxchatError as error:
-                yield Result(row, error=str(error), model=self._model.name)
+                yield self._failed(row, error)
 
     def _patience_s(self) -> float:
         """How long to wait for another row: not while others run, and not long to learn what
@@ -157,8 +158,7 @@ class SideBySide:
     def _lower(self, rows: int) -> None:
         """Run at most this number from now on."""
         self._most = max(rows, 1)
-        rows_now = count(self._most, "row")
-        self._notify(f"memory is short: {rows_now} side by side from now on")
+        self._notify(f"memory is short: {count(self._most, 'row')} side by side from now on")
 
     def _tokens(self, plan: RowPlan) -> int:
         """Tokens that a row may hold in the end."""
@@ -186,7 +186,7 @@ class SideBySide:
         except DeviceError:
             raise
         except MlxchatError as error:
-            yield self._failed(plan, error)
+            yield self._failed(plan.row, error)
             self._beginning = [plan]
         for each in self._beginning:
             self._plans.remove(each)
@@ -239,14 +239,14 @@ class SideBySide:
             except DeviceError:
                 raise
             except MlxchatError as error:
-                yield self._failed(run.plan, error)
+                yield self._failed(run.plan.row, error)
 
     def _start(self, begun: Begun) -> Cache | None:
         """What rows that begin so share."""
         return begun.prefix.cache if begun.prefix is not None and self._shares_start else None
 
-    def _failed(self, plan: RowPlan, error: MlxchatError) -> Result:
-        return Result(plan.row, error=str(error), model=self._model.name)
+    def _failed(self, row: Row, error: MlxchatError) -> Result:
+        return Result(row, error=str(error), model=self._model.name)
 
     def _read(self, cache: Cache, ids: TokenIds, start: int, stop: int) -> tuple[int, int]:
         """Put the tokens `ids[start:stop]` into the cache; return how many of them are in it, and
@@ -284,8 +284,7 @@ class SideBySide:
     def _begin_again(self) -> None:
         self._beginning: list[RowPlan] = []
         self._prefixes = SharedPrefixes(self._make_cache, self._window)
-        how = (self._should_stop, self._on_tokens, self._notify)
-        self._running = Running(self._loaded, *how)
+        self._running = Running(self._loaded, self._should_stop, self._on_tokens, self._notify)
 
     def _make_cache(self) -> Cache:
         # A fork, because making one tries the model's ropes.

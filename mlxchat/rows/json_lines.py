@@ -28,7 +28,16 @@ from mlxchat.errors import UsageError
 from mlxchat.options import Option, options_of
 from mlxchat.request import Answer, Request
 from mlxchat.row_template import RowTemplate
-from mlxchat.rows.row import TOO_LONG, Form, Row, RowError, RowId, check_text, shortened
+from mlxchat.rows.row import (
+    TOO_LONG,
+    Form,
+    Row,
+    RowError,
+    RowId,
+    check_fields,
+    check_text,
+    shortened,
+)
 from mlxchat.settings import SamplingSettings
 from mlxchat.template_args import check_template_args
 from mlxchat.text.template import Message
@@ -195,7 +204,7 @@ def _row(row: Row, line: str | None, template: RowTemplate | None, *, is_first: 
         if template is None:
             return _own_row(row, _given(record))
         if is_first:
-            _check_fields(record, template)
+            check_fields(template, record)
         return _filled(row, record, template)
     except RowError as error:
         return row.broken(error)
@@ -247,7 +256,7 @@ def _unknown(name: str) -> RowError:
 
 
 def _own_row(row: Row, record: Mapping[str, Any]) -> Row:
-    for name in record.keys() - {*OWN_FIELDS, *ROW_OPTIONS}:
+    for name in sorted(record.keys() - {*OWN_FIELDS, *ROW_OPTIONS}):
         raise _unknown(name)
     if ("prompt" in record) == ("messages" in record):
         both = "prompt and messages cannot be combined"
@@ -303,16 +312,6 @@ def _option(name: str, value: Any) -> Any:
     except UsageError as error:
         raise RowError(str(error)) from error
     return checked
-
-
-def _check_fields(record: Mapping[str, Any], template: RowTemplate) -> None:
-    for name in template.fields:
-        if name not in record:
-            known = ", ".join(shortened(each) for each in list(record)[:20])
-            raise UsageError(
-                f"the first row has no field {shortened(name)}, only {known}: use them in "
-                "--template"
-            )
 
 
 def _filled(row: Row, record: Mapping[str, Any], template: RowTemplate) -> Row:

@@ -18,11 +18,10 @@ from mlxchat.errors import InputError, UsageError
 from mlxchat.files import open_to_read, reported_as
 from mlxchat.request import BatchInput
 from mlxchat.rows.json_lines import json_rows
-from mlxchat.rows.row import MAX_CHARS, Row
+from mlxchat.rows.row import MAX_CHARS, Row, check_fields
 from mlxchat.rows.text_rows import (
     FILE_FIELDS,
     LINE_FIELDS,
-    check_fields,
     file_rows,
     find_files,
     line_rows,

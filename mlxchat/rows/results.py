@@ -79,7 +79,7 @@ def _ours(result: Result) -> dict[str, Any]:
         "thought": result.thought,
         "complete": result.complete,
         "notices": list(result.notices) or None,
-        "logprobs": None if result.logprobs is None else [_likely(x) for x in result.logprobs],
+        "logprobs": _tokens(result, "text", "top"),
     }
     return {
         **record,
@@ -92,14 +92,6 @@ def _ours(result: Result) -> dict[str, Any]:
         "ttft_s": round(result.ttft_s, 4),
         "seconds": round(result.seconds, 4),
         "seed": result.seed,
-    }
-
-
-def _likely(token: Likely) -> dict[str, Any]:
-    return {
-        "text": token.text,
-        "logprob": _finite(token.logprob),
-        "top": [{"text": text, "logprob": _finite(logprob)} for text, logprob in token.top],
     }
 
 
@@ -132,20 +124,23 @@ def _choice(result: Result) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": result.text, "refusal": None}
     if result.thought is not None:
         message["reasoning_content"] = result.thought
-    logprobs = None
-    if result.logprobs is not None:
-        logprobs = {"content": [_openai_likely(each) for each in result.logprobs]}
     # OpenAI has no reason for a stop text apart.
     reason = "length" if result.finish_reason == "length" else "stop"
+    tokens = _tokens(result, "token", "top_logprobs", bytes=None)
+    logprobs = None if tokens is None else {"content": tokens}
     return {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
 
-def _openai_likely(token: Likely) -> dict[str, Any]:
-    def of(text: str, logprob: float | None) -> dict[str, Any]:
-        return {"token": text, "logprob": _finite(logprob), "bytes": None}
+def _tokens(result: Result, text: str, top: str, **more: Any) -> list[dict[str, Any]] | None:
+    """The tokens with their log-probabilities, if wanted; the fields are named `text` and `top`."""
 
-    return {**of(token.text, token.logprob), "top_logprobs": [of(*each) for each in token.top]}
+    def of(token: str, logprob: float | None) -> dict[str, Any]:
+        is_number = logprob is not None and math.isfinite(logprob)
+        return {text: token, "logprob": logprob if is_number else None, **more}
 
-
-def _finite(logprob: float | None) -> float | None:
-    return logprob if logprob is not None and math.isfinite(logprob) else None
+    if result.logprobs is None:
+        return None
+    return [
+        {**of(each.text, each.logprob), top: [of(*likely) for likely in each.top]}
+        for each in result.logprobs
+    ]

@@ -1,12 +1,14 @@
 """One row of a batch, and the checks of its texts."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
+from mlxchat.errors import UsageError
+from mlxchat.row_template import RowTemplate
 from mlxchat.text.template import Message
 from mlxchat.units import beginning
 
@@ -80,6 +82,17 @@ def check_text(name: str, text: str) -> str:
     if not text.strip():
         raise RowError(f"{name} is empty")
     return text
+
+
+def check_fields(template: RowTemplate | None, known: Iterable[str]) -> None:
+    """Raise UsageError for a field that rows do not have."""
+    known = list(known)
+    for name in template.fields if template else ():
+        if name not in known:
+            fields = ", ".join(shortened(each) for each in known[:20])
+            raise UsageError(
+                f"rows have no field {shortened(name)}, only {fields}: use those in --template"
+            )
 
 
 def shortened(value: Any) -> str:

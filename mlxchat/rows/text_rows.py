@@ -9,7 +9,7 @@ from pathlib import Path
 from mlxchat.errors import InputError, UsageError
 from mlxchat.files import open_to_read
 from mlxchat.row_template import RowTemplate
-from mlxchat.rows.row import MAX_CHARS, TOO_LONG, Row, RowError, check_text, shortened
+from mlxchat.rows.row import MAX_CHARS, TOO_LONG, Row, RowError, check_fields, check_text, shortened
 from mlxchat.text.documents import UTF16_MARKS
 from mlxchat.units import count
 
@@ -25,14 +25,6 @@ TABLE_TEMPLATE = RowTemplate.parse("{prompt}")
 # The fields that a template can have.
 LINE_FIELDS: Sequence[str] = ("text", "line")
 FILE_FIELDS: Sequence[str] = ("text", "file")
-
-
-def check_fields(template: RowTemplate | None, known: Sequence[str]) -> None:
-    """Raise UsageError for a field that such rows do not have."""
-    for name in template.fields if template else ():
-        if name not in known:
-            fields = " and ".join(f"{{{each}}}" for each in known)
-            raise UsageError(f"--template has a field {shortened(name)}; rows have {fields}")
 
 
 def _filled(row: Row, template: RowTemplate, values: Mapping[str, str]) -> Row:
@@ -159,9 +151,5 @@ def _names(header: list[str] | RowError, template: RowTemplate) -> list[str]:
     for name in (*template.fields, ID):
         if names.count(name) > 1:
             raise UsageError(f"the table has two columns named {shortened(name)}")
-        if name not in names and name != ID:
-            known = ", ".join(shortened(each) for each in names[:20])
-            raise UsageError(
-                f"the table has no column {shortened(name)}, only {known}: use them in --template"
-            )
+    check_fields(template, names)
     return names
