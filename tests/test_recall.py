@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat.recall.choice import chosen, closest
-from mlxchat.recall.excerpt import excerpt
 from mlxchat.recall.index import Index
-from mlxchat.recall.words import informative, is_about_own, kinds, words
+from mlxchat.recall.said import excerpt
+from mlxchat.recall.words import informative, is_about_own, kinds
 
 TEXTS = (
     "My name is Ada and I live in Turin.",
@@ -54,25 +54,9 @@ def test_nothing_is_found_for_a_message_that_needs_nothing(message: str) -> None
     assert numbers(message) == []
 
 
-def test_a_word_that_many_texts_contain_finds_none() -> None:
-    texts = [f"Report {n}: the pump works." for n in range(100)]
-    assert numbers("pump?", *texts) == []
-
-
 @given(st.text(), st.text())
 def test_no_text_or_message_is_taken_for_a_query(text: str, message: str) -> None:
     closest(index_of(text, message), message)
-
-
-@pytest.mark.parametrize(
-    "message", ['alarm" OR words:*', "NEAR(alarm code)", "alarm\0code", "code*", "-alarm ^code"]
-)
-def test_search_operators_are_words(message: str) -> None:
-    assert numbers(message)[:1] in ([2], [])
-
-
-def test_scripts_without_spaces_are_split_into_pairs() -> None:
-    assert words("小白猫 Ada") == ["小白", "白猫", "ada"]
 
 
 @pytest.mark.parametrize(
@@ -111,14 +95,6 @@ def test_an_excerpt_is_the_part_that_says_what_was_asked() -> None:
     assert len(found) <= 62
 
 
-def test_a_short_text_is_its_own_excerpt() -> None:
-    assert excerpt("a\n b", "b", 10) == "a b"
-
-
-def test_without_a_word_in_common_an_excerpt_is_the_beginning() -> None:
-    assert excerpt("one two three four", "zebra", 7) == "one two…"
-
-
 @given(st.text(), st.text(), st.integers(1, 50))
 def test_an_excerpt_is_never_longer_and_always_from_the_text(
     text: str, message: str, limit: int
@@ -147,11 +123,6 @@ def test_the_kind_of_thing_asked_for_follows_which_or_what() -> None:
     assert kinds("Which city is it in, and what colour has it?") == {"city", "colour"}
     assert kinds("In welcher Stadt?") == {"stadt"}
     assert kinds("Where is the city?") == set()
-
-
-def test_a_text_with_the_kind_of_thing_comes_before_one_without() -> None:
-    texts = ("The router has a red cable.", "The router is on port 80.", "It rains.")
-    assert numbers("Which port is the router on?", *texts) == [1, 0]
 
 
 def test_a_name_is_not_the_kind_of_thing() -> None:

@@ -9,9 +9,8 @@ from datetime import datetime
 from mlxchat.chat.turn import Quoted, Turn
 from mlxchat.chat.turns import Turns
 from mlxchat.recall.choice import COMMON, Close, chosen, closest
-from mlxchat.recall.excerpt import excerpt
 from mlxchat.recall.index import Index
-from mlxchat.recall.said import Said, is_typed, sentences
+from mlxchat.recall.said import Said, excerpt, is_typed, sentences
 from mlxchat.recall.words import CALENDAR_WORDS, informative, is_short_number, names, words
 
 # What was asked or answered counts less than what was stated, and has to say more of the message.

@@ -1,4 +1,5 @@
-"""What a text states, and what it asks: a question seldom contains the answer to another."""
+"""What a text states, and what it asks: a question seldom contains the answer to another. And the
+part of it that says most of what a message asks about."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mlxchat.recall.words import is_about_own, words
+from mlxchat.recall.words import WORDS, informative, is_about_own, words
 
 # Words of a text that people type.
 MOST_TYPED = 60
@@ -15,18 +16,9 @@ MOST_OF_SENTENCE = 40
 _SENTENCE_END = re.compile(r"(?<=[.!?؟])(?=\s)|(?<=[。！？\n])")
 _QUESTION_MARKS = ("?", "？", "؟")
 _CLAUSE_END = re.compile(r"(?<=[,;:，；：、])(?!\d)")
-_ASKING = (
-    "what whats who whos whom whose when where which why how do does did is are am was were can "
-    "could would should will shall may might have has had remind remember tell know and or so but "
-    "was wer wen wem wo wann warum wie welche welcher welches welchen ist sind hat haben kann "
-    "que quel quelle quels quelles qui où quand comment combien pourquoi est"
-)
-_BEGINS_ASKING = frozenset(_ASKING.split())
-_REQUESTING = (
-    "compare define describe draft explain give list name recommend show suggest summarize tell "
-    "translate write erkläre erzähl erzähle gib nenne schreib schreibe zeig explique écris raconte"
-)
-_BEGINS_REQUESTING = frozenset(_REQUESTING.split())
+# Of the part's characters, how many come before the first word that was asked for.
+SHARE_BEFORE = 4
+_PIECE = re.compile(r"\S+")
 _POLITE = frozenset(("please", "bitte"))
 
 
@@ -71,13 +63,36 @@ def sentences(text: str) -> Iterator[str]:
             yield " ".join(pieces[start : start + MOST_OF_SENTENCE])
 
 
+def excerpt(text: str, message: str, limit: int) -> str:
+    """At most about `limit` characters of the text, on one line, with "…" where something is left
+    out; its beginning if it says nothing of the message."""
+    line = " ".join(text.split())
+    if len(line) <= limit:
+        return line
+    wanted = set(informative(message))
+    places = [
+        piece.start()
+        for piece in _PIECE.finditer(line)
+        if not wanted.isdisjoint(words(piece.group()))
+    ]
+    starts = [max(0, place - limit // SHARE_BEFORE) for place in places] or [0]
+    best = max(starts, key=lambda start: sum(start <= place < start + limit for place in places))
+    start = min(best, len(line) - limit)
+    if start > 0:
+        # From the next word on.
+        start += len(line[start:]) - len(line[start:].partition(" ")[2] or line[start:])
+    cut = line[start : start + limit].rstrip()
+    after = "…" if start + limit < len(line) else ""
+    return f"{'…' if start > 0 else ''}{cut}{after}"
+
+
 def _requests(sentence: str) -> bool:
     """Whether it asks for something of the world, as "Tell me about tea." does. "Write a poem about
     my dog Rex." states something."""
     said = words(sentence)
     first = said[1:2] if said and said[0] in _POLITE else said[:1]
-    return not _BEGINS_REQUESTING.isdisjoint(first) and not is_about_own(sentence)
+    return not WORDS["requesting"].isdisjoint(first) and not is_about_own(sentence)
 
 
 def _begins_asking(clause: str) -> bool:
-    return not _BEGINS_ASKING.isdisjoint(words(clause)[:1])
+    return not WORDS["asking"].isdisjoint(words(clause)[:1])
