@@ -29,8 +29,8 @@ from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.records import SessionRecord, insert_session
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
-from mlxchat.store.background import Background
 from mlxchat.store.snapshot import Snapshot
+from mlxchat.store.state_file import Background
 from scripts.families import write_family
 from scripts.tiny_model import write_tiny_model
 

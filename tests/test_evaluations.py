@@ -19,10 +19,10 @@ from mlxchat.engine.loops import prefill
 from mlxchat.errors import SnapshotMismatch
 from mlxchat.models.model import Model
 from mlxchat.store import fingerprint, snapshot, tensor_file
-from mlxchat.store.background import Background
 from mlxchat.store.fingerprint import ModelPrint
 from mlxchat.store.page_recorder import PAGES_IN_FLIGHT
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
+from mlxchat.store.state_file import Background
 from tests.test_prefix_cache import PLENTY, build, make_model, text
 
 FAMILIES = ["llama", "gemma3_text", "qwen3_next"]

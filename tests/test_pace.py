@@ -9,6 +9,7 @@ import pytest
 from mlx import nn
 
 from mlxchat import platform
+from mlxchat.app.verify import compare
 from mlxchat.cache import make_cache
 from mlxchat.engine import loops
 from mlxchat.engine.generate import Generation
@@ -16,7 +17,6 @@ from mlxchat.engine.loops import prefill
 from mlxchat.engine.pace import Pace, first_step, from_run_lengths, run_lengths
 from mlxchat.models.load import load_directory
 from mlxchat.settings import CacheSettings
-from mlxchat.store.verify import compare
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import build_random_model
 

@@ -13,9 +13,9 @@ from typing import Any, get_type_hints
 import pytest
 
 from mlxchat.app.begin import begin, resume
+from mlxchat.app.checkpoints import record_of, request_of
 from mlxchat.app.loaded import open_model
 from mlxchat.app.observer import Observer
-from mlxchat.app.records import record_of, request_of
 from mlxchat.app.run import Run
 from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.errors import (
@@ -28,7 +28,7 @@ from mlxchat.errors import (
 )
 from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import OnLoop, SamplingSettings
-from mlxchat.store.run_record import RunRecord
+from mlxchat.store.checkpoint import RunRecord
 from mlxchat.store.snapshot import Snapshot
 from scripts.tiny_model import byte_tokenizer
 

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import BinaryIO, TypedDict, Unpack
 
 from mlxchat.app.answer import constraint_of, with_schema
-from mlxchat.app.checkpoints import continued
+from mlxchat.app.checkpoints import continued, record_of, request_of
 from mlxchat.app.loaded import Loaded, open_model
-from mlxchat.app.observer import Observer
+from mlxchat.app.observer import NoSink, Observer, Sink
 from mlxchat.app.overflow import check_overflow, fitting, opened
 from mlxchat.app.passages import with_passages
 from mlxchat.app.prompt import count_pinned, encode, read
 from mlxchat.app.ranks import Ranks, check_ranks
-from mlxchat.app.records import record_of, request_of
 from mlxchat.app.run import Run
 from mlxchat.app.section_answers import SectionAnswers
 from mlxchat.app.sections import SectionReader
-from mlxchat.app.sinks import NoSink, Sink
 from mlxchat.passages.document import Document
 from mlxchat.passages.quote import Read, left_out
 from mlxchat.request import Request

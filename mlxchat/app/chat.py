@@ -48,7 +48,7 @@ from mlxchat.sessions.names import already_exists, check_name, folded
 from mlxchat.sessions.saved import read_messages
 from mlxchat.sessions.session import Session, find
 from mlxchat.settings import GenerationSettings, SamplingSettings
-from mlxchat.store.background import Written
+from mlxchat.store.state_file import Written
 from mlxchat.template_args import thinking_variables
 from mlxchat.text.tokens import Tokenizer
 

@@ -1,16 +1,19 @@
 """Checkpoints: written during a run so that the output file and the cache agree; a run resumes from
 the latest."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from mlx import nn
 
-from mlxchat.app.loop import Loop
+from mlxchat.app.loaded import Loaded
 from mlxchat.app.outage import Outage
-from mlxchat.app.watch import Begun, Saved, Watch
+from mlxchat.app.watch import Begun, Loop, Saved, Watch
 from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.engine.generate import Stats
 from mlxchat.engine.pace import Pace, from_run_lengths, run_lengths
@@ -24,12 +27,13 @@ from mlxchat.errors import (
 )
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
+from mlxchat.request import Request
 from mlxchat.settings import CacheSettings, OnLoop, SamplingSettings
-from mlxchat.store.background import Written
-from mlxchat.store.checkpoint import Checkpoint
+from mlxchat.store.checkpoint import Checkpoint, RunRecord
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.output_file import OutputFile, Position
 from mlxchat.store.snapshot import Restored
+from mlxchat.store.state_file import Written
 from mlxchat.text.thinking import ThoughtsAsText
 
 
@@ -232,3 +236,59 @@ def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
         loop=facts.loop,
         in_thought=facts.in_thought,
     )
+
+
+def record_of(request: Request, loaded: Loaded) -> RunRecord:
+    """The record that a later process needs, including values chosen automatically."""
+    setup, long = request.setup, request.overnight
+    model = setup.model
+    if model is None or Path(model).expanduser().exists():
+        model = loaded.found
+    path, until_s = long.output_path(), long.deadline_s(time.time())
+    assert path is not None
+    setup = replace(
+        setup,
+        model=model,
+        adapter=None if loaded.model.adapter is None else loaded.model.adapter.name,
+        window=loaded.settings.max_kv_size,
+        keep=loaded.settings.keep,
+        prefill_step_size=loaded.settings.prefill_step_size,
+        sampling={},
+    )
+    long = replace(
+        long,
+        output=path.resolve(),
+        until=None if until_s is None else datetime.fromtimestamp(until_s).astimezone(),
+        lasting_s=None,
+    )
+    request = replace(
+        request,
+        prompt=None if request.prompt is None else _readable(request.prompt),
+        files=tuple(map(_readable, request.files)),
+        blocks=tuple(map(_readable, request.blocks)),
+        setup=setup,
+        overnight=long,
+    )
+    return RunRecord(2, request, loaded.sampling)
+
+
+def _readable(text: str) -> str:
+    """Without bytes of the shell that are not UTF-8: what was read of them is in the tokens."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def request_of(record: RunRecord, directory: Path, changes: Mapping[str, Any]) -> Request:
+    """The original request with the changed options."""
+    request, sampling = record.request, asdict(record.sampling)
+    setup = replace(request.setup, seed=sampling.pop("seed"), sampling=sampling)
+    long = replace(request.overnight, checkpoint=directory)
+    if changes.keys() & {"until", "lasting_s"}:
+        long = replace(long, until=None)
+    request = replace(request, setup=_changed(setup, changes), overnight=_changed(long, changes))
+    return _changed(request, changes)
+
+
+def _changed(value: Any, changes: Mapping[str, Any]) -> Any:
+    """A dataclass with those changes that are among its fields."""
+    names = {field.name for field in fields(value)}
+    return replace(value, **{name: new for name, new in changes.items() if name in names})

@@ -19,10 +19,9 @@ from mlxchat.app.checkpoints import Checkpointer, pace_of
 from mlxchat.app.drafting import make_drafter
 from mlxchat.app.events import EventWriter
 from mlxchat.app.loaded import Loaded
-from mlxchat.app.observer import Observer
+from mlxchat.app.observer import Observer, Sink
 from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.sections import SectionReader
-from mlxchat.app.sinks import Sink
 from mlxchat.app.watch import Begun, Status, Watch
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
@@ -34,9 +33,9 @@ from mlxchat.models.model import Model
 from mlxchat.passages.quote import Read
 from mlxchat.progress import Progress
 from mlxchat.request import Request
-from mlxchat.store.background import Written
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.store.output_file import OutputFile
+from mlxchat.store.state_file import Written
 from mlxchat.template_args import allows_thinking
 from mlxchat.text.documents import name_of
 from mlxchat.text.extract import extract_code, is_settled

@@ -23,9 +23,8 @@ from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions import listing
 from mlxchat.sessions.listing import prune_snapshots
 from mlxchat.sessions.session import Session
-from mlxchat.store.background import Written
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
-from mlxchat.store.state_file import StateFile
+from mlxchat.store.state_file import StateFile, Written
 from mlxchat.template_args import check_template_args
 
 # Turns between snapshots, and how many sessions keep a snapshot.

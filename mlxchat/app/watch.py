@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxchat import platform
-from mlxchat.app.loop import Loop
 from mlxchat.cache import Cache, bytes_held, tokens_held
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.loops import ShouldStop
+from mlxchat.engine.repetition import LoopDetector
 from mlxchat.engine.reply import ResumePoint, Token
 from mlxchat.request import Overnight
 from mlxchat.settings import OnLoop, SamplingSettings
@@ -61,6 +61,38 @@ class Status:
     repetition: float
     read: tuple[int, int] | None
     saved: Saved | None
+
+
+@dataclass(slots=True)
+class Loop:
+    """`reported` is whether the present loop, if there is one, has been reported."""
+
+    action: OnLoop
+    detector: LoopDetector
+    reported: bool = False
+
+    @classmethod
+    def begin(cls, action: OnLoop, state: dict[str, Any] | None) -> "Loop":
+        """A new detector, or the one saved in `state`."""
+        if state is None:
+            return cls(action, LoopDetector())
+        return cls(action, LoopDetector.from_state(state["detector"]), bool(state["reported"]))
+
+    def state(self) -> dict[str, Any]:
+        """The state, for JSON."""
+        return {"detector": self.detector.state(), "reported": self.reported}
+
+    def add(self, id_: int) -> bool:
+        """Take the next token; return whether the text began to repeat itself with it."""
+        self.detector.add(id_)
+        began = self.detector.looping and not self.reported
+        self.reported = self.detector.looping
+        return began
+
+    @property
+    def stops(self) -> bool:
+        """Whether the run should end because of it."""
+        return self.detector.looping and self.action is OnLoop.STOP
 
 
 class Watch:

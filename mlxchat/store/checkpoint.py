@@ -12,8 +12,9 @@ import json
 import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import mlx.core as mx
 import numpy as np
@@ -29,13 +30,30 @@ from mlxchat.files import (
     reported_as,
     write_atomically,
 )
+from mlxchat.request import Request
+from mlxchat.settings import SamplingSettings
 from mlxchat.store import tensor_file
-from mlxchat.store.run_record import RunRecord
 from mlxchat.store.state_file import StateFile
 from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.spans import TokenIds
 
 MAX_PROMPT_BYTES = 1 << 34
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run. What was chosen for the user when it began is in the `request`, so that it continues
+    the same: the model's directory, the window, the deadline.
+
+    `sampling` are the values in effect. `steps` are `[size, count]` of the steps the prompt was
+    prefilled in. `ended` is why there is nothing to continue, if so.
+    """
+
+    version: Literal[2]
+    request: Request
+    sampling: SamplingSettings
+    steps: tuple[tuple[int, int], ...] = ()
+    ended: str | None = None
 
 
 class Checkpoint:

@@ -51,14 +51,9 @@ class Fingerprint:
         if not isinstance(saved, dict):
             return ["no fingerprint"]
         mine = asdict(self)
-        # One saved without these is from a single process, and without an adapter.
-        saved = {"ranks": 1, "adapter": ""} | saved
         different = [f.name for f in fields(self) if saved.get(f.name, _MISSING) != mine[f.name]]
-        if "ranks" in different and "weights" in different:
-            # Each rank has another part of the weights.
-            different.remove("weights")
-        if "adapter" in different and "weights" in different:
-            # Its arrays are among the weights.
+        # Each rank has another part of the weights, and an adapter's arrays are among them.
+        if "weights" in different and {"ranks", "adapter"} & set(different):
             different.remove("weights")
         return [IN_WORDS[name] for name in different]
 

@@ -1,9 +1,14 @@
 """The latest snapshot of an ongoing conversation or run, in a file that each new one replaces.
 
-Writing happens in another thread. If several ranks share the cache, each other rank saves its shard
-on its own disk, and the file lists the shards that belong to it.
+Writing happens in another thread, while the next tokens are computed. If several ranks share the
+cache, each other rank saves its shard on its own disk, and the file lists the shards that belong to
+it.
 """
 
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +16,60 @@ from mlxchat.cache import Cache
 from mlxchat.chat.ledger import Ledger
 from mlxchat.models.model import Model, Peers
 from mlxchat.store import snapshot
-from mlxchat.store.background import Background
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.snapshot import Restored
 
 SHARDS = "shards"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The bytes a job wrote, and the seconds it took."""
+
+    size_bytes: int
+    seconds: float
+
+
+class Background:
+    """Runs jobs that write a file and return its size in bytes. `written` describes the last one
+    that succeeded.
+
+    The thread is not a daemon: a job that has started finishes before the interpreter exits.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._result: Written | OSError | None = None
+        self.written: Written | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def run(self, job: Callable[[], int]) -> None:
+        """Start the job after the previous one has finished."""
+        self.wait()
+        self._thread = threading.Thread(target=self._do, args=(job,), name="writer")
+        self._thread.start()
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def take_result(self) -> Written | OSError | None:
+        """The result of the last finished job, once; then None."""
+        result, self._result = self._result, None
+        return result
+
+    def _do(self, job: Callable[[], int]) -> None:
+        started_s = time.perf_counter()
+        try:
+            size_bytes = job()
+        except OSError as error:
+            self._result = error
+        else:
+            self.written = self._result = Written(size_bytes, time.perf_counter() - started_s)
 
 
 class StateFile:

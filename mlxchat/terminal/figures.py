@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mlxchat.app.watch import Saved, Status
 from mlxchat.chat.turn import Change, Compacted, Forgot, Recalled
 from mlxchat.engine.generate import Stats
-from mlxchat.store.background import Written
+from mlxchat.store.state_file import Written
 from mlxchat.units import and_rate, count, format_bytes
 
 # How many characters of a forgotten message are quoted.

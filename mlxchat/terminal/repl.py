@@ -10,7 +10,7 @@ from contextlib import suppress
 from mlxchat.app.chat import Chat
 from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, SnapshotError
 from mlxchat.failures import device_failures
-from mlxchat.store.background import Written
+from mlxchat.store.state_file import Written
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
 from mlxchat.terminal.commands import KNOWN
 from mlxchat.terminal.messages import Messages
