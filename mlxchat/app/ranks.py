@@ -22,9 +22,8 @@ def lead_or_follow(
     if platform.launched_rank() is None:
         return lead(None)
     from mlxchat.distributed.follow import follow
-    from mlxchat.distributed.launcher import end_with_launcher
+    from mlxchat.distributed.launched import end_with_launcher, hide_backend_messages
     from mlxchat.distributed.load import follow_loading
-    from mlxchat.distributed.noise import hide_backend_messages
 
     hide_backend_messages()
     if platform.launched_rank() == 0:

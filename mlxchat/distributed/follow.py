@@ -8,10 +8,9 @@ from typing import Any
 import mlx.core as mx
 
 from mlxchat import platform
+from mlxchat.distributed.kept import FollowedPrefixes, restore_shard, save_shard
 from mlxchat.distributed.leader import make_shard, run_shard
-from mlxchat.distributed.prefixes import FollowedPrefixes
 from mlxchat.distributed.ranks import Order, Ranks
-from mlxchat.distributed.saved import restore_shard, save_shard
 from mlxchat.models.model import Model
 
 # MLX keeps freed buffers for reuse; they are released after this many forward passes.

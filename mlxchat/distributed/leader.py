@@ -6,6 +6,7 @@ all ranks then launch it alike: `mx.eval` of the result needs nothing more from 
 
 from __future__ import annotations
 
+import secrets
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,12 @@ from mlx import nn
 
 from mlxchat.cache import Cache, check_bound, make_cache
 from mlxchat.cache.layers import LayerCache, windows
-from mlxchat.distributed.ranks import Order, Ranks
+from mlxchat.distributed.kept import agree_on_prefix
+from mlxchat.distributed.ranks import KIB, MAX_SENT, Order, Ranks
+from mlxchat.engine.loops import OnHeld
+from mlxchat.errors import SnapshotBroken, SnapshotError
+from mlxchat.models.model import Prefixes
+from mlxchat.text.spans import TokenIds
 
 
 class SharedCache(Cache):
@@ -49,7 +55,8 @@ class SharedCache(Cache):
 
 
 class Leader(nn.Module):
-    """A network divided among the ranks: `own` is this rank's shard.
+    """A network divided among the ranks, of which `own` is this rank's shard; and, as `Peers`, what
+    the other ranks do with theirs.
 
     Called like any network. For one token it returns the logits. For several, as in prefill, it
     returns nothing, and the cache's state has been evaluated.
@@ -58,32 +65,76 @@ class Leader(nn.Module):
     def __init__(self, own: nn.Module, ranks: Ranks, number: int) -> None:
         super().__init__()
         self.own = own
-        self.ranks = ranks
+        self._ranks = ranks
         self.number = number
         weakref.finalize(self, ranks.drop, number)
 
     def __call__(self, tokens: mx.array, cache: SharedCache) -> Any:
         """`tokens: (1, S)`; returns logits `(1, 1, V)` if S is 1."""
-        with self.ranks.in_step():
-            self.ranks.send(Order.FORWARD, self.number, cache.number, tokens.shape[1])
-            _, logits = run_shard(self.ranks, self.own, tokens, cache)
+        with self._ranks.in_step():
+            self._ranks.send(Order.FORWARD, self.number, cache.number, tokens.shape[1])
+            _, logits = run_shard(self._ranks, self.own, tokens, cache)
             return logits
+
+    @property
+    def shard(self) -> nn.Module:
+        return self.own
+
+    @property
+    def ranks(self) -> int:
+        return self._ranks.size
 
     def make_cache(self, max_kv_size: int | None, keep: int) -> SharedCache:
         """Make a cache of which each rank has a shard. Raises CacheError like `make_shard`."""
         check_bound(self.own, max_kv_size, keep)
-        number = self.ranks.new_number()
-        with self.ranks.in_step():
+        number = self._ranks.new_number()
+        with self._ranks.in_step():
             window = -1 if max_kv_size is None else max_kv_size
-            self.ranks.send(Order.NEW_CACHE, self.number, number, window, keep)
-            shard = make_shard(self.own, max_kv_size, keep, self.ranks)
-            return SharedCache(shard, self.ranks, number)
+            self._ranks.send(Order.NEW_CACHE, self.number, number, window, keep)
+            shard = make_shard(self.own, max_kv_size, keep, self._ranks)
+            return SharedCache(shard, self._ranks, number)
 
     def free_memory_bytes(self) -> int:
-        """The minimum of the free memory over all ranks, in bytes."""
-        with self.ranks.in_step():
-            self.ranks.send(Order.FREE_MEMORY)
-            return self.ranks.min_free_memory_bytes()
+        with self._ranks.in_step():
+            self._ranks.send(Order.FREE_MEMORY)
+            return self._ranks.min_free_memory_bytes()
+
+    def save(self, cache: Any, outdated: int | None) -> int:
+        number = 1 + secrets.randbelow(2**31 - 1)
+        try:
+            rank = self._failing(Order.SAVE, cache.number, number, outdated or 0)
+        except RuntimeError as error:
+            if not self._ranks.is_loss(error):
+                raise
+            raise self._ranks.lost() from error
+        if rank is not None:
+            raise SnapshotError(f"rank {rank} could not save its shard")
+        return number
+
+    def restore(self, cache: Any, number: object) -> int:
+        if type(number) is not int or not 0 < number < 2**31:
+            raise SnapshotBroken("the snapshot has no shards on other ranks")
+        rank = self._failing(Order.RESTORE, cache.number, number)
+        if rank is not None:
+            raise SnapshotBroken(f"rank {rank} does not have its shard of the snapshot")
+        return number
+
+    def begin_prefix(
+        self, prefixes: Prefixes, cache: Any, ids: TokenIds, window: int | None
+    ) -> tuple[int, OnHeld | None]:
+        with self._ranks.in_step():
+            width = -1 if window is None else window
+            self._ranks.send(Order.PREFIX, self.number, cache.number, len(ids), width)
+            limit = min(prefixes.limit_bytes // KIB, MAX_SENT)
+            self._ranks.share(mx.array([limit, *ids.tolist()]))
+            return agree_on_prefix(self._ranks, prefixes, cache, ids, window)
+
+    def _failing(self, order: Order, *numbers: int) -> int | None:
+        """Give an order that every other rank answers; return the first that failed, if any."""
+        with self._ranks.in_step(), self._ranks.timeout():
+            self._ranks.send(order, self.number, *numbers)
+            failed = self._ranks.gather(0)
+        return next((rank for rank, has_failed in enumerate(failed) if has_failed), None)
 
 
 def make_shard(shard: nn.Module, max_kv_size: int | None, keep: int, ranks: Ranks) -> Cache:

@@ -11,7 +11,6 @@ from pathlib import Path
 from mlxchat import platform
 from mlxchat.about import __version__
 from mlxchat.distributed.leader import Leader
-from mlxchat.distributed.peers import RankPeers
 from mlxchat.distributed.ranks import Order, Ranks
 from mlxchat.distributed.shard import Sharding
 from mlxchat.errors import MlxchatError, RanksError
@@ -59,7 +58,7 @@ def lead_loading(
     ranks.text(json.dumps(asdict(wanted)))
     model = _agreed(ranks, lambda: _load(ranks, found, wanted, notify, check), dtype, notify)
     leader = Leader(model.network, ranks, number)
-    return replace(model, network=leader, peers=RankPeers(leader))
+    return replace(model, network=leader, peers=leader)
 
 
 def follow_loading(ranks: Ranks) -> Model | None:

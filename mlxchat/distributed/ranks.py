@@ -43,6 +43,7 @@ GRACE_S = 5.0
 
 # The unit for memory sizes in messages, whose numbers have 31 bits.
 KIB = 1024
+MAX_SENT = 2**31 - 1
 
 # Number of dropped objects that fit into an order.
 DROPPED = 3
