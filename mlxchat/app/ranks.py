@@ -60,15 +60,15 @@ def check_ranks(
     """Raises UsageError for options that need several processes, or exactly one."""
     if pipeline and ranks is None:
         raise UsageError("--pipeline needs several ranks: start it with mlx.launch")
-    if drafts and ranks is not None:
-        raise UsageError("--lookup cannot be used under mlx.launch")
-    if adapter and ranks is not None:
-        raise UsageError("--adapter cannot be used under mlx.launch")
-    if template and ranks is not None:
-        raise UsageError("--chat-template cannot be used under mlx.launch")
-    if constraint is not None and ranks is not None:
-        raise UsageError(f"{flag(constraint)} cannot be used under mlx.launch")
-    if overflow == "map" and ranks is not None:
-        raise UsageError(f"--overflow {overflow} cannot be used under mlx.launch")
-    if blocks and ranks is not None:
-        raise UsageError("--block cannot be used under mlx.launch: give the documents with --file")
+    alone = {
+        "--lookup": drafts,
+        "--adapter": adapter,
+        "--chat-template": template,
+        flag(constraint or ""): constraint is not None,
+        "--overflow map": overflow == "map",
+        "--block": blocks,
+    }
+    for name, is_given in alone.items():
+        if is_given and ranks is not None:
+            instead = ": give the documents with --file" if name == "--block" else ""
+            raise UsageError(f"{name} cannot be used under mlx.launch{instead}")

@@ -28,7 +28,6 @@ def follow(ranks: Ranks, load: Load) -> None:
     follower = _Follower(ranks, load)
     try:
         follower.run()
-        follower.close()
     except RuntimeError as error:
         if not ranks.is_loss(error):
             raise
@@ -45,85 +44,67 @@ class _Follower:
         self._prefixes = FollowedPrefixes(ranks)
         self._forwards = 0
         self.is_loading = False
-        self._orders: dict[Order, Callable[[int, int, int, int], None]] = {
-            Order.LOAD: self._load_model,
-            Order.NEW_CACHE: self._new_cache,
-            Order.FORWARD: self._forward,
-            Order.FORK: self._fork,
-            Order.REWIND: self._rewind,
-            Order.EVICT: self._evict,
-            Order.FREE_MEMORY: self._free_memory,
-            Order.SAVE: self._save,
-            Order.RESTORE: self._restore,
-            Order.PREFIX: self._prefix,
-        }
 
     def run(self) -> None:
-        while True:
+        order = None
+        while order is not Order.STOP:
             order, numbers, dropped = self._ranks.receive()
             for number in dropped:
                 self._held.pop(number, None)
                 self._prefixes.drop(number)
-            if order is Order.STOP:
-                # Computation in progress must not outlive the interpreter.
-                with self._ranks.timeout():
-                    platform.synchronize()
-                return
-            a, b, c, d = numbers
-            self._orders[order](a, b, c, d)
-
-    def close(self) -> None:
+            self._obey(order, numbers)
         self._prefixes.close()
 
-    def _load_model(self, number: int, *_: int) -> None:
-        self.is_loading = True
-        model = self._load(self._ranks)
-        self.is_loading = False
-        if model is not None:
-            self._held[number] = model
+    def _obey(self, order: Order, numbers: list[int]) -> None:
+        held, ranks = self._held, self._ranks
+        match order, *numbers:
+            case Order.STOP, *_:
+                # Computation in progress must not outlive the interpreter.
+                with ranks.timeout():
+                    platform.synchronize()
+            case Order.LOAD, number, *_:
+                self.is_loading = True
+                model = self._load(ranks)
+                self.is_loading = False
+                if model is not None:
+                    held[number] = model
+            case Order.NEW_CACHE, model, number, window, keep:
+                held[number] = make_shard(held[model].network, _window(window), keep, ranks)
+            case Order.FORWARD, model, cache, tokens, _:
+                self._forward(held[model], cache, tokens)
+            case Order.FORK, cache, number, *_:
+                held[number] = held[cache].fork()
+            case Order.REWIND, cache, n, *_:
+                held[cache].rewind(n)
+            case Order.EVICT, cache, start, stop, _:
+                held[cache].evict(start, stop)
+            case Order.FREE_MEMORY, *_:
+                ranks.min_free_memory_bytes()
+            case Order.SAVE, model, cache, number, outdated:
+                shard, rank = held[cache], ranks.rank
+                ranks.gather(not save_shard(held[model], shard, rank, number, outdated=outdated))
+            case Order.RESTORE, model, cache, number, _:
+                ranks.gather(not self._restore(held[model], cache, number))
+            case Order.PREFIX, model, cache, tokens, window:
+                self._prefixes.fill(
+                    model, held[model], cache, held[cache], tokens=tokens, window=_window(window)
+                )
 
-    def _new_cache(self, model: int, number: int, window: int, keep: int) -> None:
-        max_kv_size = None if window < 0 else window
-        self._held[number] = make_shard(self._held[model].network, max_kv_size, keep, self._ranks)
+    def _restore(self, model: Model, cache: int, number: int) -> bool:
+        shard = restore_shard(model, self._held[cache], self._ranks.rank, number)
+        if shard is not None:
+            self._held[cache] = shard
+        return shard is not None
 
-    def _forward(self, model: int, cache: int, tokens: int, _: int) -> None:
+    def _forward(self, model: Model, cache: int, tokens: int) -> None:
         none = mx.zeros((1, tokens), dtype=mx.int32)
-        ids = run_shard(self._ranks, self._held[model].network, none, self._held[cache])[0]
+        ids = run_shard(self._ranks, model.network, none, self._held[cache])[0]
         self._prefixes.hold(cache, ids)
         self._forwards += 1
         if tokens > 1 or self._forwards % CLEAR_EVERY == 0:
             mx.clear_cache()
 
-    def _fork(self, cache: int, number: int, *_: int) -> None:
-        self._held[number] = self._held[cache].fork()
 
-    def _rewind(self, cache: int, n: int, *_: int) -> None:
-        self._held[cache].rewind(n)
-
-    def _evict(self, cache: int, start: int, stop: int, _: int) -> None:
-        self._held[cache].evict(start, stop)
-
-    def _free_memory(self, *_: int) -> None:
-        self._ranks.min_free_memory_bytes()
-
-    def _save(self, model: int, cache: int, number: int, outdated: int) -> None:
-        saved = save_shard(
-            self._held[model], self._held[cache], self._ranks.rank, number, outdated=outdated
-        )
-        self._ranks.gather(not saved)
-
-    def _restore(self, model: int, cache: int, number: int, _: int) -> None:
-        shard = restore_shard(self._held[model], self._held[cache], self._ranks.rank, number)
-        if shard is not None:
-            self._held[cache] = shard
-        self._ranks.gather(shard is None)
-
-    def _prefix(self, model: int, cache: int, tokens: int, window: int) -> None:
-        self._prefixes.fill(
-            model,
-            self._held[model],
-            cache,
-            self._held[cache],
-            tokens=tokens,
-            window=None if window < 0 else window,
-        )
+def _window(sent: int) -> int | None:
+    """Rank 0 sends -1 for no limit."""
+    return None if sent < 0 else sent
