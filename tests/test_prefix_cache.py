@@ -2,7 +2,6 @@
 
 import errno
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -557,17 +556,6 @@ def test_pending_pages_do_not_keep_the_cache_in_memory() -> None:
         window.keys = window.values = None
     assert before - mx.get_active_memory() > 4 * 200_000 * 8 * 4 * 0.9
     assert held["0.keys"].shape == (1, 1, PAGE, 8)
-
-
-def test_stored_pages_are_private_to_their_owner(model: Model, open_pages: Open) -> None:
-    before = os.umask(0)
-    try:
-        pages = open_pages(model)
-        record(model, text(2 * PAGE), pages)
-    finally:
-        os.umask(before)
-    assert pages.files.directory.stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in files(pages)} == {0o600}
 
 
 # Which caches

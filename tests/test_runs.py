@@ -23,7 +23,6 @@ from mlxchat.errors import (
     ExitStatus,
     SnapshotBroken,
     SnapshotTooLarge,
-    UsageError,
     WindowTooSmall,
 )
 from mlxchat.request import Overnight, Request, Setup
@@ -53,14 +52,6 @@ def whole(request: Request) -> str:
         return "".join(piece.text for piece in run)
 
 
-def test_a_run_can_be_iterated_and_ends_with_its_figures(request_for: Make) -> None:
-    with begin(request_for()) as run:
-        pieces = list(run)
-    assert sum(piece.token is not None for piece in pieces) >= 40
-    assert (run.stats.generated_tokens, run.stats.finish_reason) == (40, "length")
-    assert "".join(piece.text for piece in pieces) == whole(request_for())
-
-
 # Without its control tokens, which decoding omits.
 HEAD = "system\nBe brief.\nuser\n"
 
@@ -86,18 +77,6 @@ def test_a_long_document_does_not_evict_the_system_prompt(
 def text_of(checkpoint: Path) -> str:
     """The output, with the line ends that the model wrote."""
     return (checkpoint / "output.txt").read_bytes().decode()
-
-
-def test_a_resumed_run_keeps_the_system_prompt_as_well(request_for: Make, tmp_path: Path) -> None:
-    night = tmp_path / "night"
-    options = {"raw": False, "system": "Be brief."}
-    long = Overnight(checkpoint=night, checkpoint_every=5)
-    with begin(request_for(long, **options)) as run:
-        list(islice(run, 12))
-    with resume(night) as run:
-        run.write()
-        assert kept_text(run) == HEAD
-    assert text_of(night) == whole(request_for(**options))
 
 
 def test_a_system_prompt_larger_than_the_window_is_refused(request_for: Make) -> None:
@@ -252,16 +231,6 @@ def test_a_finished_run_continues_if_its_limit_is_raised(request_for: Make, tmp_
     assert text_of(night) == whole(request_for(max_tokens=60))
 
 
-def test_a_run_ends_before_its_text_has_too_many_bytes(request_for: Make, tmp_path: Path) -> None:
-    file = tmp_path / "out.txt"
-    with begin(request_for(Overnight(output=file, max_bytes=20))) as run:
-        run.write()
-    assert run.stats.finish_reason == "bytes"
-    text = file.read_bytes().removesuffix(b"\n")
-    assert text == whole(request_for()).encode()[: len(text)]
-    assert 10 < file.stat().st_size <= 20
-
-
 def test_the_status_of_a_run_is_available_while_it_runs(request_for: Make, tmp_path: Path) -> None:
     with begin(request_for(Overnight(checkpoint=tmp_path / "n", checkpoint_every=5))) as run:
         list(islice(run, 12))
@@ -340,15 +309,6 @@ def test_a_full_disk_is_reported_once_and_so_is_its_end(
     assert sorted(set(saved)) == [0, 5, 25]
 
 
-def test_a_run_reports_to_its_observer(request_for: Make) -> None:
-    warned: list[str] = []
-    long = Request(request_for().setup, TEXT * 9, raw=True, max_tokens=1)
-    with begin(long, Observer(warn=warned.append)) as run:
-        run.write()
-    assert len(warned) == 1
-    assert "is larger than the window (64)" in warned[0]
-
-
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -375,19 +335,3 @@ def test_an_invalid_run_json_is_refused(
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(SnapshotBroken, match=complaint), resume(night):
         pass
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: Request(raw=True, system="Be brief."),
-        lambda: Request(logprobs=3),
-        lambda: Request(events=True, overnight=Overnight(max_bytes=9)),
-        lambda: Request(blocks=("a",), setup=Setup(prefix_cache=False)),
-        lambda: Request(setup=Setup(window=2, keep=4)),
-        lambda: Overnight(checkpoint_every=0),
-    ],
-)
-def test_invalid_requests_are_refused_immediately(wrong: Callable[[], object]) -> None:
-    with pytest.raises(UsageError):
-        wrong()
