@@ -166,6 +166,9 @@ def test_with_other_steps_the_result_is_the_same_up_to_rounding(
     if recurrent_states(again.cache):
         # Only a step that ended at a page's end left a state to continue from.
         assert again.cached == {PAGE: 3 * PAGE, 50: 0, 2 * PAGE: 2 * PAGE}[recorded_by]
+    elif family == "gemma3_text":
+        # Its narrow layers, of 8 tokens, have lost a page's beginning after smaller steps.
+        assert again.cached == {PAGE: 3 * PAGE, 50: 0, 2 * PAGE: 3 * PAGE}[recorded_by]
     else:
         assert again.cached == 3 * PAGE
     np.testing.assert_allclose(again.logits(), plain, atol=1e-4)
@@ -551,7 +554,7 @@ def test_pending_pages_do_not_keep_the_cache_in_memory() -> None:
         pages._writer, pages.like, cache, ids, keys=["key"], done=[], label="", now=0
     )
     before = mx.get_active_memory()
-    held = tensor_file.hold(recorder._entries(PAGE, 0))
+    held = tensor_file.hold(recorder._entries(PAGE))
     for window in windows(cache):
         window.keys = window.values = None
     assert before - mx.get_active_memory() > 4 * 200_000 * 8 * 4 * 0.9

@@ -79,32 +79,28 @@ class Recorder:
         self._now = now
         self._position = 0
         self._end = len(keys) * PAGE
-        self._pieces: list[Tensors] = []
         self._stopped = False
 
     def begin(self, cached: int) -> bool:
         """Continue after `cached` tokens. False if there is nothing to store that could be found
-        again, or if the start of the page is no longer in the cache."""
+        again."""
         self._position = cached
-        place, tokens = divmod(cached, PAGE)
-        held = [window.size() for window in self._windows()]
-        if place > len(self._done) or cached >= self._end or not self._is_at(cached):
-            return False
-        if tokens and (not held or tokens > min(held)):
-            return False
-        self._take(cached - tokens, cached)
-        return True
+        return cached // PAGE <= len(self._done) and cached < self._end and self._is_at(cached)
 
     def __call__(self, step: np.ndarray) -> None:
+        """Store the pages that the step completes, a few at a time."""
         begin, end = self._position, self._position + len(step)
         self._position = end
         if self._stopped or begin >= self._end:
             return
         same = np.array_equal(step[: len(self._ids) - begin], self._ids[begin:end])
-        if same and self._is_at(end):
-            self._take(begin, end)
-        else:
+        pages = range(begin // PAGE, min(end, self._end) // PAGE)
+        wanted = [place for place in pages if self._is_wanted(place)]
+        if not (same and self._is_at(end) and (not wanted or self._holds(wanted[0], end))):
             self._stopped = True
+            return
+        for first in range(0, len(wanted), PAGES_IN_FLIGHT):
+            self._take(wanted[first : first + PAGES_IN_FLIGHT], end)
 
     def _windows(self) -> list[WindowCache]:
         return [windows(self._cache)[i] for i in used_layers(self._like)]
@@ -113,31 +109,27 @@ class Recorder:
         """Whether every layer has been given this many tokens, and none has been moved."""
         return all(window.total == window.offset == tokens for window in self._windows())
 
-    def _take(self, begin: int, end: int) -> None:
-        """Copy the tokens from `begin` on, the cache's latest, a few pages at a time."""
-        pages = range(begin // PAGE, -(-min(end, self._end) // PAGE))
-        wanted = [place for place in pages if self._is_wanted(place)]
-        for first in range(0, len(wanted), PAGES_IN_FLIGHT):
-            self._take_pages(wanted[first : first + PAGES_IN_FLIGHT], begin, end)
+    def _holds(self, place: int, end: int) -> bool:
+        """Whether every layer still has the whole page; a narrow one has lost its beginning if the
+        steps are small."""
+        return all(window.size() >= end - place * PAGE for window in self._windows())
 
-    def _take_pages(self, places: Sequence[int], begin: int, end: int) -> None:
-        """Copy the tokens from `begin` to `end` that belong to these pages, and the states at the
-        ends of pages. One evaluation for all, because each waits for the device."""
-        copies: dict[tuple[int | None, str], mx.array] = {}
+    def _take(self, places: Sequence[int], end: int) -> None:
+        """Copy these pages, and the states if the last one ends here. One evaluation for all,
+        because each waits for the device."""
+        copies: dict[tuple[int, str], mx.array] = {}
         for place in places:
-            first, last = max(place * PAGE, begin), min((place + 1) * PAGE, end)
-            for name, array in self._entries(end - first, end - last).items():
+            for name, array in self._entries(end - place * PAGE).items():
                 copies[place, name] = array
         if (places[-1] + 1) * PAGE == end:
             # No copies of the states: a model replaces these arrays and never writes into them.
-            copies |= {(None, name): array for name, array in self._whole_states().items()}
+            copies |= {(places[-1], name): array for name, array in self._whole_states().items()}
         held = tensor_file.hold(copies)
         for place in places:
-            self._pieces.append({name: held[of, name] for of, name in held if of == place})
-            if (place + 1) * PAGE <= end:
-                is_last = (place + 1) * PAGE == end
-                states = {name: held[of, name] for of, name in held if of is None and is_last}
-                self._finish(place, states)
+            page = {name: held[of, name] for of, name in held if of == place}
+            has_states = states_of(self._like).keys() <= page.keys()
+            if has_states or place >= len(self._done):
+                self._writer.submit(partial(self._write, place, page, has_states))
 
     def _is_wanted(self, place: int) -> bool:
         return place >= len(self._done) or not self._done[place]
@@ -147,26 +139,20 @@ class Recorder:
         states = states_of(self._cache)
         return states if states.keys() == states_of(self._like).keys() else {}
 
-    def _entries(self, first: int, last: int) -> Arrays:
-        """Copies of the latest entries, from the `first` latest up to the `last` latest."""
+    def _entries(self, first: int) -> Arrays:
+        """Copies of a page's entries, from the `first` latest on."""
         copies: Arrays = {}
         for i in used_layers(self._like):
             keys, values, _ = windows(self._cache)[i].entries
             assert keys is not None
             assert values is not None
-            stop = keys.shape[2] - last
             start = keys.shape[2] - first
             # Copied explicitly: MLX copies a slice of a larger buffer even if it is contiguous.
-            copies[f"{i}.keys"] = mx.contiguous(keys[..., start:stop, :])
-            copies[f"{i}.values"] = mx.contiguous(values[..., start:stop, :])
+            copies[f"{i}.keys"] = mx.contiguous(keys[..., start : start + PAGE, :])
+            copies[f"{i}.values"] = mx.contiguous(values[..., start : start + PAGE, :])
         return copies
 
-    def _finish(self, place: int, states: Tensors) -> None:
-        pieces, self._pieces = self._pieces, []
-        if states or place >= len(self._done):
-            self._writer.submit(partial(self._write, place, pieces, states))
-
-    def _write(self, place: int, pieces: Sequence[Tensors], states: Tensors) -> None:
+    def _write(self, place: int, page: Tensors, has_states: bool) -> None:
         files, parent = self._writer.files, self._keys[place - 1] if place else ROOT
         # A page could not be reached after one that another process deleted.
         if self._stopped or (parent != ROOT and not files.path_of(parent).exists()):
@@ -176,13 +162,13 @@ class Recorder:
             "parent": parent,
             "kind": "prefix",
             "tokens": (place + 1) * PAGE,
-            "has_states": bool(states),
+            "has_states": has_states,
             "model": self._writer.model_name,
             "label": self._label,
         }
         used = self._now - place * OLDER_S
         try:
-            files.write(self._keys[place], _joined(pieces) | states, facts, used)
+            files.write(self._keys[place], page, facts, used)
         except OSError as error:
             self._writer.error = error
             self._stopped = True
@@ -212,12 +198,3 @@ def states_of(cache: Cache) -> Arrays:
 
 def of_length(tokens: int, like: mx.array) -> tuple[int, ...]:
     return (*like.shape[:2], tokens, *like.shape[3:])
-
-
-def _joined(pieces: Sequence[Tensors]) -> Tensors:
-    """The page, joined from pieces with some of its tokens each."""
-    joined: Tensors = {}
-    for name, tensor in pieces[0].items():
-        bits = np.concatenate([piece[name].bits for piece in pieces], axis=2)
-        joined[name] = Tensor(tensor.type, bits.shape, bits)
-    return joined
