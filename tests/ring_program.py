@@ -12,14 +12,14 @@ import sys
 from dataclasses import replace
 
 from mlxchat.bench import decode
-from mlxchat.distributed import noise
+from mlxchat.distributed import launched
 from mlxchat.distributed.ranks import Ranks
 from tests.in_process import run_in_process
 
 
 def main() -> None:
     # It would capture the stream that carries the results.
-    noise.hide_backend_messages = lambda: None
+    launched.hide_backend_messages = lambda: None
     # The tests do not look at durations.
     decode.QUICK = replace(decode.QUICK, stretches=1, rounds=1)
     ring = Ranks.join()
