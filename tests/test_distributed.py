@@ -198,7 +198,7 @@ def test_only_rank_0_reports_an_error(
             "qwen3_5",
             True,
             "a qwen3_5 model cannot be pipelined: its layers have different kinds of cache; use "
-            "pipeline=False to divide each layer",
+            "--no-pipeline to divide each layer",
         ),
         *(
             (

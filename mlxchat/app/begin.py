@@ -19,6 +19,7 @@ from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.app.run import Run
 from mlxchat.app.section_answers import SectionAnswers
 from mlxchat.app.sections import SectionReader
+from mlxchat.app.watch import Reached
 from mlxchat.passages.document import Document
 from mlxchat.passages.quote import Read, left_out
 from mlxchat.request import Request
@@ -130,13 +131,13 @@ class SavedRun:
         request, checkpoint = self.request, self.checkpoint
         prompt = Prompt(checkpoint.prompt())
         loaded = open_model(request.setup, observer, ranks=ranks)
-        fresh = replace(loaded.fresh(), position=START)
+        fresh = replace(loaded.fresh(), at=Reached(position=START))
         fingerprint = loaded.fingerprint()
         begun = continued(checkpoint, loaded.model, fresh, fingerprint, observer.warn)
         path = request.overnight.output_path()
         assert path is not None
         observer.note(f"the text continues in {path}")
-        position = begun.position
+        position = begun.at.position
         if position == START:
             position, kept = None, set_aside(path)
             if kept is not None:

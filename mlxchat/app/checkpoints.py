@@ -3,7 +3,7 @@ the latest."""
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
@@ -13,7 +13,7 @@ from mlx import nn
 
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.outage import Outage
-from mlxchat.app.watch import Begun, Loop, Saved, Watch
+from mlxchat.app.watch import Begun, Loop, Reached, Saved, Watch
 from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.engine.generate import Stats
 from mlxchat.engine.pace import Pace, from_run_lengths, run_lengths
@@ -31,23 +31,10 @@ from mlxchat.request import Request
 from mlxchat.settings import CacheSettings, OnLoop, SamplingSettings
 from mlxchat.store.checkpoint import Checkpoint, RunRecord
 from mlxchat.store.fingerprint import Fingerprint
-from mlxchat.store.output_file import OutputFile, Position
+from mlxchat.store.output_file import OutputFile
 from mlxchat.store.snapshot import Restored
 from mlxchat.store.state_file import Written
 from mlxchat.text.thinking import ThoughtsAsText
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a state has besides the cache and its ledger. While the prompt is read, `prefilled` of
-    its tokens are in the cache, in these `steps`, and there is no `resume_point`."""
-
-    prefilled: int
-    steps: tuple[tuple[int, int], ...]
-    resume_point: ResumePoint | None
-    position: Position
-    loop: dict[str, Any]
-    in_thought: bool
 
 
 class Checkpointer:
@@ -78,18 +65,18 @@ class Checkpointer:
         self._outage = Outage(warn, over)
         self._being_saved: Saved | None = None
         # Prompt tokens in the cache, and tokens at the latest checkpoint.
-        self._prefilled = begun.prefilled
-        self._steps = list(begun.steps)
+        self._prefilled = begun.at.prefilled
+        self._steps = from_run_lengths(begun.at.steps)
         self._latest = (
-            begun.prefilled if begun.resume_point is None else begun.resume_point.generated
+            begun.at.prefilled if begun.at.resume_point is None else begun.at.resume_point.generated
         )
 
     def read(self, done: int, total: int) -> None:
         """`done` of `total` prompt tokens were read in this run; reading alone can take a night."""
         self._see_result()
-        if self._begun.resume_point is not None:
+        if self._begun.at.resume_point is not None:
             return
-        step = self._begun.prefilled + done - self._prefilled
+        step = self._begun.at.prefilled + done - self._prefilled
         self._prefilled += step
         if step:
             self._steps.append(step)
@@ -125,7 +112,7 @@ class Checkpointer:
             with device_failures():
                 if point is not None:
                     self._save_generating(point)
-                elif self._prefilled > self._begun.prefilled:
+                elif self._prefilled > self._begun.at.prefilled:
                     self._save_reading()
         except DeviceError as error:
             self._failed(error)
@@ -150,7 +137,7 @@ class Checkpointer:
         self._checkpoint.state.background.wait()
         self._see_result()
         self._being_saved = saved
-        facts = Facts(
+        at = Reached(
             self._prefilled if point is None else 0,
             run_lengths(self._steps if point is None else ()),
             point,
@@ -161,7 +148,7 @@ class Checkpointer:
         begun = self._begun
         try:
             self._checkpoint.state.save(
-                self._model, begun.cache, begun.ledger, self._fingerprint, to_json(facts)
+                self._model, begun.cache, begun.ledger, self._fingerprint, to_json(at)
             )
         except SnapshotError as error:
             self._failed(error)
@@ -215,27 +202,17 @@ def pace_of(
     got."""
     steps = [] if checkpoint is None else checkpoint.steps()
     ends = accumulate(steps)
-    planned = [step for step, end in zip(steps, ends, strict=True) if end > begun.prefilled]
+    planned = [step for step, end in zip(steps, ends, strict=True) if end > begun.at.prefilled]
     return Pace.of(network, settings, planned)
 
 
 def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
     try:
-        facts = from_json(Facts, restored.facts)
-        Loop.begin(OnLoop.WARN, facts.loop)
+        at = from_json(Reached, restored.facts)
+        Loop.begin(OnLoop.WARN, at.loop)
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotBroken(f"the checkpoint is invalid ({error})") from error
-    return Begun(
-        restored.cache,
-        restored.ledger,
-        sampling,
-        prefilled=facts.prefilled,
-        steps=tuple(from_run_lengths(facts.steps)),
-        resume_point=facts.resume_point,
-        position=facts.position,
-        loop=facts.loop,
-        in_thought=facts.in_thought,
-    )
+    return Begun(restored.cache, restored.ledger, sampling, at)
 
 
 def record_of(request: Request, loaded: Loaded) -> RunRecord:

@@ -22,7 +22,7 @@ from mlxchat.app.loaded import Loaded
 from mlxchat.app.observer import Observer, Sink
 from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.sections import SectionReader
-from mlxchat.app.watch import Begun, Status, Watch
+from mlxchat.app.watch import Begun, Reached, Status, Watch
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.generate import Generation, Stats
@@ -343,7 +343,7 @@ class Run:
             prefixes.label = ", ".join(map(name_of, request.files)) or request.prompt or ""
             stack.callback(prefixes.close)
             begun, record = _with_known_prefix(prefixes, loaded, asked.ids, begun)
-        written = ThoughtsAsText(hidden=request.hides_thoughts, inside=begun.in_thought)
+        written = ThoughtsAsText(hidden=request.hides_thoughts, inside=begun.at.in_thought)
         checkpointer = None
         if self._checkpoint is not None:
             assert isinstance(self._sink, OutputFile)
@@ -362,7 +362,7 @@ class Run:
         if self._checkpoint is None:
             how["drafter"] = drafter = make_drafter(loaded.model, settings, observer.note)
             if drafter is not None:
-                drafter.history.extend(asked.ids[: begun.prefilled])
+                drafter.history.extend(asked.ids[: begun.at.prefilled])
         if self._constraint is not None:
             prompt = None if request.raw else asked.asked
             tokenizer = loaded.model.tokenizer
@@ -423,9 +423,9 @@ def _generation(
         "on_pause": callbacks.pause,
         "sampling": begun.sampling,
     }
-    point = begun.resume_point
+    point = begun.at.resume_point
     if point is None:
-        how["cached_tokens"] = begun.prefilled
+        how["cached_tokens"] = begun.at.prefilled
         return Generation(loaded.model, prompt, begun.cache, **how)
     return Generation.resume(loaded.model, point, begun.cache, **how)
 
@@ -437,7 +437,7 @@ def _with_known_prefix(
     window = loaded.settings.max_kv_size
     cached, record = prefixes.begin(loaded.model, begun.cache, prompt, window)
     begun.ledger.add(prompt[:cached])
-    return replace(begun, prefilled=cached), record
+    return replace(begun, at=Reached(cached)), record
 
 
 def _start_facts(loaded: Loaded, prompt: TokenIds | None) -> dict[str, Any]:

@@ -21,22 +21,27 @@ USUAL_MULTIPLIER = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """The state in which a run begins or continues.
+class Reached:
+    """How far a run has come, besides its cache and ledger. While the prompt is read, `prefilled`
+    of its tokens are in the cache, in these `steps`, and there is no `resume_point`. `loop` is a
+    state of `Loop`; `in_thought` is whether the text so far ends within a thought."""
 
-    `loop` is a state of `Loop`, `steps` the sizes of the steps that read the first `prefilled`
-    tokens, and `in_thought` whether the text so far ends within a thought.
-    """
-
-    cache: Cache
-    ledger: Ledger
-    sampling: SamplingSettings
     prefilled: int = 0
-    steps: tuple[int, ...] = ()
+    steps: tuple[tuple[int, int], ...] = ()
     resume_point: ResumePoint | None = None
     position: Position | None = None
     loop: dict[str, Any] | None = None
     in_thought: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The state in which a run begins or continues."""
+
+    cache: Cache
+    ledger: Ledger
+    sampling: SamplingSettings
+    at: Reached = Reached()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +117,14 @@ class Watch:
         self._should_stop = should_stop
         self._warn = warn
         self._cache = begun.cache
-        self.loop = Loop.begin(on_loop, begun.loop)
+        self.loop = Loop.begin(on_loop, begun.at.loop)
         self._penalized = begun.sampling.dry_multiplier > 0
         deadline_s = overnight.deadline_s(time.time())
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._max_bytes = overnight.max_bytes
-        self._tokens = 0 if begun.resume_point is None else begun.resume_point.generated
+        self._tokens = 0 if begun.at.resume_point is None else begun.at.resume_point.generated
         self._tokens_before = self._tokens
-        self._bytes = 0 if begun.position is None else begun.position.bytes
+        self._bytes = 0 if begun.at.position is None else begun.at.position.bytes
         self._started_s = time.monotonic()
         self._reading: tuple[int, int] | None = None
         self.saved: Saved | None = None
