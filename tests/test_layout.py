@@ -36,7 +36,7 @@ CEILINGS = {
     "sessions": 2_169,
     "rows": 1_278,
     "distributed": 1_174,
-    "app": 4_661,
+    "app": 4_650,
     "bench": 1_800,
     "terminal": 4_684,
     "doctor": 304,

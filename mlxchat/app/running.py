@@ -1,15 +1,16 @@
 """Rows of a batch from the end of their prompts to their results: side by side, or alone."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
 
+from mlxchat.app.answer import value_of
 from mlxchat.app.drafting import make_drafter
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.row_plan import RowPlan
-from mlxchat.app.row_run import RowRun
 from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import make_rows
 from mlxchat.engine.batch import ROW_FAILURES, Batch, BatchRow
@@ -17,14 +18,80 @@ from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.draw import Chooser
 from mlxchat.engine.generate import Generation, max_tokens_within
 from mlxchat.engine.loops import ShouldStop
-from mlxchat.engine.reply import Reply
+from mlxchat.engine.reply import Reply, Token
+from mlxchat.models.model import Model
 from mlxchat.progress import Notify
-from mlxchat.rows.results import Result
+from mlxchat.rows.results import Likely, Result
+from mlxchat.text.tokens import Tokenizer
 
 NO_DRAFTS = "no drafts: rows run side by side"
 
 # Called with the tokens of rows that have been generated since the last call.
 OnTokens = Callable[[int], object]
+
+
+@dataclass(slots=True)
+class RowRun:
+    """A row while it is generated: its tokens and times. `cached_tokens` of the prompt were read
+    for other rows or in earlier runs. `notices` say what differs from a row run alone."""
+
+    plan: RowPlan
+    model: Model
+    cached_tokens: int = 0
+    evicted_tokens: int = 0
+    notices: tuple[str, ...] = ()
+    tokens: list[Token] = field(default_factory=list[Token])
+    _began_s: float = field(default_factory=time.perf_counter)
+    _first_s: float | None = None
+
+    def add(self, tokens: Iterable[Token]) -> int:
+        """Add what the next token brought; return how many tokens that is."""
+        before = len(self.tokens)
+        self.tokens.extend(tokens)
+        if self._first_s is None and self.tokens:
+            self._first_s = time.perf_counter()
+        return sum(each.id is not None for each in self.tokens[before:])
+
+    def constrained(self) -> Constrained | None:
+        """The row's constraint, at the beginning of the answer."""
+        plan, tokenizer = self.plan, self.model.tokenizer
+        if plan.constraint is None:
+            return None
+        return Constrained.begin(
+            plan.constraint,
+            tokenizer,
+            plan.context,
+            may_think=plan.may_think,
+            beginning=plan.prompt.beginning,
+        )
+
+    def result(
+        self, finish_reason: str, *, complete: bool | None, error: str | None = None
+    ) -> Result:
+        plan, ended_s = self.plan, time.perf_counter()
+        begun = plan.reader(self.model.tokenizer)[1]
+        text = begun + "".join(each.text for each in self.tokens if not each.thought)
+        thought = "".join(each.text for each in self.tokens if each.thought)
+        assert plan.sampling.seed is not None
+        return Result(
+            plan.row,
+            text=text,
+            thought=None if plan.hides_thoughts else thought or None,
+            value=value_of(plan.constraint, text) if complete else None,
+            complete=complete,
+            finish_reason=finish_reason,
+            prompt_tokens=len(plan.prompt.ids),
+            cached_tokens=self.cached_tokens,
+            generated_tokens=sum(each.id is not None for each in self.tokens),
+            evicted_tokens=self.evicted_tokens,
+            ttft_s=(self._first_s or ended_s) - self._began_s,
+            seconds=ended_s - self._began_s,
+            seed=plan.sampling.seed,
+            model=self.model.name,
+            error=error,
+            logprobs=_likely(self.model.tokenizer, plan, self.tokens),
+            notices=(*plan.prompt.notices, *self.notices),
+        )
 
 
 @dataclass(eq=False, slots=True)
@@ -199,3 +266,18 @@ class Running:
         if 2 * len(self) <= self._batch.seats:
             self._batch.close_gaps()
         yield from ()
+
+
+def _likely(tokenizer: Tokenizer, plan: RowPlan, tokens: list[Token]) -> tuple[Likely, ...] | None:
+    """The tokens of the answer with their log-probabilities, if wanted."""
+    if plan.settings.logprobs is None:
+        return None
+    return tuple(
+        Likely(
+            tokenizer.text_of(each.id),
+            each.logprob,
+            tuple((tokenizer.text_of(id_), logprob) for id_, logprob in each.top),
+        )
+        for each in tokens
+        if each.id is not None and not each.thought
+    )

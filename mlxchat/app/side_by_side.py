@@ -11,8 +11,7 @@ from mlxchat import platform
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.row_plan import RowPlan, RowPlanner
-from mlxchat.app.row_run import RowRun
-from mlxchat.app.running import OnTokens, Running
+from mlxchat.app.running import OnTokens, RowRun, Running
 from mlxchat.cache import Cache, kv_bytes_per_token
 from mlxchat.cache.side_by_side import find_support, most_together
 from mlxchat.engine.batch import prefill_together
