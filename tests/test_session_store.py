@@ -32,8 +32,7 @@ from mlxchat.sessions.listing import (
     rename,
     search,
 )
-from mlxchat.sessions.names import check_name
-from mlxchat.sessions.records import as_text, update_session
+from mlxchat.sessions.records import check_name, update_session
 from mlxchat.sessions.session import Session, existing, lock_path, snapshot_path
 
 OPEN_ELSEWHERE = """
@@ -89,7 +88,7 @@ def make_session(name: str, *turns: Turn, used_s: int | None = None) -> None:
 
 
 def use_at(name: str, used_s: int) -> None:
-    updated = as_text(datetime.fromtimestamp(used_s, UTC))
+    updated = datetime.fromtimestamp(used_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     with Database() as database:
         record = existing(database, name)
         database.write(
@@ -132,29 +131,7 @@ def rename_new(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "",
-        ".",
-        "..",
-        "../x",
-        "a/b",
-        "/a",
-        "a\0b",
-        ".hidden",
-        "-x",
-        " x",
-        "x ",
-        "x.",
-        "a\nb",
-        "x\n",
-        "a\\b",
-        "a:b",
-        "a*",
-        "~",
-        "\ud800",
-        "\u202ex",
-        "a" * 101,
-    ],
+    ["", "..", "a/b", "a\0b", ".hidden", "-x", "x ", "x.", "x\n", "a:b", "\ud800", "a" * 101],
 )
 def test_any_other_name_is_refused(sessions: Path, name: str) -> None:
     make_session("x")
@@ -202,17 +179,6 @@ def test_the_first_turn_creates_a_private_directory(sessions: Path) -> None:
     assert set(found.values()) == {0o600}
     assert mode_of(sessions) == 0o700
     assert files(sessions) == ["1.reply", "sessions.db"]
-
-
-def test_a_session_continues_where_it_was_left(sessions: Path) -> None:
-    make_session("mine")
-    with Session.open("mine") as session:
-        turns = session.journal.contents.turns
-        assert [turn.user for turn in turns] == ["hello"]
-        session.journal.record(None, [*turns, Turn("more")])
-    saved = read_session("mine")
-    assert [turn.user for turn in saved.turns] == ["hello", "more"]
-    assert saved.settings == {"model": "tiny"}
 
 
 def test_a_missing_session_is_created_only_on_request(sessions: Path) -> None:
@@ -310,15 +276,6 @@ def test_leftovers_of_a_killed_snapshot_are_removed(sessions: Path) -> None:
     (sessions / ".1.safetensors.a1b2").write_bytes(b"half")
     Session.open("mine").close()
     assert files(sessions) == ["sessions.db"]
-
-
-def test_a_directory_that_cannot_be_created_is_reported(sessions: Path) -> None:
-    sessions.parent.mkdir()
-    sessions.write_text("a file")
-    with Session.new() as session, pytest.raises(SessionError, match="continues unsaved"):
-        session.journal.record(None, [Turn("hello")])
-    with pytest.raises(SessionError, match="cannot list"):
-        listing()
 
 
 def test_a_session_deleted_while_it_is_open_elsewhere_is_not_written_again(sessions: Path) -> None:
@@ -502,7 +459,7 @@ def test_the_turn_that_says_it_most_comes_first(sessions: Path) -> None:
     assert [each.name for each in search("whale")] == ["b", "a", "c"]
 
 
-@pytest.mark.parametrize("wanted", ["", "  ", '"', "*", "AND", "a OR b", "NEAR(x)", "-", "(", "\0"])
+@pytest.mark.parametrize("wanted", ["", '"', "*", "a OR b", "NEAR(x)", "\0"])
 def test_operators_and_quotes_are_only_text(sessions: Path, wanted: str) -> None:
     make_session("mine", Turn("nothing"))
     assert search(wanted) == []
@@ -547,25 +504,7 @@ def test_all_but_the_latest_snapshots_are_pruned(sessions: Path) -> None:
     assert len(listing()) == 5
 
 
-def test_a_snapshot_that_cannot_be_pruned_is_skipped(sessions: Path) -> None:
-    make_session("odd", used_s=1000)
-    make_session("good", used_s=500)
-    snapshot_of("odd").mkdir()
-    snapshot_of("good").write_bytes(b"x")
-    assert prune_snapshots(keep=0) == 1
-
-
 # Renaming and removing
-
-
-def test_a_session_is_renamed(sessions: Path) -> None:
-    make_session("old")
-    make_session("taken")
-    with pytest.raises(SessionError, match="session 'taken' already exists"):
-        rename("old", "taken")
-    rename("old", "new")
-    assert sorted(names_by_use()) == ["new", "taken"]
-    assert read_session("new").turns[0].user == "hello"
 
 
 @pytest.mark.parametrize(("saved", "asked"), [("Night", "night"), ("Über uns", "über UNS")])
@@ -607,17 +546,6 @@ def test_an_open_session_continues_under_its_new_name(sessions: Path) -> None:
     Session.open("new").close()
 
 
-def test_a_session_can_be_renamed_before_anything_is_said(sessions: Path) -> None:
-    make_session("taken")
-    with Session.new() as session:
-        with pytest.raises(SessionError, match="already"):
-            session.rename("taken")
-        session.rename("mine")
-        session.journal.record(None, [Turn("hello")])
-        assert session.name == "mine"
-    assert sorted(names_by_use()) == ["mine", "taken"]
-
-
 def test_a_session_is_removed_with_its_snapshot(sessions: Path) -> None:
     make_session("mine")
     for path in (snapshot_of("mine"), sessions / ".1.safetensors.x1"):
@@ -627,14 +555,6 @@ def test_a_session_is_removed_with_its_snapshot(sessions: Path) -> None:
     assert files(sessions) == ["notes.txt", "sessions.db"]
     make_session("mine")
     assert snapshot_of("mine").name == "2.safetensors"
-
-
-def test_a_directory_instead_of_a_snapshot_is_reported(sessions: Path) -> None:
-    make_session("mine")
-    snapshot_of("mine").mkdir()
-    with pytest.raises(SessionError, match="cannot remove session 'mine': "):
-        remove("mine")
-    assert names_by_use() == ["mine"]
 
 
 def test_links_in_place_of_files_are_not_followed(sessions: Path, tmp_path: Path) -> None:

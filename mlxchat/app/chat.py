@@ -44,7 +44,7 @@ from mlxchat.models.resolve import ResolvedModel
 from mlxchat.models.sampling import asks_for_greedy, chat_sampling
 from mlxchat.request import CHAT, ChatOptions, Setup
 from mlxchat.sessions.database import Database
-from mlxchat.sessions.names import already_exists, check_name, folded
+from mlxchat.sessions.records import already_exists, check_name, folded
 from mlxchat.sessions.saved import read_messages
 from mlxchat.sessions.session import Session, find
 from mlxchat.settings import GenerationSettings, SamplingSettings

@@ -6,6 +6,7 @@ A file that is only suspect, after a power cut for example, is checked when it i
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -25,7 +26,8 @@ STEP_PAGES, PAUSE_S = 256, 0.01
 PATIENCE_S = 10.0
 # No other error is damage.
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_INDEX_DAMAGE = (sqlite3.SQLITE_CORRUPT_VTAB, sqlite3.SQLITE_CORRUPT_INDEX)
+# "ok", or about an index, which is rebuilt from the tables.
+_OF_AN_INDEX = re.compile(r"^ok$|FTS5|(in|from) index ")
 # What SQLite keeps next to a database: changes that are not in it yet, and memory that is shared.
 _BESIDE = ("wal", "journal", "shm")
 
@@ -40,19 +42,8 @@ def code_of(error: Exception) -> int:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether the file itself is damaged."""
-    return code_of(error) & 0xFF in _DAMAGE and not is_index_damage(error)
-
-
-def is_index_damage(error: Exception) -> bool:
-    """Whether an index is damaged, which is rebuilt from the tables."""
-    return code_of(error) in _INDEX_DAMAGE
-
-
-def damage(reason: str) -> sqlite3.DatabaseError:
-    error = sqlite3.DatabaseError(reason)
-    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-    return error
+    """Whether the file, or only an index in it, is damaged."""
+    return code_of(error) & 0xFF in _DAMAGE
 
 
 def connected(path: Path | str, busy_s: float = PATIENCE_S) -> sqlite3.Connection:
@@ -77,7 +68,7 @@ def is_suspect(database: Path) -> bool:
 
 
 def check(connection: sqlite3.Connection, database: Path) -> None:
-    """Raises sqlite3.DatabaseError if the file is damaged; until it is replaced, it is suspect."""
+    """Raises sqlite3.DatabaseError if the file, or its copy, is damaged; it is suspect then."""
     try:
         _check(connection, "quick_check")
     except sqlite3.DatabaseError:
@@ -119,11 +110,7 @@ def back_up(database: Path) -> None:
             target.execute("PRAGMA journal_mode = DELETE")
         # A destroyed page is copied without an error.
         with closing(connected_unchanging(new)) as target:
-            try:
-                _check(target, "quick_check")
-            except sqlite3.DatabaseError:
-                _mark(database).touch(0o600)
-                raise
+            check(target, database)
         descriptor = os.open(new, os.O_RDONLY)
         try:
             force_to_disk(descriptor)
@@ -223,6 +210,7 @@ def _is_sound_copy(copy: Path) -> bool:
 
 
 def is_sound(connection: sqlite3.Connection) -> bool:
+    """Whether all but its indexes is sound."""
     try:
         _check(connection, "integrity_check")
     except (sqlite3.DatabaseError, UnicodeDecodeError):
@@ -233,10 +221,11 @@ def is_sound(connection: sqlite3.Connection) -> bool:
 def _check(connection: sqlite3.Connection, pragma: str) -> None:
     """Raises sqlite3.DatabaseError naming the first problem, if there is one."""
     found = (text for (text,) in connection.execute(f"PRAGMA {pragma}"))
-    # A search index is rebuilt when it is used.
-    problem = next((text for text in found if text != "ok" and "FTS5" not in text), None)
+    problem = next((text for text in found if not _OF_AN_INDEX.search(text)), None)
     if problem is not None:
-        raise damage(problem)
+        error = sqlite3.DatabaseError(problem)
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
 
 
 def _logs(database: Path) -> list[Path]:

@@ -30,8 +30,6 @@ APPLICATION = 0x6D6C7863
 BUSY_S = 10.0
 # What SQLite reports if a file or its directory cannot be written.
 _NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-# Files named by the id of a session.
-_OF_A_SESSION = (".lock", ".reply", ".safetensors")
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -129,7 +127,7 @@ class Database:
             with exclusive(self.directory):
                 self._file = _status(self.path)
                 if self._is_lost:
-                    raise LostError
+                    raise UnusableError("was missing or empty", is_damaged=True)
                 is_suspect = backup.is_suspect(self.path) and self._chat() is None
                 connection = connect(self.path, self._fill)
                 self._file = _status(self.path)
@@ -147,19 +145,13 @@ class Database:
 
     def _fill(self, connection: sqlite3.Connection) -> None:
         # What another database has left must not be taken for the files of new sessions.
-        last = max((id_ for id_, _ in self._session_files()), default=0)
+        ids = (int(path.stem) for path in self.directory.iterdir() if path.stem.isdecimal())
+        last = max(ids, default=0)
         connection.execute("INSERT INTO sqlite_sequence VALUES ('sessions', ?)", (last,))
-
-    def _session_files(self) -> Iterator[tuple[int, Path]]:
-        """The files of sessions, with their ids."""
-        for path in self.directory.iterdir():
-            if path.stem.isdecimal() and path.suffix in _OF_A_SESSION:
-                yield int(path.stem), path
 
     def _chat(self) -> int | None:
         """A process with a chat that is saved in the database."""
-        locks = (path for _, path in self._session_files() if path.suffix == ".lock")
-        return next(filter(None, map(holder, locks)), None)
+        return next(filter(None, map(holder, self.directory.glob("[0-9]*.lock"))), None)
 
     def _is_replaced(self) -> bool:
         found = _status(self.path)
@@ -174,8 +166,12 @@ class Database:
             try:
                 return run()
             except sqlite3.DatabaseError as error:
-                if not (backup.is_index_damage(error) or self._is_sound_but(error)):
+                connection = self._connection
+                if connection is None or not backup.is_damage(error):
                     raise
+                if not backup.is_sound(connection):
+                    raise
+                # Only an index is damaged, which SQLite may call a damaged file.
                 from mlxchat.sessions.records import rebuild_indexes
 
                 self._write(rebuild_indexes, forced=True)
@@ -185,15 +181,8 @@ class Database:
             if backup.is_damage(error):
                 raise self._replaced("was damaged", is_damaged=True) from error
             raise OSError(f"{self.path}: {error}") from error
-        except LostError as error:
-            raise self._replaced("was missing or empty", is_damaged=True) from error
-        except EarlierFormatError as error:
-            raise self._replaced("had an earlier format", is_damaged=False) from error
-
-    def _is_sound_but(self, error: Exception) -> bool:
-        """Whether it is only an index that SQLite took for a damaged file."""
-        connection = self._connection
-        return backup.is_damage(error) and connection is not None and backup.is_sound(connection)
+        except UnusableError as error:
+            raise self._replaced(error.problem, is_damaged=error.is_damaged) from error
 
     def _replaced(self, problem: str, *, is_damaged: bool) -> SessionError:
         """Set the file aside, unless a chat is saved in it; return what to report."""
@@ -216,19 +205,19 @@ class Database:
             return SessionError(f"{self.path} {problem}, but could not be set aside: {reason}")
 
 
-class EarlierFormatError(Exception):
-    """The database was written by an earlier version."""
+class UnusableError(Exception):
+    """The database is to be set aside: for its problem, and whether the backup replaces it."""
 
-
-class LostError(Exception):
-    """The database was there when it was backed up, and is not any more."""
+    def __init__(self, problem: str, *, is_damaged: bool) -> None:
+        super().__init__(problem)
+        self.problem, self.is_damaged = problem, is_damaged
 
 
 def connect(path: Path, fill: Callable[[sqlite3.Connection], object]) -> sqlite3.Connection:
     """Open the database to read and write; create it if it is missing, filled by `fill`.
 
     Private to its owner, as are SQLite's other files. Raises OSError, sqlite3.Error,
-    EarlierFormatError, and SessionError for a database of a newer version or of another program.
+    UnusableError, and SessionError for a database of a newer version or of another program.
     """
     if not os.path.lexists(path):
         os.close(open_file(path, os.O_RDWR | os.O_CREAT))
@@ -288,7 +277,7 @@ def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
             f"this mlxchat reads version {FORMAT}"
         )
     if version < FORMAT:
-        raise EarlierFormatError
+        raise UnusableError("had an earlier format", is_damaged=False)
     return False
 
 

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-
-import numpy as np
 
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
@@ -20,16 +17,17 @@ from mlxchat.sessions.database import Database
 from mlxchat.sessions.records import (
     SessionRecord,
     beginning,
-    delete_pieces,
     delete_turns,
-    insert_pieces,
+    delete_unfinished,
     insert_turn,
     now,
     number_of,
-    pieces_of,
+    save_unfinished,
     session_with,
     size_bytes,
+    turn_columns,
     turns_of,
+    unfinished_of,
     update_session,
     update_turn,
 )
@@ -40,16 +38,7 @@ from mlxchat.units import count
 # How often the reply in progress goes to the database, too.
 PIECES_EVERY_S = 0.25
 # Fields of a turn that can change; the user's text cannot.
-_CAN_CHANGE = (
-    "reply",
-    "thought",
-    "later_thoughts",
-    "ids",
-    "forgotten",
-    "pinned",
-    "exact",
-    "finish_reason",
-)
+_CAN_CHANGE = [each.name for each in fields(Turn) if each.name not in ("user", "time")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +89,15 @@ class Journal:
         self.contents, self._written = Saved(), _Written()
         if session is not None:
             self.contents, self._written = database.read(
-                lambda c: _read(c, database.directory, session)
+                lambda c: read_contents(c, database.directory, session)
             )
         self._settings = dict(self.contents.settings)
         self._serials: dict[int, int] | None = None
         # The last reply, after its thought, as it was when it began or was continued.
         self._so_far = ("", "")
         self._unfinished: int | None = None
-        # All of its pieces, how many are in the database, the last one's id there, and since when.
+        # All of its pieces, and when they were last saved in the database.
         self._pieces: list[Piece] = []
-        self._saved_pieces = self._last_piece = 0
         self._saved_s = 0.0
         self._reply_file = ReplyFile()
         self._in_step = self._is_gone = False
@@ -124,9 +112,7 @@ class Journal:
         if self._id is None and not turns:
             self.outage = None
             return
-        changes = _Changes(self._written)
-        changes.settings(self._settings)
-        changes.system(system)
+        changes = _Changes(self._written, system=system, settings=self._settings)
         changes.turns(turns)
         ended = not self._is_being_written(turns)
         error = self._save(changes, ended)
@@ -141,8 +127,7 @@ class Journal:
         SessionError."""
         self._settings |= values
         if self._id is not None and self.outage is None:
-            changes = _Changes(self._written)
-            changes.settings(self._settings)
+            changes = _Changes(self._written, system=self._written.system, settings=self._settings)
             self._report(self._save(changes, ended=False))
 
     def show(self, text: str, thought: bool = False) -> None:
@@ -157,33 +142,30 @@ class Journal:
         path = reply_path(self._database.directory, self._id)
         if self._unfinished is None:
             self._reply_file.remove(path)
-            self._saved_pieces, self._last_piece, self._saved_s = 0, 0, time.monotonic()
+            self._saved_s = time.monotonic()
             self._pieces = [(True, self._so_far[0]), (False, self._so_far[1])]
             self._unfinished = self._written.entries[-1].serial
         self._pieces.append((thought, text))
         try:
             self._reply_file.write(path, self._unfinished, self._pieces)
-            waited_s = time.monotonic() - self._saved_s
-            is_due = self.outage is None and waited_s >= PIECES_EVERY_S
+            is_due = time.monotonic() - self._saved_s >= PIECES_EVERY_S
         except OSError:
-            is_due = self.outage is None
-        pieces = [piece for piece in self._pieces[self._saved_pieces :] if piece[1]]
-        if not is_due or not pieces:
-            return
+            is_due = True
+        if is_due and self.outage is None:
+            self._save_unfinished(self._id, self._unfinished)
+
+    def _save_unfinished(self, id_: int, serial: int) -> None:
+        thought, reply = (
+            "".join(text for of_thought, text in self._pieces if of_thought is kind)
+            for kind in (True, False)
+        )
         try:
-            # The id first: what a commit saved just before an interruption is replaced.
-            self._last_piece, self._saved_pieces = (
-                self._database.write(lambda c: self._insert(c, pieces), forced=False),
-                len(self._pieces),
+            self._database.write(
+                lambda c: save_unfinished(c, id_, serial, thought, reply), forced=False
             )
             self._saved_s = time.monotonic()
         except (OSError, SessionError) as error:
             self._report(error)
-
-    def _insert(self, connection: sqlite3.Connection, pieces: Sequence[Piece]) -> int:
-        assert self._id is not None
-        assert self._unfinished is not None
-        return insert_pieces(connection, self._id, self._unfinished, pieces, self._last_piece)
 
     @property
     def saved_turns(self) -> int:
@@ -198,8 +180,7 @@ class Journal:
 
     def turn_of(self, serial: int) -> Turn | None:
         entries = self._written.entries
-        i = bisect_left(entries, serial, key=lambda entry: entry.serial)
-        return entries[i].turn if i < len(entries) and entries[i].serial == serial else None
+        return next((each.turn for each in entries if each.serial == serial), None)
 
     def _is_being_written(self, turns: Sequence[Turn]) -> bool:
         """Whether the last reply is in progress, and its pieces are part of it."""
@@ -232,7 +213,7 @@ class Journal:
             self._is_gone = True
             raise SessionError("the session no longer exists")
         if ended:
-            delete_pieces(connection, id_)
+            delete_unfinished(connection, id_)
         after = changes.apply(connection, id_)
         turns = [entry.turn for entry in after.entries]
         changed = replace(
@@ -258,16 +239,12 @@ class Journal:
         ) from error
 
 
-def read_contents(connection: sqlite3.Connection, directory: Path, session: SessionRecord) -> Saved:
-    """What was saved of a session, what is damaged left out and named in a notice."""
-    return _read(connection, directory, session)[0]
-
-
-def _read(
+def read_contents(
     connection: sqlite3.Connection, directory: Path, session: SessionRecord
 ) -> tuple[Saved, _Written]:
+    """What was saved of a session, what is damaged left out and named in a notice."""
     found, damaged = turns_of(connection, session.id)
-    serials = [each.serial for each in found]
+    serials = [serial for _, serial, _ in found]
     missing = max(0, session.turns - len(found) - len(damaged))
     notices: list[str] = []
     if session.damaged:
@@ -279,20 +256,20 @@ def _read(
         notices.append(f"turn {number} of session {session.name!r} is damaged and is left out")
     if missing:
         notices.append(f"session {session.name!r} lacks {count(missing, 'turn')}")
-    turns = [each.turn for each in found]
+    turns = [turn for _, _, turn in found]
     saved = Saved(session.system, turns, serials, dict(session.settings), tuple(notices))
     written = _Written(
         last_serial=max([session.last_serial, *serials, *damaged]),
         system=saved.system,
         settings=dict(saved.settings),
         entries=tuple(
-            _Entry(each.serial, each.turn, replace(each.turn), size_bytes(each.turn), each.id)
-            for each in found
+            _Entry(serial, turn, replace(turn), size_bytes(turn), id_)
+            for id_, serial, turn in found
         ),
         lost=len(damaged) + missing,
     )
     # The longer one counts: a power cut can have damaged the file.
-    parts = (pieces_of(connection, session.id), read_reply(reply_path(directory, session.id)))
+    parts = (unfinished_of(connection, session.id), read_reply(reply_path(directory, session.id)))
     longest = max(
         filter(None, parts), key=lambda part: (part[0], len("".join(part[1:]))), default=None
     )
@@ -316,8 +293,12 @@ def _add_unfinished(saved: Saved, serial: int, thought: str, reply: str) -> None
 class _Changes:
     """What brings the database up to date."""
 
-    def __init__(self, written: _Written) -> None:
+    def __init__(
+        self, written: _Written, *, system: str | None, settings: Mapping[str, Scalar]
+    ) -> None:
         self._before = self._after = written
+        if (system, settings) != (written.system, written.settings):
+            self._after = replace(written, system=system, settings=dict(settings))
         self._undone: list[_Entry] = []
         self._rewritten: list[_Entry] = []
         self._new: list[_Entry] = []
@@ -325,14 +306,6 @@ class _Changes:
     @property
     def any(self) -> bool:
         return self._after is not self._before
-
-    def settings(self, settings: Mapping[str, Scalar]) -> None:
-        if settings != self._after.settings:
-            self._after = replace(self._after, settings=dict(settings))
-
-    def system(self, system: str | None) -> None:
-        if system != self._after.system:
-            self._after = replace(self._after, system=system)
 
     def turns(self, turns: Sequence[Turn]) -> None:
         entries: list[_Entry] = []
@@ -377,19 +350,10 @@ class _Changes:
         else:
             changed = replace(turn)
         after = replace(entry, saved=changed, size_bytes=size_bytes(changed))
-        if not _is_same(saved, changed):
+        if turn_columns(0, 0, saved) != turn_columns(0, 0, changed):
             self._rewritten.append(after)
         return after
 
 
 def _is_as_saved(entry: _Entry) -> bool:
     return all(getattr(entry.turn, name) is getattr(entry.saved, name) for name in _CAN_CHANGE)
-
-
-def _is_same(saved: Turn, turn: Turn) -> bool:
-    if turn.ids is None or saved.ids is None:
-        same_ids = turn.ids is saved.ids
-    else:
-        same_ids = np.array_equal(turn.ids, saved.ids)
-    others = [name for name in _CAN_CHANGE if name != "ids"]
-    return same_ids and all(getattr(saved, name) == getattr(turn, name) for name in others)

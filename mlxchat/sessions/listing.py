@@ -5,7 +5,6 @@ Nothing here needs a model. `session` is for a chat in progress.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ from mlxchat.sessions import backup
 from mlxchat.sessions import session as sessions
 from mlxchat.sessions.database import Database, session_errors
 from mlxchat.sessions.journal import read_contents
-from mlxchat.sessions.names import already_exists, check_name
 from mlxchat.sessions.records import (
     SessionRecord,
+    already_exists,
+    check_name,
     delete_session,
     insert_saved,
     number_of,
@@ -82,9 +82,7 @@ def latest() -> str | None:
 def listing() -> list[SessionInfo]:
     """All sessions, most recently used first. Raises SessionError."""
     with Database() as database:
-        records = records_by_use(database)
-        files = _files(database.directory)
-        return [_info(database, record, files) for record in records]
+        return [_info(database, record) for record in records_by_use(database)]
 
 
 def read_session(name: str) -> Saved:
@@ -92,7 +90,7 @@ def read_session(name: str) -> Saved:
     with Database() as database, session_errors(f"read session {name!r}"):
         record = existing(database, name)
         return database.read(
-            lambda connection: read_contents(connection, database.directory, record)
+            lambda connection: read_contents(connection, database.directory, record)[0]
         )
 
 
@@ -175,27 +173,22 @@ def prune_snapshots(keep: int = 10) -> int:
     return pruned
 
 
-def _info(database: Database, record: SessionRecord, files: dict[str, int]) -> SessionInfo:
+def _info(database: Database, record: SessionRecord) -> SessionInfo:
     model = record.settings.get("model")
-    is_locked = sessions.lock_name(record.id) in files
+    snapshot_bytes = 0
+    with suppress(OSError):
+        snapshot_bytes = sessions.snapshot_path(database, record.id).lstat().st_size
     return SessionInfo(
         name=record.name,
         turns=record.turns,
         forgotten=record.forgotten,
         updated=seconds(record.updated),
-        bytes=record.text_bytes + files.get(sessions.snapshot_name(record.id), 0),
+        bytes=record.text_bytes + snapshot_bytes,
         first=record.first,
         model=model if isinstance(model, str) else None,
-        open_in=holder(sessions.lock_path(database, record.id)) if is_locked else None,
+        open_in=holder(sessions.lock_path(database, record.id)),
         error="the row of this session is damaged" if record.damaged else None,
     )
-
-
-def _files(directory: Path) -> dict[str, int]:
-    """Their sizes by name, in bytes."""
-    with suppress(OSError), os.scandir(directory) as entries:
-        return {entry.name: entry.stat(follow_symlinks=False).st_size for entry in entries}
-    return {}
 
 
 def _found(connection: sqlite3.Connection, terms: list[str]) -> list[Find]:

@@ -6,11 +6,14 @@ The columns of a row are the fields of its dataclass; the checksum is all that r
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,6 @@ from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.recall.words import words
 from mlxchat.sessions import tables
-from mlxchat.sessions.names import folded, is_name
 from mlxchat.sessions.saved import Saved, Scalar
 from mlxchat.sessions.tables import INDEX, Value, insertion, sealed, selection, update
 
@@ -27,6 +29,8 @@ FIRST_CHARS = 200
 # Of a turn that is longer, the rest is not searched: indexing it would take seconds.
 INDEXED_CHARS = 1 << 20
 _ID_BYTES = 4
+MAX_NAME_CHARS = 100
+_NAME = re.compile(r"\w(?:[\w .-]*[\w-])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +66,6 @@ class SessionRecord:
         return cls(**_decoded(_SESSION_FIELDS, columns), id=id_)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRecord:
-    """A turn, and the id of its row."""
-
-    id: int
-    serial: int
-    turn: Turn
-
-
 _SESSION_FIELDS = [each.name for each in fields(SessionRecord)][:-2]
 _TURN_FIELDS = [each.name for each in fields(Turn)]
 # How a column that is not a text or a number is read.
@@ -101,13 +96,39 @@ def _decoded(names: Sequence[str], columns: Sequence[Value]) -> dict[str, Any]:
     return {name: _READERS[name](value) if name in _READERS else value for name, value in found}
 
 
+def check_name(name: str) -> None:
+    """Raises SessionError, describing valid names, for an invalid one."""
+    if not is_name(name):
+        raise SessionError(
+            f"invalid session name {name[:MAX_NAME_CHARS]!r}: use letters, digits, spaces and "
+            f"-_., at most {MAX_NAME_CHARS} characters, starting with a letter or digit and not "
+            "ending with a space or dot"
+        )
+
+
+def is_name(name: str) -> bool:
+    return len(name) <= MAX_NAME_CHARS and _NAME.fullmatch(name) is not None
+
+
+def folded(name: str) -> str:
+    """Equal for names that differ only in case or in the encoding of accents: they are the same."""
+    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
+
+
+def already_exists(name: str) -> SessionError:
+    return SessionError(f"session {name!r} already exists: choose another name")
+
+
+def not_found(name: str, names: Iterable[str]) -> SessionError:
+    """The error for a missing session, with the name most like it."""
+    near = get_close_matches(name, list(names), n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return SessionError(f"no session named {name!r}{hint}")
+
+
 def now() -> str:
-    return as_text(datetime.now(UTC))
-
-
-def as_text(time: datetime) -> str:
     """UTC; sorts by time."""
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def seconds(time: str) -> float:
@@ -172,13 +193,13 @@ def session_with(connection: sqlite3.Connection, id_: int) -> SessionRecord | No
 
 def delete_session(connection: sqlite3.Connection, id_: int) -> None:
     delete_turns(connection, "session = ?", (id_,))
-    delete_pieces(connection, id_)
+    delete_unfinished(connection, id_)
     connection.execute("DELETE FROM sessions WHERE id = ?", (id_,))
 
 
 def insert_turn(connection: sqlite3.Connection, session: int, serial: int, turn: Turn) -> int:
     """The id of its row."""
-    id_ = _inserted(connection.execute(insertion("turns"), _turn_columns(session, serial, turn)))
+    id_ = _inserted(connection.execute(insertion("turns"), turn_columns(session, serial, turn)))
     _add_words(connection, id_, turn)
     return id_
 
@@ -187,7 +208,7 @@ def update_turn(
     connection: sqlite3.Connection, id_: int, session: int, serial: int, turn: Turn
 ) -> None:
     before = turn_with(connection, id_)
-    _update(connection, "turns", (*_turn_columns(session, serial, turn), id_))
+    _update(connection, "turns", (*turn_columns(session, serial, turn), id_))
     if before is not None and before[2].reply != turn.reply:
         _remove_words(connection, id_, before[2])
         _add_words(connection, id_, turn)
@@ -203,14 +224,17 @@ def delete_turns(connection: sqlite3.Connection, where: str, parameters: Sequenc
         connection.execute("DELETE FROM turns WHERE id = ?", (id_,))
 
 
-def turns_of(connection: sqlite3.Connection, session: int) -> tuple[list[TurnRecord], list[int]]:
-    """The turns of a session in order, and the serials of those that are damaged."""
-    found: list[TurnRecord] = []
+def turns_of(
+    connection: sqlite3.Connection, session: int
+) -> tuple[list[tuple[int, int, Turn]], list[int]]:
+    """The turns of a session in order, each with the id of its row and its serial; and the serials
+    of those that are damaged."""
+    found: list[tuple[int, int, Turn]] = []
     damaged: list[int] = []
     query = f"{selection('turns')} WHERE session = ? ORDER BY serial"
     for id_, *columns in connection.execute(query, (session,)).fetchall():
         if tables.is_sound("turns", columns) and columns[-3] == session:
-            found.append(TurnRecord(id_, columns[-2], _turn_of(columns)))
+            found.append((id_, columns[-2], _turn_of(columns)))
         else:
             damaged.append(columns[-2])
     return found, damaged
@@ -248,37 +272,27 @@ def rebuild_indexes(connection: sqlite3.Connection) -> None:
             _add_words(connection, id_, _turn_of(columns))
 
 
-def insert_pieces(
-    connection: sqlite3.Connection,
-    session: int,
-    serial: int,
-    pieces: Iterable[tuple[bool, str]],
-    after: int,
-) -> int:
-    """More of the reply in progress, in place of everything after the piece with that id: whether
-    each piece is of its thought, and the text. Returns the id of the last one."""
-    connection.execute("DELETE FROM pieces WHERE id > ? AND session = ?", (after, session))
-    last = after
-    for of_thought, text in pieces:
-        columns = sealed("pieces", (int(of_thought), clean(text), session, serial))
-        last = _inserted(connection.execute(insertion("pieces"), columns))
-    return last
+def save_unfinished(
+    connection: sqlite3.Connection, session: int, serial: int, thought: str, reply: str
+) -> None:
+    """The reply in progress, in place of what was saved of it before."""
+    delete_unfinished(connection, session)
+    columns = sealed("unfinished", (clean(thought), clean(reply), session, serial))
+    connection.execute(insertion("unfinished"), columns)
 
 
-def delete_pieces(connection: sqlite3.Connection, session: int) -> None:
-    connection.execute("DELETE FROM pieces WHERE session = ?", (session,))
+def delete_unfinished(connection: sqlite3.Connection, session: int) -> None:
+    connection.execute("DELETE FROM unfinished WHERE session = ?", (session,))
 
 
-def pieces_of(connection: sqlite3.Connection, session: int) -> tuple[int, str, str] | None:
-    """The serial, the thought and the reply in progress, up to the first damaged piece."""
-    serial, texts = None, ["", ""]
-    query = f"{selection('pieces')} WHERE session = ? ORDER BY id"
-    for _, *columns in connection.execute(query, (session,)):
-        if not tables.is_sound("pieces", columns):
-            break
-        of_thought, text, _, serial, _ = columns
-        texts[of_thought] += text
-    return None if serial is None else (serial, texts[True], texts[False])
+def unfinished_of(connection: sqlite3.Connection, session: int) -> tuple[int, str, str] | None:
+    """The serial, the thought and the reply in progress; None if there is none, or it is
+    damaged."""
+    query = f"{selection('unfinished')} WHERE session = ?"
+    found = connection.execute(query, (session,)).fetchone()
+    if found is None or not tables.is_sound("unfinished", found[1:]):
+        return None
+    return found[4], found[1], found[2]
 
 
 def _add_words(connection: sqlite3.Connection, id_: int, turn: Turn) -> None:
@@ -295,7 +309,8 @@ def _words(turn: Turn) -> str:
     return " ".join(words(clean(f"{turn.reply}\n{turn.user}")[:INDEXED_CHARS]))
 
 
-def _turn_columns(session: int, serial: int, turn: Turn) -> tuple[Value, ...]:
+def turn_columns(session: int, serial: int, turn: Turn) -> tuple[Value, ...]:
+    """The row of a turn, with its checksum."""
     values = [_encoded(getattr(turn, name)) for name in _TURN_FIELDS]
     return sealed("turns", (*values, session, serial))
 

@@ -18,14 +18,17 @@ from pathlib import Path
 from typing import Self
 
 from mlxchat.errors import SessionError
-from mlxchat.files import Lock, holder, make_private_directory, remove_unfinished
+from mlxchat.files import Lock, make_private_directory, remove_unfinished
 from mlxchat.sessions import backup
 from mlxchat.sessions.database import Database, names_by_use, session_errors
 from mlxchat.sessions.journal import Journal
-from mlxchat.sessions.names import already_exists, check_name, folded, not_found
 from mlxchat.sessions.records import (
     SessionRecord,
+    already_exists,
+    check_name,
+    folded,
     insert_session,
+    not_found,
     now,
     session_named,
     session_with,
@@ -247,11 +250,6 @@ def named(database: Database, name: str) -> Iterator[None]:
         _remove(lock)
 
 
-def is_begun(database: Database, name: str) -> bool:
-    """Whether another process has opened a new session of that name."""
-    return holder(_name_path(database, name)) is not None
-
-
 @contextmanager
 def locked(database: Database, record: SessionRecord) -> Iterator[None]:
     """Run the body while no other process has the session open or can open it."""
@@ -263,20 +261,12 @@ def locked(database: Database, record: SessionRecord) -> Iterator[None]:
         lock.remove()
 
 
-def lock_name(id_: int) -> str:
-    return f"{id_}.lock"
-
-
-def snapshot_name(id_: int) -> str:
-    return f"{id_}.safetensors"
-
-
 def lock_path(database: Database, id_: int) -> Path:
-    return database.directory / lock_name(id_)
+    return database.directory / f"{id_}.lock"
 
 
 def snapshot_path(database: Database, id_: int) -> Path:
-    return database.directory / snapshot_name(id_)
+    return database.directory / f"{id_}.safetensors"
 
 
 def _lock_name(database: Database, name: str) -> Lock | None:

@@ -26,9 +26,9 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         *("thought TEXT NOT NULL", "later_thoughts TEXT NOT NULL", "time TEXT NOT NULL"),
         *("session INTEGER NOT NULL", "serial INTEGER NOT NULL"),
     ),
-    # The reply in progress: all its pieces in order, or those of its thought.
-    "pieces": (
-        *("thought INTEGER NOT NULL", "text TEXT NOT NULL"),
+    # The reply in progress.
+    "unfinished": (
+        *("thought TEXT NOT NULL", "reply TEXT NOT NULL"),
         *("session INTEGER NOT NULL", "serial INTEGER NOT NULL"),
     ),
 }
