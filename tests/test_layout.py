@@ -33,7 +33,7 @@ CEILINGS = {
     "engine": 2_929,
     "chat": 2_279,
     "store": 1_754,
-    "sessions": 2_169,
+    "sessions": 1_999,
     "rows": 1_278,
     "distributed": 1_174,
     "app": 4_650,

@@ -186,9 +186,9 @@ def test_a_damaged_database_is_not_set_aside_while_a_chat_is_saved_in_it(
         session.journal.record(None, [])
         session._database.close()
         (sessions / "sessions.db").write_bytes(b"\xff" * 100 + sound[100:])
-        with pytest.raises(SessionError, match="was damaged: end this chat, then try again"):
+        with pytest.raises(SessionError, match=r"was damaged: end the chat in process \d+, then"):
             listing()
-        with pytest.raises(SessionError, match=r"this chat.*continues unsaved"):
+        with pytest.raises(SessionError, match=r"end the chat.*continues unsaved"):
             session.journal.record(None, [Turn("lost")])
     assert set_aside(sessions) == []
     with pytest.raises(SessionError, match="was damaged and is now"):
@@ -233,7 +233,7 @@ def test_any_other_error_is_not_damage(
         raise error
 
     with monkeypatch.context() as context:
-        context.setattr("mlxchat.sessions.session.sessions_by_use", fail)
+        context.setattr("mlxchat.sessions.records.sessions_by_use", fail)
         with pytest.raises(SessionError, match=f"cannot list the sessions: .*: it is {code}"):
             listing()
     assert (sessions / "sessions.db").read_bytes() == sound

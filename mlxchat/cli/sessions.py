@@ -139,9 +139,9 @@ def import_(
 @session_app.command(epilog='Example: sqlite3 "$(mlxchat session path)" "SELECT user FROM turns"')
 def path() -> None:
     """Print the path of the database of all sessions."""
-    from mlxchat.sessions.listing import database_path
+    from mlxchat.sessions.database import Database
 
-    write(f"{database_path()}\n")
+    write(f"{Database().path}\n")
 
 
 @session_app.command(epilog="Example: mlxchat session search whale song")

@@ -36,14 +36,9 @@ def path_of(database: Path) -> Path:
     return Path(f"{database}.backup")
 
 
-def code_of(error: Exception) -> int:
-    """SQLite's extended code; 0 for an error of Python's own."""
-    return getattr(error, "sqlite_errorcode", 0)
-
-
 def is_damage(error: Exception) -> bool:
     """Whether the file, or only an index in it, is damaged."""
-    return code_of(error) & 0xFF in _DAMAGE
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
 
 def connected(path: Path | str, busy_s: float = PATIENCE_S) -> sqlite3.Connection:

@@ -11,7 +11,8 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from shutil import copyfile
 from typing import Self, TypeVar
@@ -31,6 +32,7 @@ BUSY_S = 10.0
 # What SQLite reports if a file or its directory cannot be written.
 _NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
+session_errors = partial(reported_as, SessionError)
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
@@ -127,7 +129,7 @@ class Database:
             with exclusive(self.directory):
                 self._file = _status(self.path)
                 if self._is_lost:
-                    raise UnusableError("was missing or empty", is_damaged=True)
+                    raise UnusableError("was missing or empty", True)
                 is_suspect = backup.is_suspect(self.path) and self._chat() is None
                 connection = connect(self.path, self._fill)
                 self._file = _status(self.path)
@@ -179,12 +181,12 @@ class Database:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             # Python cannot decode SQLite's message about a name that is no longer text.
             if backup.is_damage(error):
-                raise self._replaced("was damaged", is_damaged=True) from error
+                raise self._replaced("was damaged", True) from error
             raise OSError(f"{self.path}: {error}") from error
         except UnusableError as error:
-            raise self._replaced(error.problem, is_damaged=error.is_damaged) from error
+            raise self._replaced(*error.args) from error
 
-    def _replaced(self, problem: str, *, is_damaged: bool) -> SessionError:
+    def _replaced(self, problem: str, is_damaged: bool) -> SessionError:
         """Set the file aside, unless a chat is saved in it; return what to report."""
         self.close()
         if not self._mends:
@@ -195,8 +197,7 @@ class Database:
                     return SessionError(f"{self.path} was set aside by another process: try again")
                 process = self._chat()
                 if process is not None:
-                    own = process == os.getpid()
-                    chat = "this chat" if own else f"the chat in process {process}"
+                    chat = f"the chat in process {process}"
                     return SessionError(f"{self.path} {problem}: end {chat}, then try again")
                 found = backup.replace(self.path, problem, is_damaged=is_damaged)
                 return SessionError(f"{found}: try again")
@@ -206,11 +207,7 @@ class Database:
 
 
 class UnusableError(Exception):
-    """The database is to be set aside: for its problem, and whether the backup replaces it."""
-
-    def __init__(self, problem: str, *, is_damaged: bool) -> None:
-        super().__init__(problem)
-        self.problem, self.is_damaged = problem, is_damaged
+    """The database is to be set aside: for a problem, and whether that is damage."""
 
 
 def connect(path: Path, fill: Callable[[sqlite3.Connection], object]) -> sqlite3.Connection:
@@ -277,7 +274,7 @@ def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
             f"this mlxchat reads version {FORMAT}"
         )
     if version < FORMAT:
-        raise UnusableError("had an earlier format", is_damaged=False)
+        raise UnusableError("had an earlier format", False)
     return False
 
 
@@ -307,10 +304,6 @@ def names_by_use() -> list[str]:
         return [name for (name,) in database.read(lambda c: c.execute(query).fetchall())]
 
 
-def session_errors(action: str) -> AbstractContextManager[None]:
-    return reported_as(SessionError, action)
-
-
 def _status(path: Path) -> os.stat_result | None:
     try:
         return path.lstat()
@@ -320,5 +313,5 @@ def _status(path: Path) -> os.stat_result | None:
 
 def _is_read_only(error: OSError | sqlite3.OperationalError) -> bool:
     if isinstance(error, sqlite3.OperationalError):
-        return backup.code_of(error) & 0xFF in _NOT_WRITABLE
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_WRITABLE
     return isinstance(error, PermissionError) or error.errno == errno.EROFS

@@ -13,25 +13,10 @@ from pathlib import Path
 
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
+from mlxchat.sessions import records
 from mlxchat.sessions.database import Database
-from mlxchat.sessions.records import (
-    SessionRecord,
-    beginning,
-    delete_turns,
-    delete_unfinished,
-    insert_turn,
-    now,
-    number_of,
-    save_unfinished,
-    session_with,
-    size_bytes,
-    turn_columns,
-    turns_of,
-    unfinished_of,
-    update_session,
-    update_turn,
-)
-from mlxchat.sessions.reply_file import Piece, ReplyFile, read_reply, reply_path
+from mlxchat.sessions.records import SessionRecord
+from mlxchat.sessions.reply_file import ReplyFile, read_reply, reply_path
 from mlxchat.sessions.saved import NOTE, Saved, Scalar
 from mlxchat.units import count
 
@@ -97,7 +82,7 @@ class Journal:
         self._so_far = ("", "")
         self._unfinished: int | None = None
         # All of its pieces, and when they were last saved in the database.
-        self._pieces: list[Piece] = []
+        self._pieces: list[tuple[bool, str]] = []
         self._saved_s = 0.0
         self._reply_file = ReplyFile()
         self._in_step = self._is_gone = False
@@ -161,7 +146,7 @@ class Journal:
         )
         try:
             self._database.write(
-                lambda c: save_unfinished(c, id_, serial, thought, reply), forced=False
+                lambda c: records.save_unfinished(c, id_, serial, thought, reply), forced=False
             )
             self._saved_s = time.monotonic()
         except (OSError, SessionError) as error:
@@ -192,7 +177,7 @@ class Journal:
     def _save(self, changes: _Changes, ended: bool) -> OSError | SessionError | None:
         """Write the changes and, if the reply has ended, remove its pieces. If this succeeds,
         replace `_written`."""
-        if changes.any or (ended and self._unfinished is not None):
+        if changes.after is not self._written or (ended and self._unfinished is not None):
             try:
                 id_, after = self._database.write(lambda c: self._write(c, changes, ended))
             except (OSError, SessionError) as raised:
@@ -208,26 +193,26 @@ class Journal:
         self, connection: sqlite3.Connection, changes: _Changes, ended: bool
     ) -> tuple[int, _Written]:
         id_ = self._begin(connection, self._id)
-        session = session_with(connection, id_)
+        session = records.session_with(connection, id_)
         if session is None:
             self._is_gone = True
             raise SessionError("the session no longer exists")
         if ended:
-            delete_unfinished(connection, id_)
+            records.delete_unfinished(connection, id_)
         after = changes.apply(connection, id_)
         turns = [entry.turn for entry in after.entries]
         changed = replace(
             session,
-            updated=now(),
+            updated=records.now(),
             system=after.system,
             settings=after.settings,
             last_serial=after.last_serial,
             turns=len(turns) + after.lost,
             forgotten=sum(turn.forgotten for turn in turns),
             text_bytes=sum(entry.size_bytes for entry in after.entries),
-            first=beginning(turns),
+            first=records.beginning(turns),
         )
-        update_session(connection, changed)
+        records.update_session(connection, changed)
         return id_, after
 
     def _report(self, error: OSError | SessionError | None) -> None:
@@ -243,7 +228,7 @@ def read_contents(
     connection: sqlite3.Connection, directory: Path, session: SessionRecord
 ) -> tuple[Saved, _Written]:
     """What was saved of a session, what is damaged left out and named in a notice."""
-    found, damaged = turns_of(connection, session.id)
+    found, damaged = records.turns_of(connection, session.id)
     serials = [serial for _, serial, _ in found]
     missing = max(0, session.turns - len(found) - len(damaged))
     notices: list[str] = []
@@ -252,7 +237,7 @@ def read_contents(
             f"the system prompt and the settings of session {session.name!r} are damaged"
         )
     for serial in damaged:
-        number = number_of(connection, session.id, serial)
+        number = records.number_of(connection, session.id, serial)
         notices.append(f"turn {number} of session {session.name!r} is damaged and is left out")
     if missing:
         notices.append(f"session {session.name!r} lacks {count(missing, 'turn')}")
@@ -263,13 +248,16 @@ def read_contents(
         system=saved.system,
         settings=dict(saved.settings),
         entries=tuple(
-            _Entry(serial, turn, replace(turn), size_bytes(turn), id_)
+            _Entry(serial, turn, replace(turn), records.size_bytes(turn), id_)
             for id_, serial, turn in found
         ),
         lost=len(damaged) + missing,
     )
     # The longer one counts: a power cut can have damaged the file.
-    parts = (unfinished_of(connection, session.id), read_reply(reply_path(directory, session.id)))
+    parts = (
+        records.unfinished_of(connection, session.id),
+        read_reply(reply_path(directory, session.id)),
+    )
     longest = max(
         filter(None, parts), key=lambda part: (part[0], len("".join(part[1:]))), default=None
     )
@@ -296,16 +284,12 @@ class _Changes:
     def __init__(
         self, written: _Written, *, system: str | None, settings: Mapping[str, Scalar]
     ) -> None:
-        self._before = self._after = written
+        self._before = self.after = written
         if (system, settings) != (written.system, written.settings):
-            self._after = replace(written, system=system, settings=dict(settings))
+            self.after = replace(written, system=system, settings=dict(settings))
         self._undone: list[_Entry] = []
         self._rewritten: list[_Entry] = []
         self._new: list[_Entry] = []
-
-    @property
-    def any(self) -> bool:
-        return self._after is not self._before
 
     def turns(self, turns: Sequence[Turn]) -> None:
         entries: list[_Entry] = []
@@ -317,31 +301,33 @@ class _Changes:
                 continue
             n += 1
             entries.append(entry if _is_as_saved(entry) else self._changed(entry, n == len(turns)))
-        serials = range(self._after.last_serial + 1, self._after.last_serial + 1 + len(turns) - n)
+        serials = range(self.after.last_serial + 1, self.after.last_serial + 1 + len(turns) - n)
         self._new = [
-            _Entry(serial, turn, replace(turn), size_bytes(turn))
+            _Entry(serial, turn, replace(turn), records.size_bytes(turn))
             for serial, turn in zip(serials, turns[n:], strict=True)
         ]
         if self._undone or self._rewritten or self._new:
-            last_serial = self._after.last_serial + len(self._new)
-            self._after = replace(
-                self._after, entries=(*entries, *self._new), last_serial=last_serial
+            last_serial = self.after.last_serial + len(self._new)
+            self.after = replace(
+                self.after, entries=(*entries, *self._new), last_serial=last_serial
             )
 
     def apply(self, connection: sqlite3.Connection, session: int) -> _Written:
         """Write everything; return what the database then has. Doing it twice does no harm: a
         commit can succeed just before an interruption."""
-        delete_turns(connection, "session = ? AND serial > ?", (session, self._before.last_serial))
+        records.delete_turns(
+            connection, "session = ? AND serial > ?", (session, self._before.last_serial)
+        )
         for entry in self._undone:
-            delete_turns(connection, "id = ?", (entry.id,))
+            records.delete_turns(connection, "id = ?", (entry.id,))
         for entry in self._rewritten:
-            update_turn(connection, entry.id, session, entry.serial, entry.saved)
+            records.update_turn(connection, entry.id, session, entry.serial, entry.saved)
         inserted = [
-            replace(entry, id=insert_turn(connection, session, entry.serial, entry.saved))
+            replace(entry, id=records.insert_turn(connection, session, entry.serial, entry.saved))
             for entry in self._new
         ]
-        unchanged = self._after.entries[: len(self._after.entries) - len(inserted)]
-        return replace(self._after, entries=(*unchanged, *inserted))
+        unchanged = self.after.entries[: len(self.after.entries) - len(inserted)]
+        return replace(self.after, entries=(*unchanged, *inserted))
 
     def _changed(self, entry: _Entry, is_last: bool) -> _Entry:
         turn, saved = entry.turn, entry.saved
@@ -349,8 +335,8 @@ class _Changes:
             changed = replace(saved, forgotten=turn.forgotten, pinned=turn.pinned)
         else:
             changed = replace(turn)
-        after = replace(entry, saved=changed, size_bytes=size_bytes(changed))
-        if turn_columns(0, 0, saved) != turn_columns(0, 0, changed):
+        after = replace(entry, saved=changed, size_bytes=records.size_bytes(changed))
+        if records.turn_columns(0, 0, saved) != records.turn_columns(0, 0, changed):
             self._rewritten.append(after)
         return after
 

@@ -8,31 +8,24 @@ from __future__ import annotations
 import sqlite3
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from mlxchat.errors import SessionError
 from mlxchat.files import holder, remove_unfinished
 from mlxchat.recall.words import words
-from mlxchat.sessions import backup
+from mlxchat.sessions import backup, records
 from mlxchat.sessions import session as sessions
 from mlxchat.sessions.database import Database, session_errors
 from mlxchat.sessions.journal import read_contents
-from mlxchat.sessions.records import (
-    SessionRecord,
-    already_exists,
-    check_name,
-    delete_session,
-    insert_saved,
-    number_of,
-    seconds,
-    session_with,
-    turn_with,
-)
+from mlxchat.sessions.records import SessionRecord
 from mlxchat.sessions.reply_file import reply_path
 from mlxchat.sessions.saved import Saved, read_messages
 from mlxchat.sessions.session import existing, locked, records_by_use
 
 MOST_FINDS = 50
+# More turns are not ranked, which takes seconds for thousands: the latest come first.
+RANKED = 300
 # Of a longer text, the rest is not searched for the best line.
 MOST_CHARS = 20_000
 
@@ -66,10 +59,6 @@ class Find:
     line: str
 
 
-def database_path() -> Path:
-    return Database().path
-
-
 def latest() -> str | None:
     """The most recently used session that has turns. Raises SessionError."""
     with Database() as database:
@@ -96,7 +85,7 @@ def read_session(name: str) -> Saved:
 
 def rename(old: str, new: str) -> None:
     """Raises SessionError: not found, open, or the new name is taken or invalid."""
-    check_name(new)
+    records.check_name(new)
     with Database() as database:
         record = existing(database, old)
         with locked(database, record):
@@ -107,10 +96,10 @@ def remove(*names: str) -> None:
     """Delete sessions permanently, also from the backup. Raises SessionError if one is open; then
     it and those after it stay."""
     with Database() as database:
-        records = [existing(database, name) for name in names]
+        found = [existing(database, name) for name in names]
         try:
             with session_errors("renew the backup"), backup.renewed(database.path):
-                for record in records:
+                for record in found:
                     _remove(database, record)
         except sqlite3.Error as error:
             raise SessionError(f"cannot renew the backup: {error}") from error
@@ -122,24 +111,24 @@ def _remove(database: Database, record: SessionRecord) -> None:
         remove_unfinished(snapshot)
         snapshot.unlink(missing_ok=True)
         reply_path(database.directory, record.id).unlink(missing_ok=True)
-        database.write(lambda connection: delete_session(connection, record.id))
+        database.write(lambda connection: records.delete_session(connection, record.id))
 
 
 def import_messages(path: Path, name: str) -> int:
     """Make a session of a file of messages; return the number of turns. Raises SessionError."""
-    check_name(name)
+    records.check_name(name)
     saved = read_messages(path)
 
     def insert(connection: sqlite3.Connection) -> None:
         try:
-            insert_saved(connection, name, saved)
+            records.insert_saved(connection, name, saved)
         except sqlite3.IntegrityError:
-            raise already_exists(name) from None
+            raise records.already_exists(name) from None
 
     with Database() as database, session_errors(f"import {path}"):
         taken = sessions.find(database, name)
         if taken is not None:
-            raise already_exists(taken.name)
+            raise records.already_exists(taken.name)
         with sessions.named(database, name):
             database.write(insert)
     return len(saved.turns)
@@ -182,7 +171,7 @@ def _info(database: Database, record: SessionRecord) -> SessionInfo:
         name=record.name,
         turns=record.turns,
         forgotten=record.forgotten,
-        updated=seconds(record.updated),
+        updated=datetime.fromisoformat(record.updated).timestamp() if record.updated else 0.0,
         bytes=record.text_bytes + snapshot_bytes,
         first=record.first,
         model=model if isinstance(model, str) else None,
@@ -194,25 +183,27 @@ def _info(database: Database, record: SessionRecord) -> SessionInfo:
 def _found(connection: sqlite3.Connection, terms: list[str]) -> list[Find]:
     # In quotes, nothing in a word is an operator; a word contains no quotes.
     query = " ".join(f'"{term}"*' for term in terms)
-    rows = connection.execute(
-        "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?", (query, MOST_FINDS)
-    ).fetchall()
+    matching = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY"
+    rows = connection.execute(f"{matching} rowid DESC LIMIT ?", (query, RANKED)).fetchall()
+    if len(rows) < RANKED:
+        rows = connection.execute(f"{matching} rank", (query,)).fetchall()
     found: list[Find] = []
-    for (id_,) in rows:
+    for (id_,) in rows[:MOST_FINDS]:
         # The index may know a turn that is damaged.
-        if (row := turn_with(connection, id_)) is None:
+        if (row := records.turn_with(connection, id_)) is None:
             continue
         session, serial, turn = row
-        record = session_with(connection, session)
+        record = records.session_with(connection, session)
         if record is not None:
-            number = number_of(connection, session, serial)
+            number = records.number_of(connection, session, serial)
             found.append(Find(record.name, number, *_best_line(turn.user, turn.reply, terms)))
     return found
 
 
 def _best_line(user: str, reply: str, terms: list[str]) -> tuple[str, str]:
     """Who says most of the words in one line, and the line."""
-    stems = [_stem(term) for term in terms]
+    # The beginning of a word, which its other forms share.
+    stems = [term[: max(3, len(term) - 2)] for term in terms]
     lines = [
         (role, line.strip())
         for role, text in (("user", user), ("assistant", reply))
@@ -224,8 +215,3 @@ def _best_line(user: str, reply: str, terms: list[str]) -> tuple[str, str]:
         return sum(any(word.startswith(stem) for word in found) for stem in stems)
 
     return max(lines, key=matches, default=("user", ""))
-
-
-def _stem(term: str) -> str:
-    """Its beginning, which its other forms share."""
-    return term[: max(3, len(term) - 2)]

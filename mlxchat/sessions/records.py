@@ -23,7 +23,7 @@ from mlxchat.errors import SessionError
 from mlxchat.recall.words import words
 from mlxchat.sessions import tables
 from mlxchat.sessions.saved import Saved, Scalar
-from mlxchat.sessions.tables import INDEX, Value, insertion, sealed, selection, update
+from mlxchat.sessions.tables import INDEX, INSERTION, SELECTION, UPDATE, Value, sealed
 
 FIRST_CHARS = 200
 # Of a turn that is longer, the rest is not searched: indexing it would take seconds.
@@ -131,17 +131,9 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def seconds(time: str) -> float:
-    """Since 1970; 0 if the time is unknown."""
-    try:
-        return datetime.fromisoformat(time).timestamp()
-    except ValueError:
-        return 0.0
-
-
 def insert_session(connection: sqlite3.Connection, record: SessionRecord) -> int:
     """Its id, which is never used again. Raises sqlite3.IntegrityError if the name is taken."""
-    id_ = _inserted(connection.execute(insertion("sessions"), record.columns))
+    id_ = _inserted(connection.execute(INSERTION["sessions"], record.columns))
     update_session(connection, replace(record, id=id_))
     return id_
 
@@ -152,14 +144,14 @@ def update_session(connection: sqlite3.Connection, record: SessionRecord) -> Non
 
 def sessions_by_use(connection: sqlite3.Connection) -> list[SessionRecord]:
     """All sessions, most recently used first."""
-    found = connection.execute(f"{selection('sessions')} ORDER BY updated DESC, id DESC")
+    found = connection.execute(f"{SELECTION['sessions']} ORDER BY updated DESC, id DESC")
     return [SessionRecord.of(id_, columns) for id_, *columns in found]
 
 
 def session_named(connection: sqlite3.Connection, name: str) -> SessionRecord | None:
     # The table itself, since SQLite does not notice an index that leads to another session.
     found = connection.execute(
-        f"{selection('sessions')} NOT INDEXED WHERE folded = ?", (folded(name),)
+        f"{SELECTION['sessions']} NOT INDEXED WHERE folded = ?", (folded(name),)
     ).fetchone()
     if found is not None:
         return SessionRecord.of(found[0], found[1:])
@@ -187,7 +179,7 @@ def insert_saved(connection: sqlite3.Connection, name: str, saved: Saved) -> Non
 
 
 def session_with(connection: sqlite3.Connection, id_: int) -> SessionRecord | None:
-    found = connection.execute(f"{selection('sessions')} WHERE id = ?", (id_,)).fetchone()
+    found = connection.execute(f"{SELECTION['sessions']} WHERE id = ?", (id_,)).fetchone()
     return None if found is None else SessionRecord.of(id_, found[1:])
 
 
@@ -199,7 +191,7 @@ def delete_session(connection: sqlite3.Connection, id_: int) -> None:
 
 def insert_turn(connection: sqlite3.Connection, session: int, serial: int, turn: Turn) -> int:
     """The id of its row."""
-    id_ = _inserted(connection.execute(insertion("turns"), turn_columns(session, serial, turn)))
+    id_ = _inserted(connection.execute(INSERTION["turns"], turn_columns(session, serial, turn)))
     _add_words(connection, id_, turn)
     return id_
 
@@ -216,7 +208,7 @@ def update_turn(
 
 def delete_turns(connection: sqlite3.Connection, where: str, parameters: Sequence[Value]) -> None:
     """Delete the turns that a condition in SQL selects."""
-    found = connection.execute(f"{selection('turns')} WHERE {where}", parameters).fetchall()
+    found = connection.execute(f"{SELECTION['turns']} WHERE {where}", parameters).fetchall()
     for id_, *columns in found:
         # What the index says of a row that is gone is never shown.
         if tables.is_sound("turns", columns):
@@ -231,7 +223,7 @@ def turns_of(
     of those that are damaged."""
     found: list[tuple[int, int, Turn]] = []
     damaged: list[int] = []
-    query = f"{selection('turns')} WHERE session = ? ORDER BY serial"
+    query = f"{SELECTION['turns']} WHERE session = ? ORDER BY serial"
     for id_, *columns in connection.execute(query, (session,)).fetchall():
         if tables.is_sound("turns", columns) and columns[-3] == session:
             found.append((id_, columns[-2], _turn_of(columns)))
@@ -242,7 +234,7 @@ def turns_of(
 
 def turn_with(connection: sqlite3.Connection, id_: int) -> tuple[int, int, Turn] | None:
     """The session's id, the serial and the turn; None if there is none, or it is damaged."""
-    found = connection.execute(f"{selection('turns')} WHERE id = ?", (id_,)).fetchone()
+    found = connection.execute(f"{SELECTION['turns']} WHERE id = ?", (id_,)).fetchone()
     if found is None or not tables.is_sound("turns", found[1:]):
         return None
     return found[-3], found[-2], _turn_of(found[1:])
@@ -267,7 +259,7 @@ def rebuild_indexes(connection: sqlite3.Connection) -> None:
                 connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
     connection.execute("DROP TABLE words")
     connection.execute(INDEX)
-    for id_, *columns in connection.execute(selection("turns")):
+    for id_, *columns in connection.execute(SELECTION["turns"]):
         if tables.is_sound("turns", columns):
             _add_words(connection, id_, _turn_of(columns))
 
@@ -278,7 +270,7 @@ def save_unfinished(
     """The reply in progress, in place of what was saved of it before."""
     delete_unfinished(connection, session)
     columns = sealed("unfinished", (clean(thought), clean(reply), session, serial))
-    connection.execute(insertion("unfinished"), columns)
+    connection.execute(INSERTION["unfinished"], columns)
 
 
 def delete_unfinished(connection: sqlite3.Connection, session: int) -> None:
@@ -288,7 +280,7 @@ def delete_unfinished(connection: sqlite3.Connection, session: int) -> None:
 def unfinished_of(connection: sqlite3.Connection, session: int) -> tuple[int, str, str] | None:
     """The serial, the thought and the reply in progress; None if there is none, or it is
     damaged."""
-    query = f"{selection('unfinished')} WHERE session = ?"
+    query = f"{SELECTION['unfinished']} WHERE session = ?"
     found = connection.execute(query, (session,)).fetchone()
     if found is None or not tables.is_sound("unfinished", found[1:]):
         return None
@@ -323,7 +315,7 @@ def _turn_of(columns: Sequence[Value]) -> Turn:
 
 def _update(connection: sqlite3.Connection, table: str, values: Sequence[Value]) -> None:
     """Raises SessionError if the row is gone, which SQL does not report."""
-    if connection.execute(update(table), values).rowcount != 1:
+    if connection.execute(UPDATE[table], values).rowcount != 1:
         raise SessionError(f"a row of {table} has disappeared from the database")
 
 

@@ -16,8 +16,6 @@ from mlxchat.files import open_file, open_to_read, write_all
 
 MAX_BYTES = 1 << 28
 
-Piece = tuple[bool, str]
-
 
 class ReplyFile:
     """For one reply after another. Removed when a reply is in the database."""
@@ -26,7 +24,7 @@ class ReplyFile:
         self._descriptor = -1
         self._pieces = self._bytes = 0
 
-    def write(self, path: Path, serial: int, pieces: Sequence[Piece]) -> None:
+    def write(self, path: Path, serial: int, pieces: Sequence[tuple[bool, str]]) -> None:
         """Add those that are not in the file yet. Raises OSError; then the next call adds them."""
         if self._descriptor < 0:
             self._descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -13,28 +13,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Self
 
 from mlxchat.errors import SessionError
 from mlxchat.files import Lock, make_private_directory, remove_unfinished
-from mlxchat.sessions import backup
+from mlxchat.sessions import backup, records
 from mlxchat.sessions.database import Database, names_by_use, session_errors
 from mlxchat.sessions.journal import Journal
-from mlxchat.sessions.records import (
-    SessionRecord,
-    already_exists,
-    check_name,
-    folded,
-    insert_session,
-    not_found,
-    now,
-    session_named,
-    session_with,
-    sessions_by_use,
-    update_session,
-)
+from mlxchat.sessions.records import SessionRecord
 
 # On such a disk, a chat continues unsaved.
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
@@ -65,7 +53,7 @@ class Session:
 
         Raises SessionError: not found, invalid name, open elsewhere, damaged.
         """
-        check_name(name)
+        records.check_name(name)
         database = Database()
         try:
             record = find(database, name) if create else existing(database, name)
@@ -109,17 +97,17 @@ class Session:
 
     def rename(self, name: str) -> None:
         """Rename it while open. Raises SessionError, and keeps the old name."""
-        check_name(name)
+        records.check_name(name)
         lock = None
         if self._id is not None:
             rename(self._database, self._id, self.name, name)
-        elif folded(name) != folded(self.name) or self._name_lock is None:
+        elif records.folded(name) != records.folded(self.name) or self._name_lock is None:
             lock = _lock_name(self._database, name)
             found = find(self._database, name)
             if found is not None:
                 _remove(lock)
-                raise already_exists(found.name)
-        if folded(name) != folded(self.name) or lock is not None:
+                raise records.already_exists(found.name)
+        if records.folded(name) != records.folded(self.name) or lock is not None:
             _remove(self._name_lock)
             self._name_lock = lock
         self.name, self._chosen = name, True
@@ -143,7 +131,7 @@ class Session:
         try:
             with session_errors(f"read session {self.name!r}"):
                 # It may have changed before it was locked.
-                current = self._database.read(lambda c: session_with(c, record.id))
+                current = self._database.read(lambda c: records.session_with(c, record.id))
                 self._record = current or record
                 self.journal = Journal(self._database, self._begin, self._record)
         except BaseException:
@@ -162,7 +150,7 @@ class Session:
                 self._lock_late(connection, begun)
             return begun
         if self._lock is not None:
-            if self._id is not None and session_with(connection, self._id) is not None:
+            if self._id is not None and records.session_with(connection, self._id) is not None:
                 return self._id
             self._lock.remove()
             self._lock = None
@@ -175,21 +163,21 @@ class Session:
     def _lock_late(self, connection: sqlite3.Connection, id_: int) -> None:
         """Lock a session on a disk that could not be written when it was opened."""
         lock = Lock(lock_path(self._database, id_), f"session {self.name!r}")
-        if session_with(connection, id_) != self._record:
+        if records.session_with(connection, id_) != self._record:
             lock.remove()
             raise SessionError("another process has changed it")
         self._lock = lock
 
     def _insert(self, connection: sqlite3.Connection) -> int:
-        for name in [self.name] if self._chosen else _first_and(self.name):
+        for name in [self.name] if self._chosen else chain([self.name], _names()):
             try:
-                id_ = insert_session(connection, SessionRecord(name, created=now()))
+                id_ = records.insert_session(connection, SessionRecord(name, created=records.now()))
             except sqlite3.IntegrityError:
                 continue
             # The user has seen the name: it changed only if it was taken.
             self.name, self._chosen = name, True
             return id_
-        taken = session_named(connection, self.name)
+        taken = records.session_named(connection, self.name)
         assert taken is not None
         with suppress(OSError):
             # Says which process has it open, if one has.
@@ -202,15 +190,15 @@ def find(database: Database, name: str) -> SessionRecord | None:
     if not database.exists:
         return None
     with session_errors("read the sessions"):
-        return database.read(lambda connection: session_named(connection, name))
+        return database.read(lambda connection: records.session_named(connection, name))
 
 
 def existing(database: Database, name: str) -> SessionRecord:
     """Raises SessionError for an invalid name, and for a missing session."""
-    check_name(name)
+    records.check_name(name)
     found = find(database, name)
     if found is None:
-        raise not_found(name, names_by_use())
+        raise records.not_found(name, names_by_use())
     return found
 
 
@@ -219,23 +207,23 @@ def records_by_use(database: Database) -> list[SessionRecord]:
     if not database.exists:
         return []
     with session_errors("list the sessions"):
-        return database.read(sessions_by_use)
+        return database.read(records.sessions_by_use)
 
 
 def rename(database: Database, id_: int, old: str, name: str) -> None:
     """Rename a session that this process has locked. Raises SessionError."""
-    check_name(name)
+    records.check_name(name)
 
     def change(connection: sqlite3.Connection) -> None:
-        record = session_with(connection, id_)
+        record = records.session_with(connection, id_)
         if record is None:
             raise SessionError("the session no longer exists")
-        taken = session_named(connection, name)
+        taken = records.session_named(connection, name)
         if taken is not None and taken.id != id_:
-            raise already_exists(taken.name)
-        update_session(connection, replace(record, name=name))
+            raise records.already_exists(taken.name)
+        records.update_session(connection, replace(record, name=name))
 
-    is_same = folded(old) == folded(name)
+    is_same = records.folded(old) == records.folded(name)
     with session_errors("rename the session"), nullcontext() if is_same else named(database, name):
         database.write(change)
 
@@ -275,7 +263,7 @@ def _lock_name(database: Database, name: str) -> Lock | None:
 
 
 def _name_path(database: Database, name: str) -> Path:
-    digest = hashlib.sha256(folded(name).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(records.folded(name).encode()).hexdigest()[:16]
     return database.directory / f"name-{digest}.lock"
 
 
@@ -303,8 +291,3 @@ def _names() -> Iterator[str]:
     yield name
     for n in count(2):
         yield f"{name}-{n}"
-
-
-def _first_and(name: str) -> Iterator[str]:
-    yield name
-    yield from _names()

@@ -53,18 +53,16 @@ SCHEMA = (
 Value = str | int | bytes | None
 
 
-def insertion(table: str) -> str:
-    names = NAMES[table]
-    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
-
-
-def update(table: str) -> str:
-    return f"UPDATE {table} SET {', '.join(f'{name} = ?' for name in NAMES[table])} WHERE id = ?"
-
-
-def selection(table: str) -> str:
-    """The id, and the columns in order."""
-    return f"SELECT id, {', '.join(NAMES[table])} FROM {table}"
+INSERTION = {
+    table: f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+    for table, names in NAMES.items()
+}
+UPDATE = {
+    table: f"UPDATE {table} SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?"
+    for table, names in NAMES.items()
+}
+# The id, and the columns in order.
+SELECTION = {table: f"SELECT id, {', '.join(names)} FROM {table}" for table, names in NAMES.items()}
 
 
 def sealed(table: str, values: Sequence[Value], id_: int = 0) -> tuple[Value, ...]:
