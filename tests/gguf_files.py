@@ -111,28 +111,21 @@ def model_metadata(arch: str, config: Mapping[str, Any]) -> Metadata:
     return metadata
 
 
-def to_gguf_layout(arch: str, name: str, array: np.ndarray, head_dim: int) -> np.ndarray:
-    """A Hugging Face tensor as llama.cpp's converter changes it."""
+def change_layout(
+    arch: str, name: str, array: np.ndarray, head_dim: int, *, back: bool = False
+) -> np.ndarray:
+    """A Hugging Face tensor as llama.cpp's converter changes it, or `back`."""
     if arch == "gemma3" and name.endswith("norm.weight"):
-        return array + 1
+        return array - 1 if back else array + 1
     if arch != "llama" or not ("q_proj" in name or "k_proj" in name):
         return array
-    stored = np.empty_like(array)
-    for row, other in _interleaving(len(array), head_dim):
-        stored[row] = array[other]
-    return stored
-
-
-def to_hf_layout(arch: str, name: str, array: np.ndarray, head_dim: int) -> np.ndarray:
-    """The inverse of `to_gguf_layout`."""
-    if arch == "gemma3" and name.endswith("norm.weight"):
-        return array - 1
-    if arch != "llama" or not ("q_proj" in name or "k_proj" in name):
-        return array
-    original = np.empty_like(array)
-    for row, other in _interleaving(len(array), head_dim):
-        original[other] = array[row]
-    return original
+    changed = np.empty_like(array)
+    for stored, original in _interleaving(len(array), head_dim):
+        if back:
+            changed[original] = array[stored]
+        else:
+            changed[stored] = array[original]
+    return changed
 
 
 def _interleaving(rows: int, head_dim: int) -> list[tuple[int, int]]:
@@ -225,13 +218,13 @@ def tiny_gguf(
     tiny = TinyGguf(arch, config, model_metadata(arch, config) | tokenizer_metadata(), {})
     for name, array in random_hf_weights(config, rng).items():
         stored_as = Kind.F32 if array.ndim == 1 else kind if isinstance(kind, Kind) else kind(name)
-        changed = to_gguf_layout(arch, name, array, config["head_dim"])
+        changed = change_layout(arch, name, array, config["head_dim"])
         stored = encode(changed, stored_as, rng)
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert gguf_name is not None, name
         tiny.tensors[gguf_name] = stored, stored_as
         values = quants.dequantize(stored, stored_as)
-        tiny.weights[name] = to_hf_layout(arch, name, values, config["head_dim"])
+        tiny.weights[name] = change_layout(arch, name, values, config["head_dim"], back=True)
     return tiny
 
 

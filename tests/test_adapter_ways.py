@@ -76,28 +76,17 @@ def test_every_way_in_gives_the_same_text(tiny_model: Path, lora: Path, tmp_path
     assert "".join(token.text for token in tokens) == adapted
 
 
-def test_a_prefix_stored_with_another_adapter_is_not_used(
-    tiny_model: Path, lora: Path, louder: Path
-) -> None:
-    for adapter in (None, lora, louder):
-        fresh = ask(tiny_model, adapter, "--no-prefix-cache")
-        first = ask(tiny_model, adapter)
-        assert (first["cached_tokens"], first["text"]) == (0, fresh["text"])
-        again = ask(tiny_model, adapter)
-        assert again["cached_tokens"] > 2000
-        assert again["text"] == fresh["text"]
-
-
-def test_a_block_stored_with_another_adapter_is_not_used(
-    tiny_model: Path, lora: Path, louder: Path, tmp_path: Path
+@pytest.mark.parametrize("kind", ["prefix", "block"])
+def test_what_was_stored_with_another_adapter_is_not_used(
+    kind: str, tiny_model: Path, lora: Path, louder: Path, tmp_path: Path
 ) -> None:
     block = tmp_path / "block.md"
     block.write_text(LONG)
-    options = ("--block", str(block))
+    options, prompt = ((), LONG) if kind == "prefix" else (("--block", str(block)), "What?")
     for adapter in (None, lora, louder):
-        first = ask(tiny_model, adapter, *options, prompt="What?")
+        first = ask(tiny_model, adapter, *options, prompt=prompt)
         assert first["cached_tokens"] == 0
-        again = ask(tiny_model, adapter, *options, prompt="What?")
+        again = ask(tiny_model, adapter, *options, prompt=prompt)
         assert again["cached_tokens"] > 2000
         assert again["text"] == first["text"]
 
