@@ -37,8 +37,12 @@ from mlxchat.cli.version import VersionOption, version
 from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, RanksError
 from mlxchat.failures import device_failures
 from mlxchat.terminal.messages import show_error
-from mlxchat.terminal.signal_watch import STATUS_OF_SIGNAL
-from mlxchat.terminal.signals import Terminated, end_immediately, terminate_by_exception
+from mlxchat.terminal.signals import (
+    STATUS_OF_SIGNAL,
+    Terminated,
+    end_immediately,
+    terminate_by_exception,
+)
 
 # Commands that run a model on all ranks; the others run only on rank 0.
 TOGETHER = {"bench", "chat", "generate"}

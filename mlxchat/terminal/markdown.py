@@ -64,9 +64,9 @@ def find_cuts(source: str) -> Cuts:
     fence = mark = ""
     for line in source.split("\n"):
         text, opens = line.strip(), _FENCE.match(line)
-        end = Cut(at if opens else at + len(line), fence)
+        end = Cut(at if opens else at + len(line), fence, bool(text) or not is_after_blank)
         if fence:
-            item = Cut(at, fence)
+            item = Cut(at, fence, not is_after_blank) if text else item
             if text.startswith(mark) and not text.strip(mark[0]):
                 fence = mark = ""
         elif text:
@@ -76,7 +76,7 @@ def find_cuts(source: str) -> Cuts:
                 item = Cut(at)
             if opens:
                 fence, mark = line, opens[1]
-        is_after_blank = not (fence or text)
+        is_after_blank = not text
         at += len(line) + 1
     return Cuts(block, item if item.at > block.at else Cut(0), end)
 

@@ -1,10 +1,9 @@
 """The window as a bar chart, for `/context`: a row per turn, whose tokens add up to the total."""
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from rich.cells import cell_len, set_cell_size
+from rich.text import Text
 
 from mlxchat.chat.eviction import RESERVE
 from mlxchat.chat.turn import Quoted, Turn, Usage
@@ -13,8 +12,6 @@ from mlxchat.units import count
 
 MAX_COLUMNS = 90
 GAP = "  "
-# Terminals disagree on the width of joined or modified emoji, but not on that of their parts.
-EMOJI_PARTS = {*range(0xFE00, 0xFE10), *range(0x1F3FB, 0x1F400)}
 
 
 class Row(NamedTuple):
@@ -88,10 +85,7 @@ def _bar(tokens: int, total: int, width: int) -> str:
 
 
 def _cropped(label: str, width: int) -> str:
-    """One line of at most `width` cells, without characters that reorder or join cells."""
-    line = "".join(
-        each
-        for each in " ".join(visible(label).split())
-        if unicodedata.category(each) != "Cf" and ord(each) not in EMOJI_PARTS
-    )
-    return line if cell_len(line) <= width else f"{set_cell_size(line, max(width - 1, 0))}…"
+    """One line of at most `width` cells."""
+    text = Text(" ".join(visible(label).split()))
+    text.truncate(width, overflow="ellipsis")
+    return text.plain
