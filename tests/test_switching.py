@@ -7,7 +7,8 @@ import pytest
 
 from mlxchat.manual import read_page
 from mlxchat.manual.equivalents import NONE, OURS, PAGE, hint_for
-from mlxchat.terminal.commands import COMMANDS, OTHER_NAMES
+from mlxchat.terminal.commands import COMMANDS
+from mlxchat.terminal.slash import OTHER_NAMES
 from tests.in_process import run_in_process
 
 ROWS = [row for rows in OURS.values() for row in rows.values()]

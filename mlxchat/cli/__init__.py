@@ -123,9 +123,9 @@ class ChatByDefault(Group):
             return chat_command.is_common(parameter)
         return parameter.name not in COMPLETION_HELP
 
-    def usages(self, ctx: Any) -> list[str]:
-        name = ctx.command_path
-        return [f"{name} [OPTIONS] [QUESTION]", f"{name} COMMAND [OPTIONS] [ARGUMENTS]"]
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        formatter.write_usage(ctx.command_path, "[OPTIONS] [QUESTION]")
+        formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [ARGUMENTS]")
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         found = super().shell_complete(ctx, incomplete)

@@ -34,6 +34,7 @@ MEASURE = "Measurement"
 AgainstOption = Annotated[
     Literal["mlx-lm"] | None,
     typer.Option(
+        metavar="mlx-lm",
         help="Also measure mlx-lm, on the same weights",
         show_default=False,
         rich_help_panel=MEASURE,
@@ -43,6 +44,7 @@ WorkloadOption = Annotated[
     list[WorkloadName] | None,
     typer.Option(
         "--workload",
+        metavar="NAME",
         help="Measure only drafts on this workload; repeatable",
         show_default=False,
         rich_help_panel=MEASURE,

@@ -9,10 +9,17 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
 
 from mlxchat.errors import ExitStatus
-from mlxchat.terminal.help_text import help_page, usage_of
 
 HELP_ALL = "--help-all"
 HELP_NAMES = ("-h", "--help", HELP_ALL)
+
+
+EVERYTHING = f"{__name__}.everything"
+
+
+def summary(command: Any) -> str:
+    """The first sentence of a command's help, without its full stop."""
+    return (command.help or "").split("\n\n")[0].replace("\n", " ").removesuffix(".")
 
 
 def _show_help(context: typer.Context, option: Any, wanted: bool) -> None:
@@ -25,7 +32,8 @@ def _show_help(context: typer.Context, option: Any, wanted: bool) -> None:
 def _write_help(context: Any, *, everything: bool) -> None:
     from mlxchat.terminal.text_output import Stdout
 
-    Stdout().write(help_page(context.command, context, everything=everything))
+    context.meta[EVERYTHING] = everything
+    Stdout().write(context.get_help() + "\n")
 
 
 def _help_options() -> list[Any]:
@@ -72,7 +80,37 @@ class _Helped:
         return [*super().get_params(ctx), HELP_OPTIONS[1]]  # type: ignore[misc]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        formatter.write(help_page(self, ctx, everything=False))
+        self.format_usage(ctx, formatter)  # type: ignore[attr-defined]
+        self.format_help_text(ctx, formatter)  # type: ignore[attr-defined]
+        self.format_options(ctx, formatter)
+        self.format_epilog(ctx, formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        command: Any = self
+        sections: dict[str, list[tuple[str, str]]] = {
+            "Commands": [],
+            "Arguments": [],
+            "Options": [],
+        }
+        for name, each in getattr(command, "commands", {}).items():
+            sections["Commands"].append((name, summary(each)))
+        for each in self.help_parameters(ctx):
+            if isinstance(each, TyperArgument):
+                sections["Arguments"].append((str(each.metavar), each.help or ""))
+            elif ctx.meta.get(EVERYTHING) or self.is_common(each):
+                sections["Options"].append(each.get_help_record(ctx))
+        for heading, rows in sections.items():
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The examples, and the rest if everything is shown. Nothing is wrapped."""
+        command: Any = self
+        examples, *rest = (command.epilog or "").rstrip("\n").split("\n\n")
+        if not ctx.meta.get(EVERYTHING):
+            rest = [f"All options and more: {ctx.command_path} {HELP_ALL}"]
+        formatter.write("".join(f"\n{each}\n" for each in (examples, *rest)))
 
     def help_parameters(self, ctx: Any) -> list[Any]:
         """The parameters that help describes."""
@@ -83,17 +121,6 @@ class _Helped:
         command: Any = self
         declared = getattr(command.callback, "declared", {}).get(parameter.name)
         return declared is None or declared.common
-
-    def full_help(self, ctx: Any) -> str:
-        """The command line that shows everything."""
-        return f"{ctx.command_path} {HELP_ALL}"
-
-    def usages(self, ctx: Any) -> list[str]:
-        command: Any = self
-        arguments = [usage_of(each) for each in command.params if isinstance(each, TyperArgument)]
-        if hasattr(command, "commands"):
-            arguments = ["COMMAND", "[ARGUMENTS]"]
-        return [" ".join([ctx.command_path, "[OPTIONS]", *arguments])]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -107,6 +134,11 @@ class _Helped:
 
 class Command(_Helped, TyperCommand):
     """A command."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [each for each in self.params if isinstance(each, TyperArgument)]
+        names = [f"{each.metavar}" if each.required else f"[{each.metavar}]" for each in arguments]
+        return ["[OPTIONS]", *names]
 
 
 class Group(_Helped, TyperGroup):

@@ -7,7 +7,6 @@ import typer
 
 from mlxchat.errors import UsageError
 from mlxchat.manual import PAGES, read_page, summary
-from mlxchat.terminal.help_page import Section, format_sections, terminal_columns
 from mlxchat.terminal.listing import write
 
 EPILOG = """\
@@ -37,7 +36,7 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
     """
     words = topic or []
     if not words:
-        write(_list(context))
+        write(_list())
     elif len(words) == 1 and words[0].lower() in PAGES:
         from mlxchat.terminal.manual_page import show_page
 
@@ -46,16 +45,10 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
         _show_command(context, words)
 
 
-def _list(context: typer.Context) -> str:
-    more = [
-        ("mlxchat help PAGE", "Show a page"),
-        ("mlxchat COMMAND --help", f"Show the options of {', '.join(_commands(context))}"),
-    ]
-    pages = [(name, summary(name)) for name in PAGES]
-    columns = terminal_columns()
-    # Apart, so that the pages' summaries need no more room than their names leave.
-    parts = (Section("Pages", pages), Section("More", more))
-    return "\n".join(format_sections([each], columns) for each in parts)
+def _list() -> str:
+    pages = [f"  {name:<17}{summary(name)}\n" for name in PAGES]
+    more = "`mlxchat help PAGE` shows a page, `mlxchat COMMAND --help` options."
+    return f"Pages:\n{''.join(pages)}\n{more}\n"
 
 
 def _show_command(context: typer.Context, words: list[str]) -> None:

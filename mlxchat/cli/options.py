@@ -15,6 +15,8 @@ from mlxchat.settings import SamplingSettings
 
 COMPLETIONS = {"model": complete_model, "session": complete_session}
 
+PLACEHOLDERS = {int: "N", float: "NUMBER"}
+
 T = TypeVar("T")
 Options = Mapping[str, Option]
 
@@ -94,10 +96,10 @@ def _parameter(option: Option) -> inspect.Parameter:
     default = option.default if option.written is None else option.written
     info = typer.Option(
         *_flags(option),
-        metavar=option.metavar or "|".join(option.choices) or None,
+        metavar=option.metavar or "|".join(option.choices) or PLACEHOLDERS.get(option.type, "TEXT"),
         autocompletion=COMPLETIONS.get(option.completes),
         help=option.help,
-        show_default=option.if_unset or default not in (None, ()),
+        show_default=option.if_unset or default not in (None, (), False),
         rich_help_panel=str(option.group),
     )
     return inspect.Parameter(

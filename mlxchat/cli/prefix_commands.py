@@ -42,7 +42,7 @@ WARM = some_of(
 
 @cache_app.command("list", epilog="Example: mlxchat cache list")
 def list_prefixes(as_json: Json = False) -> None:
-    """List the prefixes and blocks, most recently used first, and their size.
+    """List the prefixes and blocks, latest first, and their size.
 
     In a pipe, each line has the columns of the table, separated by tabs.
     """

@@ -127,7 +127,7 @@ def import_(
         str | None, typer.Option(metavar="NAME", help="Name of the session, instead of the file's")
     ] = None,
 ) -> None:
-    """Make a session of a file that `/save` or `session export` wrote."""
+    """Make a session of a file that `session export` wrote."""
     from mlxchat.sessions.listing import import_messages
     from mlxchat.units import count
 
