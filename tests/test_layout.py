@@ -21,7 +21,7 @@ PACKAGE = ROOT / "mlxchat"
 CEILINGS = {
     "": 1_864,
     "files": 409,
-    "request": 909,
+    "request": 883,
     "manual": 329,
     "config": 393,
     "text": 2_860,

@@ -360,10 +360,7 @@ def test_plain_text_that_repeats_itself_is_stopped(monotonous: list[str], tmp_pa
     [
         (["--for", "8h", "--until", "07:00"], "cannot be combined"),
         (["--checkpoint", "x", "--checkpoint-every", "0"], "at least 1 token"),
-        (
-            ["--checkpoint", "x", "--json"],
-            "--json cannot be combined with --checkpoint or --max-bytes",
-        ),
+        (["--checkpoint", "x", "--json"], "--checkpoint and --json cannot be combined"),
         (["--resume", "nowhere"], "no checkpoint in nowhere"),
         (["--resume", "nowhere", "--temp", "1"], "omit --temp"),
     ],

@@ -180,7 +180,7 @@ def test_another_model_of_a_chat_has_its_own_template(unthinking_model: Path) ->
 
 def test_raw_text_checkpoints_and_several_machines_are_refused(tmp_path: Path) -> None:
     setup = Setup(chat_template=Path("turns.jinja"))
-    with pytest.raises(UsageError, match="--chat-template is not used with --raw"):
+    with pytest.raises(UsageError, match="--chat-template needs the chat template"):
         Request(setup, "a", raw=True)
     with pytest.raises(UsageError, match="--chat-template needs the chat template"):
         BatchRequest(setup, raw=True)

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, Must, check_options, flag, option
+from mlxchat.options import Group, Must, check_options, option
+from mlxchat.request.pairs import CONSTRAINTS, refuse_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +56,13 @@ class Answer:
 
     def __post_init__(self) -> None:
         check_options(self)
-        given = self.constraints()
-        if len(given) > 1:
-            raise UsageError(f"{flag(given[0])} and {flag(given[1])} cannot be combined")
-        if self.schema_prompt and not {"schema", "schema_multi"} & set(given):
+        refuse_pairs(self)
+        if self.schema_prompt and not {"schema", "schema_multi"} & set(self.constraints()):
             raise UsageError("--schema-prompt needs --schema")
-        if self.extracts and given:
-            name = "extract" if self.extract else "extract_last"
-            raise UsageError(f"{flag(name)} and {flag(given[0])} cannot be combined")
 
     def constraints(self) -> list[str]:
         """The fields that constrain the answer."""
-        names = ("schema", "schema_multi", "regex", "choice", "grammar")
-        return [name for name in names if getattr(self, name) not in (None, ())]
+        return [name for name in CONSTRAINTS if getattr(self, name) not in (None, ())]
 
     @property
     def extracts(self) -> bool:

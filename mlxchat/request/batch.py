@@ -11,6 +11,7 @@ from mlxchat.options import Group, Must, check_options, flag, option, same_as
 from mlxchat.request.answer import Answer
 from mlxchat.request.generate import Request
 from mlxchat.request.overnight import Overnight
+from mlxchat.request.pairs import refuse_pairs
 from mlxchat.request.setup import Setup
 from mlxchat.row_template import RowTemplate
 from mlxchat.settings import GenerationSettings
@@ -71,9 +72,7 @@ class BatchInput:
 
     def __post_init__(self) -> None:
         check_options(self)
-        forms = [name for name in ("lines", "csv", "pattern") if getattr(self, name)]
-        if len(forms) > 1:
-            raise UsageError(f"{flag(forms[0])} and {flag(forms[1])} cannot be combined")
+        refuse_pairs(self)
         if self.pattern is not None and self.path is not None:
             raise UsageError(
                 f"{self.path} and --files cannot be combined: quote the pattern, so "
@@ -133,26 +132,9 @@ class BatchRequest:
         if self.answer.extracts:
             name = "extract" if self.answer.extract else "extract_last"
             raise UsageError(f"{flag(name)} is not available in a batch")
-        if self.raw:
-            self._check_raw()
-        given = self.answer.constraints()
-        if given:
-            self.generation_settings().check_constraint(given[0])
+        refuse_pairs(self, self.setup, self.answer)
         self.generation_settings()
         self.setup.check()
-
-    def _check_raw(self) -> None:
-        given = {
-            "system": self.system is not None,
-            "think": self.think is not None,
-            "template_args": bool(self.template_args),
-            "schema_prompt": self.answer.schema_prompt,
-            "prefill": self.answer.prefill is not None,
-            "chat_template": self.setup.chat_template is not None,
-        }
-        for name, is_given in given.items():
-            if is_given:
-                raise UsageError(f"{flag(name)} needs the chat template, which --raw bypasses")
 
     def generation_settings(self) -> GenerationSettings:
         return GenerationSettings(

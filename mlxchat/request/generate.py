@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, check_options, flag, option, same_as
+from mlxchat.options import Group, check_options, option, same_as
 from mlxchat.request.answer import Answer
 from mlxchat.request.overnight import Overnight
+from mlxchat.request.pairs import refuse_pairs
 from mlxchat.request.setup import Setup
 from mlxchat.settings import GenerationSettings, Overflow
 from mlxchat.template_args import parse_template_args, thinking_variables
@@ -100,61 +101,15 @@ class Request:
 
     def __post_init__(self) -> None:
         check_options(self)
+        refuse_pairs(self, self.setup, self.answer, self.overnight)
         if self.logprobs is not None and not self.events:
             raise UsageError("--logprobs needs --json: plain text cannot include log-probabilities")
-        if self.raw and self.system is not None:
-            raise UsageError("--system needs the chat template, which --raw bypasses")
-        if self.raw and self.variables():
-            raise UsageError(
-                "--think and --template-arg need the chat template, which --raw bypasses"
-            )
-        long = self.overnight
-        if self.events and (long.checkpoint is not None or long.max_bytes is not None):
-            raise UsageError(
-                "--json cannot be combined with --checkpoint or --max-bytes, which need text"
-            )
-        if self.generation_settings().wants_drafts and long.checkpoint is not None:
-            name = "--lookup" if self.lookup else "--num-draft-tokens"
-            raise UsageError(
-                f"{name} and --checkpoint cannot be combined: a resumed run must write the same "
-                "bytes"
-            )
-        if self.blocks:
-            self._check_blocks()
+        if self.blocks and not self.setup.prefix_cache:
+            raise UsageError("--block needs the prefix cache: use --prefix-cache")
         if self.overflow.needs_question:
             self._check_overflow()
-        self._check_answer()
         self.generation_settings()
         self.setup.check()
-
-    def _check_answer(self) -> None:
-        given = self.answer.constraints()
-        constraint = given[0] if given else None
-        extract = "extract" if self.answer.extract else "extract_last"
-        first = constraint or (extract if self.answer.extracts else None)
-        if first is not None and self.overnight.checkpoint is not None:
-            raise UsageError(f"{flag(first)} and --checkpoint cannot be combined")
-        if self.answer.extracts and self.events:
-            raise UsageError(f"{flag(extract)} and --json cannot be combined")
-        if constraint is not None:
-            self.generation_settings().check_constraint(constraint)
-        if self.setup.chat_template is not None and self.overnight.checkpoint is not None:
-            raise UsageError("--chat-template and --checkpoint cannot be combined")
-        if self.setup.chat_template is not None and self.raw:
-            raise UsageError("--chat-template is not used with --raw")
-        if self.answer.prefill is not None and self.overnight.checkpoint is not None:
-            raise UsageError("--prefill and --checkpoint cannot be combined")
-        for name in ("schema_prompt", "prefill"):
-            if getattr(self.answer, name) and self.raw:
-                raise UsageError(f"{flag(name)} needs the chat template, which --raw bypasses")
-
-    def _check_blocks(self) -> None:
-        if self.overnight.checkpoint is not None:
-            raise UsageError(
-                "--block and --checkpoint cannot be combined: pass the documents with --file"
-            )
-        if not self.setup.prefix_cache:
-            raise UsageError("--block needs the prefix cache: use --prefix-cache")
 
     def _check_overflow(self) -> None:
         way = f"--overflow {self.overflow}"

@@ -5,8 +5,8 @@ from datetime import datetime
 from pathlib import Path
 
 from mlxchat.amounts import parse_bytes, parse_deadline, parse_duration_s
-from mlxchat.errors import UsageError
 from mlxchat.options import Group, at_least, check_options, option
+from mlxchat.request.pairs import refuse_pairs
 from mlxchat.settings import OnLoop
 
 
@@ -76,8 +76,7 @@ class Overnight:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.until is not None and self.lasting_s is not None:
-            raise UsageError("--until and --for cannot be combined")
+        refuse_pairs(self)
 
     @property
     def keeps_awake(self) -> bool:
