@@ -13,7 +13,6 @@ from mlxchat.engine.loops import prefill
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
 from mlxchat.store.block_store import DiskBlocks
-from mlxchat.store.prefix_cache import PrefixCache
 from scripts.families import build_family
 from tests.conftest import build_random_model
 from tests.test_prefix_cache import PLENTY, make_model, text
@@ -66,18 +65,6 @@ def test_a_block_is_restored_exactly(family: str, open_blocks: Open) -> None:
     block = block_of(model)
     open_blocks(model).save(HEAD, IDS, block)
     read = open_blocks(model).load(HEAD, IDS)
-    assert read is not None
-    assert_equal(read, block)
-
-
-def test_half_precision_is_restored_exactly(open_blocks: Open) -> None:
-    network = build_random_model()
-    network.set_dtype(mx.bfloat16)
-    model = make_model(network, mx.bfloat16)
-    block = block_of(model)
-    blocks = open_blocks(model)
-    blocks.save(HEAD, IDS, block)
-    read = blocks.load(HEAD, IDS)
     assert read is not None
     assert_equal(read, block)
 
@@ -142,15 +129,6 @@ def test_the_least_recently_used_block_is_deleted_first(
     assert sum(file.stat().st_size for file in files(directory)) <= size
 
 
-def test_pages_and_blocks_share_one_limit(model: Model, open_blocks: Open, directory: Path) -> None:
-    blocks = open_blocks(model)
-    blocks.save(HEAD, IDS, block_of(model))
-    pages = PrefixCache(directory, model, limit_bytes=0)
-    pages.close()
-    assert files(directory) == []
-    assert blocks.load(HEAD, IDS) is None
-
-
 def test_a_full_disk_loses_only_the_block(
     model: Model, open_blocks: Open, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,11 +153,3 @@ def test_without_free_space_blocks_are_read_but_not_written(
     full.save(HEAD, other, block_of(model, other))
     assert full.load(HEAD, other) is None
     assert "less free space" in str(full.error)
-
-
-def test_an_unusable_directory_is_not_an_error(model: Model, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    blocks = DiskBlocks(tmp_path / "file", model, PLENTY)
-    assert blocks.load(HEAD, IDS) is None
-    blocks.save(HEAD, IDS, block_of(model))
-    assert blocks.error is not None

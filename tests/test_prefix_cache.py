@@ -23,7 +23,7 @@ from mlxchat.engine.generate import Generation
 from mlxchat.engine.loops import prefill
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
-from mlxchat.store import fingerprint, tensor_file
+from mlxchat.store import tensor_file
 from mlxchat.store.cache_files import ends_of
 from mlxchat.store.page_recorder import PAGES_IN_FLIGHT, Recorder
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
@@ -399,18 +399,6 @@ def test_another_model_or_dtype_of_the_same_name_finds_nothing(
     for other in others:
         assert Run(other, ids, open_pages(other)).cached == 0
     assert Run(model, ids, open_pages(model)).cached == 2 * PAGE
-
-
-def test_another_version_of_mlx_finds_nothing(
-    model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = text(PAGE + 1)
-    record(model, ids, open_pages(model))
-    installed = fingerprint.version
-    monkeypatch.setattr(
-        fingerprint, "version", lambda name: "9.9.9" if name == "mlx" else installed(name)
-    )
-    assert Run(model, ids, open_pages(model)).cached == 0
 
 
 def test_a_page_file_swapped_for_another_does_not_match(model: Model, open_pages: Open) -> None:

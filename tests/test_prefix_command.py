@@ -86,24 +86,6 @@ def test_a_run_with_checkpoints_does_not_use_the_prefix_cache(
     assert "cached" not in done.stderr
 
 
-def test_other_weights_of_the_same_name_find_nothing(ask: Any, tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model")
-    ask("What?", model=model)
-    write_tiny_model(model, seed=7)
-    fresh = ask("What?", "--no-prefix-cache", model=model)
-    again = ask("What?", model=model)
-    assert again["cached_tokens"] == 0
-    assert again["text"] == fresh["text"]
-
-
-def test_the_prefix_cache_stays_within_its_limit(ask: Any) -> None:
-    ask("What?", "--prefix-cache-size", "1MB")
-    size = sum(page.stat().st_size for page in pages())
-    assert 0 < size <= 1_000_000
-    ask("What?", "--prefix-cache-size", "300kB", "-s", "You are another one.")
-    assert sum(page.stat().st_size for page in pages()) <= 300_000
-
-
 def test_short_prompts_and_unsaved_chats_are_not_cached(
     tiny_model: Path, run_mlxchat: RunMlxchat
 ) -> None:

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,7 +52,8 @@ def list_prefixes(as_json: Json = False) -> None:
         entries = files.entries()
     ends = ends_of(entries)
     if as_json:
-        write_json_lines(asdict(each) for each in ends)
+        shown = ("key", "kind", "tokens", "model", "label", "used")
+        write_json_lines({name: getattr(each, name) for name in shown} for each in ends)
         return
     write_table(COLUMNS, [_row(each) for each in ends], ("TOKENS",), cut=("TEXT", "MODEL"))
     if sys.stdout.isatty():
