@@ -38,7 +38,7 @@ CEILINGS = {
     "distributed": 1_174,
     "app": 4_650,
     "bench": 1_800,
-    "terminal": 4_442,
+    "terminal": 4_440,
     "doctor": 304,
     "cli": 2_709,
 }

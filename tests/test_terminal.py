@@ -47,6 +47,15 @@ def test_a_message_is_wrapped_between_words_and_commands_stay_whole(columns: int
     assert any("`mlxchat models list`" in line for line in lines)
 
 
+def test_a_line_of_figures_is_wrapped_between_figures() -> None:
+    """The closing line of `generate` broke inside a number: "first token 1", "7.69 s"."""
+    figures = "prompt 1,061 tokens, 60.0 tok/s · first token 17.69 s · evicted 0"
+    assert wrap(figures, 50).split("\n") == [
+        "prompt 1,061 tokens, 60.0 tok/s ·",
+        "first token 17.69 s · evicted 0",
+    ]
+
+
 def test_a_notice_on_a_terminal_fits_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
     outer, inner = os.openpty()
     fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))

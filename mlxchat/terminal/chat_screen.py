@@ -226,7 +226,6 @@ class ChatScreen:
         chat = self.ready_chat()
         with StopRequest(self._restore) as stop, progress("reading", "tokens", False) as bar:
             stop.say = bar.say_anyway
-            stop.before_leaving(bar.stop)
             compacted = chat.compact(
                 words,
                 on_encode=bar.counting("tokenizing", "characters"),
@@ -287,7 +286,6 @@ class ChatScreen:
         draws_rows = self._shows_replies and not (self._options.plain or is_dumb())
         say = self.screen.say_below if draws_rows else say_on_own_line
         stop.say = lambda text: bar.say(text) or say(text)
-        stop.before_leaving(bar.stop)
         said_below = False
         forgotten: list[Change] = []
 

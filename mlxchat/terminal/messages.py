@@ -9,8 +9,10 @@ from contextlib import suppress
 from mlxchat.terminal import visible
 from mlxchat.terminal.restore import Line
 
-# A command in backquotes, or the help that a usage error refers to.
-_COMMAND = re.compile(r"`[^`]*`|\(see mlxchat [^()]*\)")
+# A command in backquotes, the help that a usage error refers to, or a figure before a dot.
+_WHOLE = re.compile(r"`[^`]*`|\(see mlxchat [^()]*\)|[^·\s][^·]* ·")
+# The terminal may have echoed a key on the line.
+_ECHO = len("^C")
 _GLUE = "\0"
 
 
@@ -46,9 +48,9 @@ def show_error(error: object) -> None:
 
 
 def wrap(text: str, columns: int) -> str:
-    """The text in lines of at most `columns`. Words and commands, which can then be copied, stay
-    whole; longer ones are left for the terminal to break."""
-    glued = _COMMAND.sub(lambda command: command[0].replace(" ", _GLUE), text)
+    """The text in lines of at most `columns`. Words, figures and commands, which can then be
+    copied, stay whole; longer ones are left for the terminal to break."""
+    glued = _WHOLE.sub(lambda found: found[0].replace(" ", _GLUE), text)
     wrapped = textwrap.fill(glued, columns, break_long_words=False, break_on_hyphens=False)
     return wrapped.replace(_GLUE, " ")
 
@@ -69,7 +71,7 @@ def _write(text: str) -> None:
         return
     line = " ".join(visible(text).split("\n"))
     columns = _columns()
-    shown = wrap(line, columns) if columns else line
+    shown = wrap(line, max(columns - _ECHO, 1)) if columns else line
     try:
         sys.stderr.write(f"{Line.end()}{shown}\n")
         sys.stderr.flush()

@@ -117,7 +117,6 @@ class PipedChat:
 
     def _take(self, spoken: Spoken, stop: StopRequest, bar: Bar) -> None:
         stop.say = bar.say_anyway
-        stop.before_leaving(bar.stop)
         if spoken.notice is not None:
             self._messages.warn(spoken.notice)
         # The turns of a resumed session count.

@@ -73,7 +73,6 @@ def _generate(begun: Run, messages: Messages) -> ExitStatus | None:
         progress("reading", "tokens", messages.quiet) as bar,
     ):
         stop.say = bar.say_anyway
-        stop.before_leaving(bar.stop)
         stop.before_leaving(begun.write_end)
 
         def should_stop() -> bool:
