@@ -117,9 +117,7 @@ def mode_of(path: Path) -> int:
 # Names
 
 
-@pytest.mark.parametrize(
-    "name", ["a", "Über uns", "2026-11-21-153012", "a.b", "日本語", "_x", "a" * 100, "a..b", "x-"]
-)
+@pytest.mark.parametrize("name", ["a", "Über uns", "2026-11-21-153012", "日本語", "_x", "a" * 100])
 def test_letters_digits_spaces_and_some_punctuation_are_valid_names(name: str) -> None:
     check_name(name)
 
@@ -321,17 +319,6 @@ def test_a_killed_process_leaves_no_lock_and_loses_nothing_shown(sessions: Path)
                 ("from elsewhere", "half a reply")
             ]
             assert lock_of("mine").read_text() == f"{os.getpid()}\n"
-
-
-def test_a_closed_session_can_be_opened_immediately(sessions: Path) -> None:
-    make_session("mine")
-    lock = lock_of("mine")
-    for _ in range(3):
-        with Session.open("mine") as session:
-            assert holder(lock) == os.getpid()
-            session.close()
-        assert holder(lock) is None
-        assert not lock.exists()
 
 
 def test_child_processes_do_not_keep_the_lock(sessions: Path) -> None:

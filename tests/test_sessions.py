@@ -264,18 +264,6 @@ def test_a_second_process_is_refused_naming_the_first(
     assert len(read_session("shared").turns) == 2
 
 
-def test_an_unwritable_directory_is_reported_once_and_the_chat_continues(
-    tiny_model: Path, run_mlxchat: RunMlxchat
-) -> None:
-    paths.sessions_dir().parent.mkdir(parents=True)
-    paths.sessions_dir().write_text("in the way")
-    done = run_mlxchat("chat", "-m", str(tiny_model), "-n", "5", stdin=lines(0, 3))
-    assert done.returncode == 1
-    assert done.stdout.count("\n") >= 3
-    assert done.stderr.count("\n") == 1
-    assert "unsaved" in done.stderr
-
-
 @contextmanager
 def read_only() -> Iterator[None]:
     """The directory of sessions cannot be written, not by root either."""
@@ -409,12 +397,6 @@ def test_the_session_commands(chat: Any, tiny_model: Path, run_mlxchat: RunMlxch
     assert run_mlxchat("session", "list").stdout == ""
 
 
-def test_having_no_session_to_continue_is_reported(run_mlxchat: RunMlxchat) -> None:
-    done = run_mlxchat("chat", "-c", stdin="hello\n")
-    assert done.returncode == 1
-    assert "no sessions to continue yet" in done.stderr
-
-
 # In a terminal
 
 
@@ -509,18 +491,3 @@ def test_sessions_can_be_switched_inside_the_chat(tiny_model: Path) -> None:
     assert chat.ends() == 0
     assert [turn.user for turn in read_session("one").turns] == ["first of one", "second of one"]
     assert [turn.user for turn in read_session("two").turns] == ["first of two"]
-
-
-@pytest.mark.usefixtures("ordinary_terminal")
-def test_a_terminal_session_that_cannot_resume_exactly_ends_with_one_line(
-    tiny_model: Path, run_mlxchat: RunMlxchat
-) -> None:
-    run_mlxchat("chat", "-m", str(tiny_model), "-n", "3", "--session", "old", stdin="hello\n")
-    snapshot().unlink()
-    chat = terminal("--session", "old", "--exact")
-    chat.send("/no-such-command\r")
-    chat.shows("unknown command")
-    chat.send("hello\r")
-    chat.shows("^mlxchat: error:")
-    chat.shows(r"missing:\s+resume\s+without\s+--exact")
-    assert chat.ends() == 1
