@@ -72,6 +72,13 @@ def test_the_program_understands_every_example(path: str, command: Any):
             understood(words)
 
 
+def test_the_program_understands_every_documented_call():
+    calls = [words for command in docs.read() for words in called(command.text)]
+    assert len(calls) > 40
+    for words in calls:
+        understood(words)
+
+
 def understood(words: list[str]) -> None:
     """Raise a usage error if the program does not understand the words."""
     # These show something and exit while they are parsed.

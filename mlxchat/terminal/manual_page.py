@@ -32,12 +32,12 @@ def render_page(markdown: str, columns: int) -> str:
     markdown = PAGE_LINK.sub(r"\1 (help \2)", CHART.sub(r"(chart: \1)", markdown))
     plain = is_dumb() or bool(os.environ.get("NO_COLOR"))
     console = Console(file=io.StringIO(), width=columns, force_terminal=not plain)
-    console.print(Markdown(markdown, hyperlinks=False, code_theme="bw"))
+    console.print(Markdown(markdown, hyperlinks=False, code_theme="ansi_dark"))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def page(text: str) -> None:
-    # Quit if the text fits the screen, pass colors through, leave the text on the screen.
-    os.environ.setdefault("LESS", "FRX")
+    # Quit if the text fits the screen, leave it there, and pass colors through.
+    os.environ["LESS"] = f"{os.environ.get('LESS') or '-FX'} -R"
     pydoc.pager(text)
