@@ -29,11 +29,6 @@ def document_indexes_dir() -> Path:
     return Path(platformdirs.user_cache_dir("mlxchat")) / "documents"
 
 
-def row_costs_file() -> Path:
-    """What several tokens at a time cost each model on this machine."""
-    return Path(platformdirs.user_cache_dir("mlxchat")) / "row-costs.json"
-
-
 def imported_models_dir() -> Path:
     """Models converted from GGUF files, one directory each."""
     return Path(platformdirs.user_cache_dir("mlxchat")) / "models"

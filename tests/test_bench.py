@@ -29,7 +29,6 @@ from mlxchat.bench.report import Figures, Table, tables
 from mlxchat.bench.subject import Subject
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.lookup import History
-from mlxchat.engine.row_costs import RowCosts
 from mlxchat.errors import ModelError
 from mlxchat.models.load import load
 from mlxchat.models.skeleton import named_parameters
@@ -239,7 +238,7 @@ def test_a_workload_that_foresees_its_reply_accepts_drafts(subject: Subject) -> 
     model = subject.model
     ids = workloads.prompt_ids(model, workloads.workloads(quick=True)[-1])
     reply = workloads.Reply.expected(model, "chat", ids, max_tokens=100)
-    drafter = Drafter(History(), 15, {1024: RowCosts({1: 1.0, 16: 1.1})})
+    drafter = Drafter(History(), 15, clock=lambda: 0.0)
     drafter.history.extend(np.array([*ids[-10:], *reply.tokens], np.int32))
     run = reply.decode(drafter)
     assert run.ids == reply.tokens

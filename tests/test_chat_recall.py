@@ -15,7 +15,6 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.lookup import History
 from mlxchat.engine.loops import OnHeld
-from mlxchat.engine.row_costs import RowCosts
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.prefix_cache import PrefixCache
@@ -201,7 +200,7 @@ def test_pinned_turns_stay_beside_a_quote(family: str) -> None:
 
 def test_drafts_change_nothing_in_a_turn_that_recalls() -> None:
     plain, drafting = (forgetful(max_tokens=60) for _ in range(2))
-    drafting.draft_with(Drafter(History(), 15, {1024: RowCosts({1: 1.0, 16: 1.1})}))
+    drafting.draft_with(Drafter(History(), 15, clock=lambda: 0.0))
     for text in (QUESTION, "go on", QUESTION):
         found = [recalled(conversation, text) for conversation in (plain, drafting)]
         assert found[0] == found[1]

@@ -15,19 +15,17 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.generate import Generation
 from mlxchat.engine.lookup import History
-from mlxchat.engine.row_costs import RowCosts
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from tests import chat_templates
 from tests.test_conversation import check_in_step, make_conversation, make_model
 
-FLAT = {1024: RowCosts({1: 1.0, 16: 1.1})}
 SAMPLING = SamplingSettings(temp=1.0, top_k=4, seed=5)
 
 
 def drafter(*foreseen: np.ndarray) -> Drafter:
     """A drafter that has seen these tokens, with an error every 9 of them."""
-    made = Drafter(History(), 15, dict(FLAT))
+    made = Drafter(History(), 15, clock=lambda: 0.0)
     for ids in foreseen:
         wrong = ids.copy()
         wrong[8::9] = 5

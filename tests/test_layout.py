@@ -19,7 +19,7 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_864,
+    "": 1_859,
     "files": 409,
     "request": 883,
     "manual": 329,
@@ -30,14 +30,14 @@ CEILINGS = {
     "constraint": 850,
     "cache": 2_806,
     "models": 4_385,
-    "engine": 2_929,
+    "engine": 2_814,
     "chat": 2_279,
     "store": 1_754,
     "sessions": 1_999,
     "rows": 1_278,
     "distributed": 1_174,
-    "app": 4_650,
-    "bench": 1_800,
+    "app": 4_566,
+    "bench": 1_798,
     "terminal": 4_440,
     "doctor": 304,
     "cli": 2_709,

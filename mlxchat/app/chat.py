@@ -18,7 +18,6 @@ from typing import Any, Self, Unpack
 
 from mlx import nn
 
-from mlxchat.app.drafting import make_drafter
 from mlxchat.app.loading import Loading
 from mlxchat.app.opening import (
     POSITIONS_RUN_ON,
@@ -37,6 +36,7 @@ from mlxchat.chat.rendering import Rendering
 from mlxchat.chat.turn import Compacted, Said, Turn
 from mlxchat.chat.view import check_room
 from mlxchat.chat.watch import Watching
+from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.reply import Token
 from mlxchat.errors import CacheError, MlxchatError, TemplateError, UsageError
 from mlxchat.models.model import Model
@@ -234,7 +234,7 @@ class Chat:
         model = Loading(lambda passed: self._load(found, passed)).wait()
         sampling = self._sampling_for(model)
         window = fit_window(self._setup, model, self._notify)
-        drafter = make_drafter(model, self.conversation.generation, self._notify)
+        drafter = make_drafter(model, self.conversation.generation)
         self._conversation = self.conversation.with_model(model, window, sampling, drafter)
         self._found = found
         self._report(self._conversation)
@@ -270,7 +270,7 @@ class Chat:
             variables=thinking_variables(options.think != "off"),
             template_args=options.template_args,
             prefixes=self._prefixes,
-            drafter=make_drafter(model, options.generation, self._notify),
+            drafter=make_drafter(model, options.generation),
             recalls=options.recalls,
         )
         self._report(conversation)
@@ -400,7 +400,7 @@ class Chat:
             self._notify(message)
         conversation.sampling, conversation.generation = new_sampling, new_generation
         if redrafts:
-            drafter = make_drafter(conversation.model, new_generation, self._notify)
+            drafter = make_drafter(conversation.model, new_generation)
             conversation.draft_with(drafter)
         conversation.recalls = recalls
         seed = sampling.pop("seed", self._setup.seed)

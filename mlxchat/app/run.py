@@ -16,7 +16,6 @@ from mlxchat.app.answer import is_whole, value_of
 from mlxchat.app.awake import keep_awake
 from mlxchat.app.blocks import block_reader
 from mlxchat.app.checkpoints import Checkpointer, pace_of
-from mlxchat.app.drafting import make_drafter
 from mlxchat.app.events import EventWriter
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.observer import Observer, Sink
@@ -25,6 +24,7 @@ from mlxchat.app.sections import SectionReader
 from mlxchat.app.watch import Begun, Reached, Status, Watch
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
+from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.generate import Generation, Stats
 from mlxchat.engine.loops import OnHeld, ShouldStop
 from mlxchat.engine.reply import ResumePoint, Token
@@ -360,7 +360,7 @@ class Run:
         settings = request.generation_settings()
         how: dict[str, Any] = {"settings": settings, "reader": reader}
         if self._checkpoint is None:
-            how["drafter"] = drafter = make_drafter(loaded.model, settings, observer.note)
+            how["drafter"] = drafter = make_drafter(loaded.model, settings)
             if drafter is not None:
                 drafter.history.extend(asked.ids[: begun.at.prefilled])
         if self._constraint is not None:

@@ -8,19 +8,18 @@ from typing import Any
 import mlx.core as mx
 
 from mlxchat.app.answer import value_of
-from mlxchat.app.drafting import make_drafter
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.row_plan import RowPlan
 from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import make_rows
 from mlxchat.engine.batch import ROW_FAILURES, Batch, BatchRow
 from mlxchat.engine.constrained import Constrained
+from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.draw import Chooser
 from mlxchat.engine.generate import Generation, max_tokens_within
 from mlxchat.engine.loops import ShouldStop
 from mlxchat.engine.reply import Reply, Token
 from mlxchat.models.model import Model
-from mlxchat.progress import Notify
 from mlxchat.rows.results import Likely, Result
 from mlxchat.text.tokens import Tokenizer
 
@@ -106,15 +105,12 @@ class Seated:
 class Running:
     """The rows that are seated in a batch. One that fills its window goes on alone."""
 
-    def __init__(
-        self, loaded: Loaded, should_stop: ShouldStop, on_tokens: OnTokens, notify: Notify
-    ) -> None:
+    def __init__(self, loaded: Loaded, should_stop: ShouldStop, on_tokens: OnTokens) -> None:
         self._loaded = loaded
         self._model = loaded.model
         self._window = loaded.settings.max_kv_size
         self._should_stop = should_stop
         self._on_tokens = on_tokens
-        self._notify = notify
         self._seated: dict[BatchRow, Seated] = {}
         network = self._model.network
         # A fork, because making one tries the model's ropes.
@@ -244,7 +240,7 @@ class Running:
             "settings": run.plan.settings,
             "prefill_step_size": self._loaded.settings.max_step_size,
             "constrained": constrained,
-            "drafter": make_drafter(self._model, run.plan.settings, self._notify),
+            "drafter": make_drafter(self._model, run.plan.settings),
             "reply": run.plan.reader(self._model.tokenizer)[0],
             "should_stop": self._should_stop,
         }

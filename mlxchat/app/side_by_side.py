@@ -283,7 +283,7 @@ class SideBySide:
     def _begin_again(self) -> None:
         self._beginning: list[RowPlan] = []
         self._prefixes = SharedPrefixes(self._make_cache, self._window)
-        self._running = Running(self._loaded, self._should_stop, self._on_tokens, self._notify)
+        self._running = Running(self._loaded, self._should_stop, self._on_tokens)
 
     def _make_cache(self) -> Cache:
         # A fork, because making one tries the model's ropes.

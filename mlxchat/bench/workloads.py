@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from mlxchat.app.drafting import make_drafter
 from mlxchat.bench import theirs
 from mlxchat.bench.paired import Side, Spread, interleave, ratios
 from mlxchat.bench.report import Figures, one_after_another
 from mlxchat.bench.subject import Subject
 from mlxchat.bench.workload_texts import Workload, WorkloadName, workloads
 from mlxchat.cache import Cache
-from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.drafts import Drafter, make_drafter
 from mlxchat.engine.generate import Generation
 from mlxchat.engine.loops import prefill
 from mlxchat.models.model import Model
@@ -64,11 +63,10 @@ def _measure(subject: Subject, workload: Workload, tokenizer: Any) -> Iterator[S
     reply = Reply.expected(model, workload.name, ids, max_tokens)
 
     def drafting() -> _Run:
-        return reply.decode(make_drafter(model, GenerationSettings(), subject.notify))
+        return reply.decode(make_drafter(model, GenerationSettings()))
 
     other, name = _other(reply, tokenizer), PLAIN if tokenizer is None else THEIRS
     sides = [
-        # The first run may measure what several rows cost.
         Side(f"{workload.name}: {OURS}", drafting, drafting),
         Side(
             f"{workload.name}: {name}",

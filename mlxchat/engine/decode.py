@@ -11,13 +11,12 @@ import numpy as np
 from mlx import nn
 
 from mlxchat.cache import Cache
-from mlxchat.cache.layers import draft_refusal, recurrent_states, tokens_held
+from mlxchat.cache.layers import draft_refusal, recurrent_states
 from mlxchat.cache.ring import DRAFT_SLOTS
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.draw import Chooser, Decoded, Drawn
 from mlxchat.engine.loops import OnHeld, ShouldStop
-from mlxchat.engine.row_costs import measure_rows
 from mlxchat.errors import ConstraintError
 from mlxchat.settings import SamplingSettings
 from mlxchat.text.spans import TokenIds
@@ -95,6 +94,8 @@ class _Loop:
         self._hold(self._ids[-1])
         current = self._chosen(logits, 0, self._chooser.forced())
         count = cleared = 0
+        if self.drafter is not None:
+            self.drafter.begin()
         try:
             while True:
                 count += 1
@@ -167,9 +168,7 @@ class _Loop:
         if self._chooser.constrained is not None:
             return True
         drafter = self.drafter
-        if drafter is None or drafter.match is None:
-            return False
-        return drafter.is_promising(tokens_held(self._cache), is_recurrent=self._is_recurrent)
+        return drafter is not None and drafter.is_promising
 
     def _after(self, id_: int, count: int, room: int) -> Drawn | Decoded:
         """The token after `id_`, which is known: confirmed already, or from a draft, or neither."""
@@ -194,16 +193,9 @@ class _Loop:
         return self._chooser.certain(forced[0])
 
     def _draft(self, room: int) -> Sequence[int]:
-        drafter = self.drafter
-        if drafter is None or drafter.match is None or room < 1:
+        if self.drafter is None or room < 1:
             return []
-        held = tokens_held(self._cache)
-        if drafter.costs_at(held) is None:
-            if self._cache.draft_room < DRAFT_SLOTS:
-                return []
-            latest = drafter.history.latest(DRAFT_SLOTS)
-            drafter.measured(held, measure_rows(self._network, self._cache, latest))
-        draft = drafter.propose(room, held, is_recurrent=self._is_recurrent)
+        draft = self.drafter.propose(room)
         constrained = self._chooser.constrained
         return draft if constrained is None else constrained.accepted(draft)
 

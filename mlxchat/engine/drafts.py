@@ -1,134 +1,121 @@
-"""Decides how many tokens to draft: as many as are expected to pay.
+"""Decides how many tokens to draft, by how the last drafts went.
 
-Depends on the text, the costs and nothing else, so that the same command drafts the same tokens
-again.
+A draft that is right doubles the next one; a wrong one halves it, at most to its right part. At no
+tokens, drafting pauses, until one predicted token would have been right. It also pauses, for longer
+each time, while drafted tokens come slower than others: on some machines, a row costs nearly as
+much as a step.
 """
 
-from bisect import bisect_right
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mlxchat.engine.lookup import History, Match
-from mlxchat.engine.row_costs import RowCosts, context_class
+from mlxchat.models.model import Model
+from mlxchat.settings import MAX_DRAFT, GenerationSettings
 
-# Shortest match of each class; acceptance is tracked for each class.
-CLASSES = (3, 4, 6, 9, 16, 32)
+# Tokens of the first draft, after short matches and after those of at least so many tokens, which
+# are right more often: their lengths are kept apart.
+FIRST = (2, 4)
+LONG = 6
 
-# The chance of acceptance assumed for the next drafted token, by class, with the weight of this
-# many tokens.
-ASSUMED = (0.3, 0.4, 0.55, 0.7, 0.8, 0.9)
-ASSUMED_TOKENS = 4.0
+# The weight of older times after each token, or draft.
+FORGETTING = 0.9
 
-# The weight of older tokens after each new one: the latest 50 or so count.
-FORGETTING = 0.98
-
-# A draft must promise this much more speed than decoding one token at a time.
-WORTHWHILE = 1.05
-
-
-@dataclass(slots=True)
-class Acceptance:
-    """How often the next drafted token was right lately, after matches of one class."""
-
-    assumed: float
-    right: float = 0.0
-    judged: float = 0.0
-
-    def learn(self, right: int, wrong: int) -> None:
-        for outcome in [1.0] * right + [0.0] * wrong:
-            self.right = self.right * FORGETTING + outcome
-            self.judged = self.judged * FORGETTING + 1
-
-    @property
-    def chance(self) -> float:
-        known = self.right + self.assumed * ASSUMED_TOKENS
-        return known / (self.judged + ASSUMED_TOKENS)
+# Tokens of a pause after drafts that were too slow; it doubles each time, up to the second.
+SHORTEST_PAUSE, LONGEST_PAUSE = 32, 1024
 
 
 @dataclass(slots=True)
 class Drafter:
     """Proposes the tokens that followed the latest ones when they last appeared.
 
-    `costs` are those of the model on this machine, by `context_class`; `on_measured` is called with
-    each that had to be measured. `limit` is the length of the longest draft in tokens. `drafted`
-    and `accepted` count tokens.
+    `limit` is the length of the longest draft in tokens. `drafted` and `accepted` count tokens.
     """
 
     history: History
     limit: int
-    costs: dict[int, RowCosts] = field(default_factory=dict)
-    on_measured: Callable[[int, RowCosts], None] = lambda context, costs: None
+    clock: Callable[[], float] = time.perf_counter
     drafted: int = 0
     accepted: int = 0
     match: Match | None = None
     _predicted: int | None = None
-    _chances: list[Acceptance] = field(
-        default_factory=lambda: [Acceptance(assumed) for assumed in ASSUMED]
-    )
+    _lengths: list[int] = field(default_factory=lambda: [*FIRST])
+    _since_s: float | None = None
+    # The time of a token that is not drafted, None before the first, and what drafts have saved.
+    _plain_s: float | None = None
+    _saved_s: float = 0.0
+    _was_drafted: bool = False
+    _next_pause: int = SHORTEST_PAUSE
+    _paused: int = 0
 
     @property
     def counts(self) -> tuple[int, int]:
         return self.drafted, self.accepted
 
-    def costs_at(self, held: int) -> RowCosts | None:
-        """The costs with `held` tokens in the cache, if they have been measured."""
-        return self.costs.get(context_class(held))
+    @property
+    def is_promising(self) -> bool:
+        """Whether a draft is likely to follow the next token."""
+        return self._paused == 0 and self._length > 0 and self._plain_s is not None
 
-    def measured(self, held: int, costs: RowCosts) -> None:
-        context = context_class(held)
-        self.costs[context] = costs
-        self.on_measured(context, costs)
+    @property
+    def _length(self) -> int:
+        return 0 if self.match is None else self._lengths[self.match.length >= LONG]
+
+    def begin(self) -> None:
+        """Generation begins or continues now."""
+        self._since_s = None
 
     def add(self, id_: int, *, was_drafted: bool = False) -> None:
         """Add a generated token. If none was drafted, it shows if a draft would have been right."""
+        self._time(was_drafted=was_drafted)
         if self.match is not None and not was_drafted:
-            right = id_ == self._predicted
-            self._class_of(self.match).learn(int(right), int(not right))
+            self._adapt(0, is_right=id_ == self._predicted)
+        self._paused -= self._paused > 0
         self.history.add(id_)
         self.match = match = self.history.match()
         self._predicted = None if match is None else self.history.following(match.next, 1)[0]
 
-    def is_promising(self, held: int, *, is_recurrent: bool = False) -> bool:
-        """Whether a draft after the next token would probably pay, or its costs are to be measured.
-        `held` is the number of tokens in the cache."""
-        if self.match is None:
-            return False
-        costs = self.costs_at(held)
-        return costs is None or self._best_length(self.match, self.limit, costs, is_recurrent) > 0
-
-    def propose(self, room: int, held: int, *, is_recurrent: bool = False) -> list[int]:
-        """At most `room` tokens expected to follow; none if drafting would not pay.
-
-        With recurrent layers, the accepted part of a draft has to be computed again.
-        """
-        costs = self.costs_at(held)
-        if self.match is None or costs is None:
+    def propose(self, room: int) -> list[int]:
+        """At most `room` tokens expected to follow; none while drafting pauses."""
+        if self._saved_s < 0:
+            self._paused, self._saved_s = self._next_pause, 0.0
+            self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE)
+        elif self._saved_s > 0:
+            self._next_pause = SHORTEST_PAUSE
+        if self.match is None or not self.is_promising:
             return []
-        most = min(room, self.limit)
-        length = self._best_length(self.match, most, costs, is_recurrent)
-        return self.history.following(self.match.next, length)
+        self._saved_s *= FORGETTING
+        return self.history.following(self.match.next, min(room, self.limit, self._length))
 
     def learn(self, drafted: int, right: int) -> None:
         """The first `right` of the `drafted` tokens proposed last were right."""
-        assert self.match is not None
         self.drafted += drafted
         self.accepted += right
-        self._class_of(self.match).learn(right, int(right < drafted))
+        self._adapt(right, is_right=right == drafted)
 
-    def _class_of(self, match: Match) -> Acceptance:
-        return self._chances[bisect_right(CLASSES, match.length) - 1]
+    def _adapt(self, right: int, *, is_right: bool) -> None:
+        assert self.match is not None
+        length = min(max(1, 2 * self._length), self.limit)
+        if not is_right:
+            length = max(right, self._length // 2)
+        self._lengths[self.match.length >= LONG] = length
 
-    def _best_length(self, match: Match, most: int, costs: RowCosts, is_recurrent: bool) -> int:
-        """The length with the most tokens for the time, 0 if that is no draft."""
-        chance = self._class_of(match).chance
-        best, best_rate, expected, term = 0, WORTHWHILE, 1.0, 1.0
-        for length in range(1, most + 1):
-            term *= chance
-            expected += term
-            cost = costs.of(length + 1)
-            if is_recurrent:
-                cost += (1 - term) * costs.of(round(expected))
-            rate = expected * costs.of(1) / cost
-            if rate > best_rate:
-                best, best_rate = length, rate
-        return best
+    def _time(self, *, was_drafted: bool) -> None:
+        now_s = self.clock()
+        if self._since_s is not None:
+            took_s = now_s - self._since_s
+            plain_s = took_s if self._plain_s is None else self._plain_s
+            # After a draft, the next token waits for what has to be computed again.
+            if was_drafted or self._was_drafted:
+                self._saved_s += plain_s - took_s
+            else:
+                self._plain_s = FORGETTING * plain_s + (1 - FORGETTING) * took_s
+        self._since_s, self._was_drafted = now_s, was_drafted
+
+
+def make_drafter(model: Model, generation: GenerationSettings) -> Drafter | None:
+    """None if lookup is off or the model is shared by several machines."""
+    if generation.lookup is False or model.peers is not None:
+        return None
+    return Drafter(History(), generation.num_draft_tokens or MAX_DRAFT)

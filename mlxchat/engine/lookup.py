@@ -96,10 +96,6 @@ class History:
                     break
         return best
 
-    def latest(self, count: int) -> list[int]:
-        """Up to `count` tokens, the last ones."""
-        return self.following(max(self._count - count, self._oldest), count)
-
     def following(self, place: int, count: int) -> list[int]:
         """Up to `count` tokens from `place` on, in order."""
         stop = min(place + count, self._count)
