@@ -95,12 +95,8 @@ def test_after_any_failed_evaluation_the_run_can_be_resumed(
         check_error(done)
         as_it_begins(device.repair)
         resumed = run_in_process("generate", "--resume", str(night))
-        assert resumed.returncode == 0
+        assert (resumed.returncode, resumed.stderr) == (0, "")
         assert (night / "output.txt").read_text() == whole
-        if resumed.stderr:
-            # It failed before its first checkpoint.
-            assert "the text begins again: what there was is kept in" in resumed.stderr
-            assert whole.startswith((night / "output.txt.1").read_text())
     assert failures > 10
 
 

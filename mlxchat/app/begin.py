@@ -138,7 +138,7 @@ class SavedRun:
         assert path is not None
         observer.note(f"the text continues in {path}")
         position = begun.at.position
-        if position == START:
+        if begun is fresh:
             position, kept = None, set_aside(path)
             if kept is not None:
                 observer.warn(f"the text begins again: what there was is kept in {kept}")

@@ -82,14 +82,16 @@ class Checkpointer:
             self._steps.append(step)
         if done == total:
             self._record_steps()
+            # A run killed before its next checkpoint has one without text.
+            self._save_reading()
+            self._latest = 0
         elif self._prefilled - self._latest >= self._every:
             self._save_reading()
 
     def paused(self, point: ResumePoint) -> None:
         """The run has reached this point, and everything before it is written."""
         self._see_result()
-        # Fewer than before if the prompt was long.
-        if point.generated < self._latest or point.generated - self._latest >= self._every:
+        if point.generated - self._latest >= self._every:
             self._save_generating(point)
 
     def leave(self, point: ResumePoint | None, stats: Stats) -> Written | None:

@@ -137,7 +137,8 @@ class Checkpoint:
         try:
             tensors, _ = tensor_file.read(self._path("prompt"), MAX_PROMPT_BYTES)
         except OSError as error:
-            raise SnapshotBroken(f"cannot read {self._path('prompt')}: {error}") from error
+            why = error.strerror or error
+            raise SnapshotBroken(f"cannot read {self._path('prompt')}: {why}") from error
         ids = tensors.get("ids", mx.zeros((0,)))
         if ids.ndim != 1 or ids.dtype != mx.int32 or ids.size == 0:
             raise SnapshotBroken(f"{self._path('prompt')} contains no prompt")
