@@ -329,6 +329,30 @@ def test_a_file_of_messages_starts_a_new_session(options: Options, tmp_path: Pat
     assert [user for user, _ in saved(name)] == ["who?", "two"]
 
 
+def test_a_chat_that_is_not_saved_is_not_left_for_another(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its turns were gone after /load, and the exit status was 0."""
+    for name in ("other", "mine"):
+        with Chat.open(options(), session=name) as chat:
+            say(chat, f"I am {name}")
+
+    def is_full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Chat.open(options(), session="mine") as chat:
+        say(chat, "before")
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "write", is_full)
+            say(chat, "meanwhile")
+            with pytest.raises(SessionError, match=r"would be lost: .*: No space left"):
+                chat.change_session("other")
+        assert chat.session is not None
+        assert chat.session.name == "mine"
+        chat.change_session("other")
+    assert [turn.user for turn in read_session("mine").turns][1:] == ["before", "meanwhile"]
+
+
 def test_a_model_can_load_and_fail_in_the_background(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,6 +210,16 @@ def test_wrong_fields_of_a_message_in_a_pipe_cost_that_message(
     assert len(done.stderr.splitlines()) == 3
 
 
+def test_turns_that_are_left_out_are_reported_once(
+    model: Callable[[str], str], run_mlxchat: RunMlxchat
+) -> None:
+    """The model answered without earlier turns, and nobody knew."""
+    chat = ["chat", "--no-save", "-m", model(FEW_MESSAGES), "-n", "1"]
+    done = run_mlxchat(*chat, stdin="a\nb\nc\nd\ne\nf\n")
+    notice = "the chat template rejects these turns together: earlier ones are left out"
+    assert (done.returncode, done.stderr.count(notice)) == (0, 1)
+
+
 def test_a_rejected_message_from_python_is_taken_back(model: Callable[[str], str]) -> None:
     options = ChatOptions(
         Setup(model(NO_WORD), window=None), generation=GenerationSettings(max_tokens=2)

@@ -321,6 +321,16 @@ def test_a_killed_process_leaves_no_lock_and_loses_nothing_shown(sessions: Path)
             assert lock_of("mine").read_text() == f"{os.getpid()}\n"
 
 
+def test_the_lock_of_a_name_that_a_killed_process_left_is_removed(sessions: Path) -> None:
+    """One such file stayed for every chat that was killed before its first message."""
+    with open_elsewhere("one", says="") as process:
+        process.kill()
+        process.wait()
+        assert list(sessions.glob("name-*.lock"))
+        with Session.new():
+            assert len(list(sessions.glob("name-*.lock"))) == 1
+
+
 def test_child_processes_do_not_keep_the_lock(sessions: Path) -> None:
     make_session("mine")
     with Session.open("mine") as session:

@@ -33,6 +33,7 @@ from mlxchat.cli import main
 from mlxchat.models.model import Model as Loaded
 from mlxchat.terminal import signals
 from mlx_lm.models.llama import Model
+import mlxchat.app.chat
 
 def busy(seconds):
     sys.stderr.write("(busy)\\n")
@@ -52,8 +53,11 @@ def make_busily(*given):
 call, Model.__call__ = Model.__call__, step
 if "IN_CACHE" in os.environ:
     Loaded.make_cache = make_busily
-# So long that nobody waits for it, and short enough for a test.
-signals.END_AFTER_S = 0.5
+if "IN_LOADING" in os.environ:
+    mlxchat.app.chat.load_model = lambda *_, **__: CDLL(None).usleep(int(6e8))
+else:
+    # So long that nobody waits for it, and short enough for a test.
+    signals.END_AFTER_S = 0.5
 main()
 """
 
@@ -343,6 +347,21 @@ def test_a_chat_that_is_ended_during_prefill_keeps_the_message(
     assert chat.ends() == 129
     (turn,) = read_session("mine").turns
     assert (turn.user, turn.reply) == ("Hello there, it is late", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_chat_that_is_ended_while_loading_keeps_the_message(
+    number: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
+) -> None:
+    monkeypatch.setenv("IN_LOADING", "1")
+    chat = PseudoTerminal(slow("-m", str(tiny_model), "--session", "mine"))
+    chat.shows(PROMPT)
+    chat.send("Hello there\r")
+    chat.shows("^. loading ")
+    chat.child.kill(number)
+    assert chat.ends() == 128 + number
+    (turn,) = read_session("mine").turns
+    assert (turn.user, turn.reply) == ("Hello there", "")
 
 
 IMPORTING = """

@@ -57,6 +57,7 @@ Find = Callable[[Setup], ResolvedModel]
 HOTTER = "--temp 0.8 gives other replies"
 GREEDY_BY_MAKERS = f"this model's generation_config.json asks for greedy decoding: {HOTTER}"
 LOOP = "stopped: the reply repeats itself (answer again (/retry) or continue (/continue))"
+LEFT_OUT = "the chat template rejects these turns together: earlier ones are left out"
 
 OWN = frozenset({"recalls", "template_args"})
 SAMPLING = frozenset(each.name for each in fields(SamplingSettings))
@@ -103,7 +104,7 @@ class Chat:
         self._found = self._find(self._setup)
         self._loading: Loading | None = None
         self._conversation: Conversation | None = None
-        self._failed = self._is_closed = False
+        self._failed = self._is_closed = self._leaves_out = False
 
     @classmethod
     def open(
@@ -353,6 +354,9 @@ class Chat:
         stats = self.conversation.stats
         if stats is not None and stats.finish_reason == "loop":
             self._notify(LOOP)
+        if self.conversation.view.rendering.left_out and not self._leaves_out:
+            self._leaves_out = True
+            self._notify(LEFT_OUT)
 
     def _compared(self, reply: Generator[Said], old: Turn) -> Generator[Said]:
         """The reply to a message that was answered before; reports one that is the same again."""
@@ -426,6 +430,10 @@ class Chat:
         if self._conversation is not None:
             self._keeper.record(self._conversation)
 
+    def keep(self, message: str) -> None:
+        """Save a message that was sent before the conversation began, as one without a reply."""
+        self._keeper.keep(message, self._options.system, self._found, self._setup.dtype)
+
     def save_as(self, name: str) -> None:
         """Rename the session, or start saving an unsaved chat. Raises SessionError."""
         if self.session is not None:
@@ -444,18 +452,26 @@ class Chat:
         Raises SessionError."""
         if self.session is not None and folded(self.session.name) == folded(name):
             raise UsageError(f"already in session {name!r}")
+        self._check_saved()
         self._change_session(Session.open(name))
 
     def resume_file(self, path: Path) -> int:
         """Leave this conversation, saved, and continue one from a file of messages in a new
         session; return the number of turns. Raises SessionError."""
         saved = read_messages(path)
+        self._check_saved()
         if self.session is not None:
             self._change_session(Session.new())
         self.conversation.resume(saved.system, saved.turns, saved.note)
         for notice in saved.notices:
             self._notify(notice)
         return len(saved.turns)
+
+    def _check_saved(self) -> None:
+        """Raise SessionError if leaving this conversation would lose a part of it."""
+        self.save()
+        if self.not_saved is not None:
+            raise SessionError(f"this chat would be lost: it cannot be saved: {self.not_saved}")
 
     def _change_session(self, session: Session) -> None:
         conversation = self.conversation

@@ -145,17 +145,24 @@ class Keeper:
         if self.session is None:
             return
         journal = self.session.journal
-        path = Path(found.name).expanduser()
         settings: dict[str, str | int | bool | None] = {
-            "model": str(path.resolve()) if path.exists() else found.name,
-            "adapter": None if found.adapter is None else found.adapter.name,
-            "dtype": dtype,
+            **_model_settings(found, dtype),
             "window": conversation.settings.max_kv_size,
             "keep": conversation.settings.keep,
             "recalls": conversation.recalls,
             "template_args": json.dumps(conversation.template_args),
         }
         self._guarded(lambda: journal.settings(settings))
+
+    def keep(self, message: str, system: str | None, found: ResolvedModel, dtype: str) -> None:
+        """Save a message that was sent before the conversation began, as one without a reply."""
+        if self.session is None:
+            return
+        journal = self.session.journal
+        turns = [*journal.contents.turns, Turn(message, finish_reason="interrupted")]
+        system = journal.contents.system if system is None else system
+        self._guarded(lambda: journal.settings(_model_settings(found, dtype)))
+        self._guarded(lambda: journal.record(system, turns, journal.contents.note))
 
     def record(self, conversation: Conversation) -> None:
         """Save all changes."""
@@ -293,3 +300,12 @@ class Keeper:
 
     def _failed(self, reason: object) -> None:
         self._outage.lasts(f"cannot save the cache: {reason}")
+
+
+def _model_settings(found: ResolvedModel, dtype: str) -> dict[str, str | None]:
+    path = Path(found.name).expanduser()
+    return {
+        "model": str(path.resolve()) if path.exists() else found.name,
+        "adapter": None if found.adapter is None else found.adapter.name,
+        "dtype": dtype,
+    }

@@ -28,7 +28,8 @@ NOTE_BEGINS = "Your note on the conversation so far:"
 @dataclass(slots=True)
 class Rendering:
     """The template's input in addition to the turns. The `note` follows the system prompt. The
-    user's `template_args` override `variables`. `notices` come from the latest rendering."""
+    user's `template_args` override `variables`. `notices` come from the latest rendering.
+    `left_out` are how many of the earliest turns the template rejects beside later ones."""
 
     tokenizer: Tokenizer
     system: str | None
@@ -36,6 +37,7 @@ class Rendering:
     template_args: Mapping[str, Any]
     notices: tuple[str, ...] = ()
     note: str | None = None
+    left_out: int = 0
     # Whether the template accepts a turn, by its texts.
     _accepted: dict[tuple[str, str, str], bool] = field(
         default_factory=dict[tuple[str, str, str], bool], init=False, repr=False
@@ -63,10 +65,10 @@ class Rendering:
             return self._ids([*kept, last], on_encode)
         except Rejected:
             # Each is accepted alone, but not all together: as many of the latest as possible.
-            start = bisect_left(
+            self.left_out = bisect_left(
                 range(len(kept)), True, key=lambda n: self._is_accepted([*kept[n:], last])
             )
-        return self._ids([*kept[start:], last], on_encode)
+        return self._ids([*kept[self.left_out :], last], on_encode)
 
     def _accepts(self, turn: Turn) -> bool:
         key = turn.user, turn.thought, turn.reply

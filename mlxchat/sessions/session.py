@@ -78,6 +78,10 @@ class Session:
         """Start a session named after the local time. It can begin whatever is wrong with the
         disk."""
         database = Database()
+        for path in database.directory.glob("name-*.lock"):
+            # Of a process that was killed.
+            with suppress(OSError, SessionError):
+                Lock(path, "").remove()
         for name in _names():
             session = cls(name, database, chosen=False)
             with suppress(OSError):

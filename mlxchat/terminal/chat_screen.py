@@ -185,13 +185,17 @@ class ChatScreen:
         kept = "edit your message below, or send it again"
         if self.attached:
             kept += f" with {count(len(self.attached), 'attachment')}"
+        whole = SEPARATOR.join([*self.attached, text])
         try:
             chat = self.ready_chat()
         except KeyboardInterrupt:
             self.screen.say(f"stopped: {kept}")
             return False
+        except Terminated:
+            self.chat.keep(whole)
+            raise
         turns, obeyed = chat.conversation.turns, self._obeyed
-        whole, before = SEPARATOR.join([*self.attached, text]), len(turns)
+        before = len(turns)
         self._obeyed = self.constraint
         try:
             self._show(lambda **how: chat.say(whole, constraint=self._obeyed, **how), kept)

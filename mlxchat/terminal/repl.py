@@ -98,6 +98,7 @@ class Repl:
         if not self._chat.is_loading:
             return
         # MLX cannot be interrupted while it reads weights, and must not outlive the interpreter.
+        self._chat.close()
         sys.stdout.flush()
         os._exit(ExitStatus.OK)
 
