@@ -307,11 +307,19 @@ def _config_directory() -> str:
 def test_sampling_defaults_come_from_the_model(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:
     model = write_tiny_model(
         tmp_path / "m",
-        generation_config={"do_sample": True, "temperature": 0.5, "top_p": 0.9, "top_k": 40},
+        generation_config={
+            "eos_token_id": "2",
+            "do_sample": True,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "top_k": 40,
+        },
     )
     arguments = ["generate", "-m", str(model), "--json", "-n", "1", "Hello"]
-    first = events(run_mlxchat(*arguments).stdout)[0]
+    done = run_mlxchat(*arguments)
+    first = events(done.stdout)[0]
     assert (first["temp"], first["top_p"], first["top_k"]) == (0.5, 0.9, 40)
+    assert "ignoring invalid values of eos_token_id in" in done.stderr
     assert events(run_mlxchat(*arguments, "--temp", "0").stdout)[0]["temp"] == 0
 
 

@@ -211,6 +211,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[MlxchatError], str]] = {
         ModelBroken,
         "run git lfs pull in",
     ),
+    "weights not fetched by an early version of it": (
+        lambda d: (d / "model.safetensors").write_text(LFS_POINTER.replace("git-lfs", "hawser")),
+        ModelBroken,
+        "run git lfs pull in",
+    ),
     "no tokenizer": (lambda d: (d / "tokenizer.json").unlink(), ModelBroken, "no tokenizer"),
     "template is no template": (
         lambda d: edit_json(d / "tokenizer_config.json", chat_template="{% if %}"),

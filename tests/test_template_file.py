@@ -190,6 +190,17 @@ def test_raw_text_checkpoints_and_several_machines_are_refused(tmp_path: Path) -
         check_ranks(object(), template=True)  # type: ignore[arg-type]
 
 
+def test_a_template_may_escape_the_message(
+    tmp_path: Path, unthinking_model: Path, run_mlxchat: RunMlxchat
+) -> None:
+    """Its own check looked for a text with an apostrophe."""
+    for escaped in ("each.content|e", "each.content|tojson"):
+        Path("escapes.jinja").write_text(TURNS.replace("each.content", escaped))
+        how = ("-m", str(unthinking_model), "--chat-template", "escapes.jinja", "-n", "1")
+        done = run_mlxchat("generate", *how, "It's me")
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("question", ["Hi", "A longer question about the sea"])
 def test_a_models_template_that_takes_only_parts_gets_the_message_in_parts(
     question: str, tmp_path: Path, run_mlxchat: RunMlxchat

@@ -162,7 +162,10 @@ def _bounded(name: str, native: LayerCache, max_kv_size: int | None, keep: int) 
 
 
 def _narrower(native: int, max_kv_size: int | None, keep: int) -> tuple[int, int]:
-    """The window's size and kept tokens: none are kept in a window the model was trained with."""
+    """The window's size and kept tokens: none are kept in a window the model was trained with.
+    Raises CacheError if that holds no token."""
+    if native < 1:
+        raise CacheError(f"the model's own window is {native} tokens: correct its config.json")
     if max_kv_size is None or native <= max_kv_size:
         return native, 0
     return max_kv_size, keep

@@ -19,7 +19,7 @@ _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 
 # What a clone without Git LFS holds in place of each large file.
 # Source: https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
-_LFS_POINTER = b"version https://git-lfs.github.com/"
+_LFS_POINTERS = (b"version https://git-lfs.github.com/", b"version https://hawser.github.com/")
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def open_to_read(path: Path) -> BinaryIO:
 def check_not_lfs_pointer(path: Path) -> None:
     """Raise ModelBroken if the file at `path`, which may not exist, is a Git LFS pointer."""
     with suppress(OSError), open_to_read(path) as stream:
-        if stream.read(len(_LFS_POINTER)) == _LFS_POINTER:
+        if stream.read(64).startswith(_LFS_POINTERS):
             raise ModelBroken(
                 f"{path} is only a Git LFS pointer: run git lfs pull in {path.parent} to fetch "
                 "the file itself"

@@ -102,15 +102,23 @@ def read_generation_config(directory: Path, notify: Notify) -> dict[str, Any]:
     except ModelBroken as error:
         notify(f"ignoring the model's sampling and end tokens: {error}")
         return {}
-    if names := unusable(found):
+    names = unusable(found)
+    ids = found.get("eos_token_id")
+    if ids is not None and not all(type(id_) is int for id_ in as_list(ids)):
+        names.append("eos_token_id")
+    if names:
         notify(f"ignoring invalid values of {', '.join(names)} in {path}")
     return found
 
 
+def as_list(value: Any) -> list[Any]:
+    """The list, or a list of the only value."""
+    return value if isinstance(value, list) else [value]
+
+
 def architectures(config: dict[str, Any]) -> list[str]:
     """The names of the model's classes in transformers."""
-    names = config.get("architectures")
-    return [str(name) for name in (names if isinstance(names, list) else [names])]
+    return [str(name) for name in as_list(config.get("architectures"))]
 
 
 def module_name(config: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from tokenizers import decoders, models
 from mlxchat.errors import ModelBroken, ModelUnsupported
 from mlxchat.failures import first_line
 from mlxchat.files import check_not_lfs_pointer
-from mlxchat.models.skeleton import read_generation_config, read_json, text_config
+from mlxchat.models.skeleton import as_list, read_generation_config, read_json, text_config
 from mlxchat.models.template_file import GivenTemplate, model_template
 from mlxchat.models.tokenizer_rules import Specials, known_flags, specials_if_alike
 from mlxchat.text.template import ChatTemplate
@@ -168,7 +168,4 @@ def _has_bytes(part: Any) -> bool:
 
 def _eos_ids(config: dict[str, Any]) -> Iterator[int]:
     for part in (config, text_config(config)):
-        ids = part.get("eos_token_id")
-        yield from (
-            id_ for id_ in (ids if isinstance(ids, list) else [ids]) if isinstance(id_, int)
-        )
+        yield from (id_ for id_ in as_list(part.get("eos_token_id")) if type(id_) is int)

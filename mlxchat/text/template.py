@@ -27,8 +27,8 @@ _FAILURES = (
     *(AttributeError, RecursionError),
 )
 
-# A text to look for in what a template renders.
-_MARK = "a user's text"
+# A text to look for in what a template renders, which may escape any other characters.
+_MARK = "aprobingtext"
 
 NO_SYSTEM_ROLE = (
     "this model's chat template does not accept this system prompt: it becomes part of the first "
@@ -122,8 +122,7 @@ class ChatTemplate:
     @cached_property
     def has_system_role(self) -> bool:
         """Whether the template renders a system message, rather than reject or drop it."""
-        mark = "a system text"
-        return mark in self._rendered_with_system(mark)
+        return _MARK in self._rendered_with_system(_MARK)
 
     def takes_system(self, system: str) -> bool:
         """Whether it renders this system message: some reject an empty one, for example."""
