@@ -96,24 +96,14 @@ def parse_window(text: str) -> int | Literal["auto"] | None:
         raise ValueError(f"must be auto, none or a number of tokens, got {text!r}") from None
 
 
-def parse_step_size(text: str) -> int | Literal["auto"]:
-    """Tokens in a prefill step, or "auto" as it is. Raises ValueError otherwise."""
+def parse_number_or_auto(text: str) -> int | Literal["auto"]:
+    """A whole number, or "auto" as it is. Raises ValueError otherwise."""
     if text == "auto":
         return "auto"
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"must be auto or a number of tokens, got {text!r}") from None
-
-
-def parse_rows(text: str) -> int | Literal["auto"]:
-    """A number of rows, or "auto" as it is. Raises ValueError otherwise."""
-    if text == "auto":
-        return "auto"
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"must be auto or a number of rows, got {text!r}") from None
+        raise ValueError(f"must be auto or a whole number, got {text!r}") from None
 
 
 def _wall_times(text: str, today: date) -> list[datetime]:

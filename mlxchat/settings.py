@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from mlxchat.amounts import parse_step_size
+from mlxchat.amounts import parse_number_or_auto
 from mlxchat.errors import UsageError
 from mlxchat.options import (
     Group,
@@ -67,7 +67,7 @@ class CacheSettings:
         "Prompt tokens per step, or auto for the fastest",
         Group.WINDOW,
         metavar="TOKENS",
-        parse=parse_step_size,
+        parse=parse_number_or_auto,
         must=Must("be at least 1 token", lambda value: value == "auto" or value >= 1),
     )
 

@@ -1,6 +1,6 @@
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -131,33 +131,6 @@ def test_an_invalid_time_is_refused_with_an_example(text: str, set_zone: SetZone
     assert str(raised.value) == (
         f"must be a local time such as 07:00 or '2026-11-22 07:00', got {text!r}"
     )
-
-
-@pytest.mark.parametrize("text", ["2026-11-21 12:00", "2026-11-21 07:00", "1999-12-31 23:59"])
-def test_a_time_in_the_past_is_refused(text: str, set_zone: SetZone) -> None:
-    set_zone("UTC0")
-    with pytest.raises(ValueError) as raised:
-        parse_deadline(text, NOON)
-    assert str(raised.value) == (
-        f"must be in the future, got {text!r} (without a date, a time means its next occurrence)"
-    )
-
-
-@pytest.mark.parametrize("zone", [BERLIN, NEW_YORK])
-def test_the_beginning_of_the_calendar_is_refused_like_any_invalid_date(
-    zone: str, set_zone: SetZone
-) -> None:
-    set_zone(zone)
-    with pytest.raises(ValueError, match="0001-01-01 00:00"):
-        parse_deadline("0001-01-01 00:00", NOON)
-
-
-def test_today_is_the_local_day_whatever_the_zone_of_now(set_zone: SetZone) -> None:
-    set_zone(NEW_YORK)
-    evening = datetime(2026, 11, 21, 20, 0, tzinfo=timezone(timedelta(hours=-5)))
-    expected = "2026-11-21T21:00:00-05:00"
-    assert parse_deadline("21:00", evening).isoformat() == expected
-    assert parse_deadline("21:00", evening.astimezone(UTC)).isoformat() == expected
 
 
 def hours_until(text: str, now: str) -> float:

@@ -12,11 +12,9 @@ import pytest
 
 from mlxchat import cli, paths
 from mlxchat.chat.turn import Turn
-from mlxchat.cli.completion import complete_prefix
 from mlxchat.models.catalog import BUILT_IN_ALIASES
 from mlxchat.models.hub_cache import hub_cache_dir
 from mlxchat.sessions.session import Session
-from mlxchat.store.cache_files import ROOT, CacheFiles
 from tests.fake_hub import put_in_cache
 
 Ask = Callable[..., list[str]]
@@ -135,10 +133,6 @@ def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(
     assert ask("generate", "--device", "") == ["auto", "cpu", "gpu"]
 
 
-def test_an_empty_word_completes_to_all_commands(ask: Ask):
-    assert {"chat", "generate", "models", "session", "cache", "config", "doctor"} <= set(ask(""))
-
-
 def test_files_are_left_to_the_shell(ask: Ask):
     for words in (
         ["generate", "-f", ""],
@@ -159,16 +153,6 @@ def test_a_keys_values_are_its_options_values(bash: Ask):
     assert bash("config", "set", "model", "smollm2") == ["smollm2"]
     assert bash("config", "set", "chat.temp", "") == []
     assert bash("config", "set", "chat.tmep", "") == []
-
-
-def test_prefixes_are_completed_with_descriptions(bash: Ask):
-    assert bash("cache", "rm", "") == []
-    assert not paths.prefix_cache_dir().exists()
-    key = "abcdef0123456789"
-    facts = {"parent": ROOT, "kind": "prefix", "tokens": 1280, "model": "tiny", "label": ""}
-    CacheFiles(paths.prefix_cache_dir()).write(key, {}, facts, 1e9)
-    assert bash("cache", "rm", "ab") == [key[:12]]
-    assert complete_prefix("") == [(key[:12], "1,280 tokens of tiny")]
 
 
 def test_a_session_name_with_a_space_is_one_word(bash: Ask, run: Run):
@@ -253,30 +237,6 @@ def test_missing_or_invalid_variables_are_not_an_error(run: Run, missing: str):
         assert run(variables | {missing: "x"}).stderr == ""
         del variables[missing]
         assert run(variables).stderr == ""
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_for_a_shell_is_shown(shell: str):
-    program = (
-        "import sys; from mlxchat.cli import main\n"
-        f"sys.argv = ['mlxchat', '--show-completion', '{shell}']; main()"
-    )
-    # By default, Typer guesses the shell from the parent processes.
-    done = run_process({"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}, program)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"_MLXCHAT_COMPLETE=complete_{shell}" in done.stdout
-
-
-def test_an_unwritable_shell_file_is_reported(tmp_path: Path):
-    (tmp_path / ".bashrc").mkdir()
-    program = (
-        "import sys; from mlxchat.cli import main\n"
-        "sys.argv = ['mlxchat', '--install-completion', 'bash']; main()"
-    )
-    variables = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", "HOME": str(tmp_path)}
-    done = run_process(variables, program)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"mlxchat: error: {tmp_path / '.bashrc'}: Is a directory\n"
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="it is bash that is asked")

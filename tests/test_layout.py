@@ -19,7 +19,7 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_859,
+    "": 1_849,
     "files": 409,
     "request": 883,
     "manual": 329,

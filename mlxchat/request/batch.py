@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mlxchat.amounts import parse_rows
+from mlxchat.amounts import parse_number_or_auto
 from mlxchat.errors import UsageError
 from mlxchat.options import Group, Must, check_options, flag, option, same_as
 from mlxchat.request.answer import Answer
@@ -102,7 +102,7 @@ class BatchRequest:
         Group.MODEL,
         common=True,
         metavar="ROWS",
-        parse=parse_rows,
+        parse=parse_number_or_auto,
         must=Must(
             f"be between 1 and {MAX_ROWS:,}",
             lambda value: value == "auto" or 1 <= value <= MAX_ROWS,
