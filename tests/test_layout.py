@@ -30,7 +30,7 @@ CEILINGS = {
     "constraint": 850,
     "cache": 2_809,
     "models": 4_390,
-    "engine": 2_814,
+    "engine": 2_813,
     "chat": 2_281,
     "store": 1_755,
     "sessions": 2_003,

@@ -167,8 +167,7 @@ class _Loop:
         which tokens may."""
         if self._chooser.constrained is not None:
             return True
-        drafter = self.drafter
-        return drafter is not None and drafter.is_promising
+        return self.drafter is not None and self.drafter.is_promising
 
     def _after(self, id_: int, count: int, room: int) -> Drawn | Decoded:
         """The token after `id_`, which is known: confirmed already, or from a draft, or neither."""

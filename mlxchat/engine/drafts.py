@@ -22,7 +22,9 @@ LONG = 6
 # The weight of older times after each token, or draft.
 FORGETTING = 0.9
 
-# Tokens of a pause after drafts that were too slow; it doubles each time, up to the second.
+# Drafts are too slow if they lose the time of more tokens than this: one may be delayed by chance.
+TOLERATED = 2
+# Tokens of a pause after such drafts; it doubles each time, up to the second.
 SHORTEST_PAUSE, LONGEST_PAUSE = 32, 1024
 
 
@@ -78,7 +80,7 @@ class Drafter:
 
     def propose(self, room: int) -> list[int]:
         """At most `room` tokens expected to follow; none while drafting pauses."""
-        if self._saved_s < 0:
+        if self._saved_s < -TOLERATED * (self._plain_s or 0.0):
             self._paused, self._saved_s = self._next_pause, 0.0
             self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE)
         elif self._saved_s > 0:
@@ -96,10 +98,8 @@ class Drafter:
 
     def _adapt(self, right: int, *, is_right: bool) -> None:
         assert self.match is not None
-        length = min(max(1, 2 * self._length), self.limit)
-        if not is_right:
-            length = max(right, self._length // 2)
-        self._lengths[self.match.length >= LONG] = length
+        longer, shorter = min(max(1, 2 * self._length), self.limit), max(right, self._length // 2)
+        self._lengths[self.match.length >= LONG] = longer if is_right else shorter
 
     def _time(self, *, was_drafted: bool) -> None:
         now_s = self.clock()
