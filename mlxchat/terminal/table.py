@@ -73,15 +73,17 @@ def format_finding(verdict: str, topic: str, text: str, advice: str | None) -> s
     from rich.padding import Padding
     from rich.table import Table
 
-    arrow = Table.grid(padding=(0, 1))
+    body = Group(_text(text))
     if advice is not None:
+        arrow = Table.grid(padding=(0, 1))
         arrow.add_row("→", _text(advice))
-    body = Group(_text(text), arrow)
+        body = Group(_text(text), arrow)
     if Console().width < VERDICT + TOPIC + TEXT:
         return _drawn(Group(_text(f"{verdict} {topic}"), Padding(body, (0, 0, 0, 2))))
     table = Table.grid(padding=(0, 1))
     table.add_column(width=VERDICT)
     table.add_column(width=TOPIC)
+    table.add_column(overflow="fold")
     table.add_row(verdict, topic, body)
     return _drawn(table)
 
