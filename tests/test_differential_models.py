@@ -36,8 +36,11 @@ TOKENS = mx.array([[72, 101, 108, 108, 111]])
 REMOVED = object()
 VALUES = [REMOVED, None, "x", -1, 0, [], {}, 1.5, True, {"__float__": "Infinity"}]
 FAMILIES = ["llama", "gemma3", "qwen3_moe", "qwen3_5", "mistral3", "gpt_oss", "falcon_h1", "phi3"]
-# mlx-lm reads them and we do not: a sliding window that holds no token has no meaning.
-REFUSED = re.compile("refused, .*the model's own window is (0|-1) tokens")
+# mlx-lm's `load_model` reads them and we do not: a sliding window that holds no token has no
+# meaning, and transformers, which its `load` calls, fails on the configuration.
+REFUSED = re.compile(
+    "refused, .*(the model's own window is (0|-1) tokens|transformers cannot read the tokenizer)"
+)
 
 
 def ours(directory: Path, dtype: str) -> np.ndarray:

@@ -82,8 +82,9 @@ class Checkpointer:
             self._steps.append(step)
         if done == total:
             self._record_steps()
-            # A run killed before its next checkpoint has one without text.
+            # A run killed before its next checkpoint has one without text, which comes first.
             self._save_reading()
+            self._checkpoint.state.background.wait()
             self._latest = 0
         elif self._prefilled - self._latest >= self._every:
             self._save_reading()
