@@ -10,6 +10,7 @@ from mlxchat.cli.shared_options import Json, Yes, agrees
 from mlxchat.terminal.listing import write
 
 if TYPE_CHECKING:
+    from mlxchat.models.describe import ModelFacts
     from mlxchat.models.locate import Located
 
 models_app = App(
@@ -60,14 +61,11 @@ def list_models(
     """
     from mlxchat.models import inventory
     from mlxchat.terminal.messages import Messages
-    from mlxchat.terminal.model_table import write_choices, write_entries
+    from mlxchat.terminal.model_table import write_models
 
-    if everything:
-        write_choices(inventory.list_choices(), as_json=as_json)
-        return
-    entries = inventory.list_models()
-    write_entries(entries, as_json=as_json)
-    if not entries:
+    models = inventory.list_choices() if everything else inventory.list_models()
+    write_models(models, as_json=as_json)
+    if not models:
         Messages().note("no models yet: `mlxchat models list --all` shows what can be downloaded")
 
 
@@ -102,13 +100,15 @@ def rm(name: NameHere, yes: Yes = False) -> None:
     Your own directories and files are never deleted.
     """
     from mlxchat.models import inventory
+    from mlxchat.models.hub_cache import disk_bytes
     from mlxchat.units import format_bytes
 
     located = _locate(name)
-    size = format_bytes(inventory.removable_bytes(located))
+    directory = inventory.removable_dir(located)
+    size = format_bytes(disk_bytes(directory))
     what = f"the converted copy of {located.name}" if located.kind == "gguf" else located.name
     if agrees(f"Delete {what}, {size}?", yes=yes):
-        inventory.remove(located)
+        inventory.remove(directory)
         write(f"deleted {what}, {size}\n")
 
 
@@ -118,13 +118,20 @@ def info(name: Name, as_json: Json = False) -> None:
 
     Asks the Hub about a model that is not on this disk; downloads nothing.
     """
+    from mlxchat.models.describe import describe
     from mlxchat.models.hub_cache import cached_snapshot
+    from mlxchat.models.resolve import resolve_model
+    from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.model_table import write_model
 
     located = _locate(name)
+    notify = Messages().note
     if located.path is None and cached_snapshot(located.name) is None:
-        _write_remote_info(located.name, as_json=as_json)
+        facts = _remote_facts(located.name)
     else:
-        _write_local_info(name, as_json=as_json)
+        found = resolve_model(name, offline=True, ask=None, notify=notify, show_progress=False)
+        facts = describe(found.name, found.directory)
+    write_model(facts, as_json=as_json)
 
 
 @models_app.command(epilog="Example: mlxchat models default qwen3-4b")
@@ -191,38 +198,21 @@ def _bring_here(located: "Located") -> bool:
     return True
 
 
-def _write_local_info(name: str, *, as_json: bool) -> None:
-    from mlxchat.models.describe import describe
-    from mlxchat.models.resolve import resolve_model
-    from mlxchat.terminal.messages import Messages
-    from mlxchat.terminal.model_table import write_model
-
-    resolved = resolve_model(
-        name, offline=True, ask=None, notify=Messages().note, show_progress=False
-    )
-    facts = describe(resolved.name, resolved.directory)
-    write_model(facts, directory=str(resolved.directory), hint="", as_json=as_json)
-
-
-def _write_remote_info(hub_id: str, *, as_json: bool) -> None:
+def _remote_facts(hub_id: str) -> "ModelFacts":
     """The facts about a model on the Hub; if that does not answer, those of the catalogue."""
     from mlxchat.errors import HubError
     from mlxchat.models.describe import describe_remote
-    from mlxchat.models.inventory import known_choice
+    from mlxchat.models.inventory import catalogue
     from mlxchat.terminal.messages import Messages
-    from mlxchat.terminal.model_table import write_choice, write_model
 
     try:
-        facts = describe_remote(hub_id)
+        return describe_remote(hub_id)
     except HubError as error:
-        choice = known_choice(hub_id)
-        if choice is None:
+        facts = next((each for each in catalogue() if each.hub_id == hub_id), None)
+        if facts is None:
             raise
         Messages().warn(str(error))
-        write_choice(choice, as_json=as_json)
-        return
-    hint = f"no: `mlxchat models pull {hub_id}` downloads it"
-    write_model(facts, directory=None, hint=hint, as_json=as_json)
+        return facts
 
 
 def _locate(name: str) -> "Located":

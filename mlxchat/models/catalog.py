@@ -95,11 +95,6 @@ BUILT_IN_ALIASES = (EMBEDDED_ALIAS, *HUB_ALIASES)
 RECOMMENDED = tuple(model for model in CATALOG if model.recommended)
 
 
-def known_model(hub_id: str) -> KnownModel | None:
-    """The catalogue's entry for a repository."""
-    return next((model for model in CATALOG if model.hub_id == hub_id), None)
-
-
 def recommended_that_fit(free_bytes: int, *, float32: bool) -> list[KnownModel]:
     """The recommended models that run well on a machine with `free_bytes` of memory, largest
     first; `float32` if weights are expanded, as on a CPU."""

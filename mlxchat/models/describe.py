@@ -1,7 +1,7 @@
 """Facts about a model from its configuration and file headers, without reading weights."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from mlxchat.errors import MlxchatError, ModelUnsupported
 from mlxchat.failures import first_line
 from mlxchat.models import hub
 from mlxchat.models.catalog import EXPECTED_CACHE_TOKENS
+from mlxchat.models.locate import is_hub_id
 from mlxchat.models.skeleton import (
     build_skeleton,
     context_length,
@@ -31,24 +32,29 @@ _NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The facts shown by `mlxchat models`.
+    """The facts shown by `mlxchat models`; None for those that are not known, `problem` says why.
 
-    `size_bytes` is the size of its files. `memory_needed_bytes` is the minimum: the weights as
-    stored and a cache of EXPECTED_CACHE_TOKENS tokens, or its context if smaller. `fits`: whether
-    this machine has that much memory free now. `kv_bytes_per_token` is in the dtype that suits this
-    device, which is float32 on a CPU with room for it. `lookup`: whether drafts work.
+    `hub_id` is None if it is not on the Hub; `here` is "yes", "partly" or "no". `size_bytes` is the
+    size of its files. `memory_needed_bytes` is the minimum: the weights as stored and a cache of
+    EXPECTED_CACHE_TOKENS tokens, or its context if smaller. `fits`: whether this machine has that
+    much memory free now. `kv_bytes_per_token` is in the dtype that suits this device, which is
+    float32 on a CPU with room for it. `lookup`: whether drafts work.
     """
 
     name: str
-    model_type: str
-    parameters: int
+    hub_id: str | None
+    here: str
     size_bytes: int
-    quantization: str
-    context_length: int | None
-    kv_bytes_per_token: int
-    memory_needed_bytes: int
-    fits: bool
-    lookup: str
+    model_type: str | None = None
+    parameters: int | None = None
+    quantization: str | None = None
+    context_length: int | None = None
+    kv_bytes_per_token: int | None = None
+    memory_needed_bytes: int | None = None
+    fits: bool | None = None
+    lookup: str | None = None
+    directory: str | None = None
+    problem: str | None = None
 
 
 def describe(name: str, directory: Path) -> ModelFacts:
@@ -63,10 +69,11 @@ def describe(name: str, directory: Path) -> ModelFacts:
     arrays = arrays_of(network, config, directory, files)
     if arrays:
         require_weights(network, arrays, directory)
+    size_bytes = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    facts = ModelFacts(name, name if is_hub_id(name) else None, "yes", size_bytes)
     parameters = parameter_count(network, arrays)
-    bytes_of_dtype = _weight_bytes_of_dtype(files)
-    facts = _Measured(network, parameters, directory_bytes(directory), bytes_of_dtype)
-    return facts.under(name, config)
+    measured = _measured(facts, config, network, parameters, _weight_bytes_of_dtype(files))
+    return replace(measured, directory=str(directory))
 
 
 def describe_remote(repo_id: str) -> ModelFacts:
@@ -77,44 +84,37 @@ def describe_remote(repo_id: str) -> ModelFacts:
     named = remote.config.get("torch_dtype")
     dtype = next((short for short, name in _NAMES.items() if name == named), "BF16")
     bytes_of_dtype = Counter({dtype: remote.weight_bytes})
-    facts = _Measured(network, parameter_count(network, {}), remote.size_bytes, bytes_of_dtype)
-    return facts.under(repo_id, remote.config)
+    facts = ModelFacts(repo_id, repo_id, "no", remote.size_bytes)
+    parameters = parameter_count(network, {})
+    return _measured(facts, remote.config, network, parameters, bytes_of_dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """A model's network, never evaluated, and the sizes of its files."""
-
-    network: nn.Module
-    parameters: int
-    size_bytes: int
-    bytes_of_dtype: Counter[str]
-
-    def under(self, name: str, config: dict[str, Any]) -> ModelFacts:
-        free_bytes = platform.free_memory_bytes()
-        dtype = suitable_dtype(self.parameters, free_bytes)
-        stored_dtype = _stored_dtype(self.bytes_of_dtype)
-        context = context_length(config)
-        cache_tokens = min(context or EXPECTED_CACHE_TOKENS, EXPECTED_CACHE_TOKENS)
-        cache_bytes = cache_tokens * _kv_bytes_per_token(self.network, stored_dtype)
-        memory_needed_bytes = self.bytes_of_dtype.total() + cache_bytes
-        return ModelFacts(
-            name=name,
-            model_type=config["model_type"],
-            parameters=self.parameters,
-            size_bytes=self.size_bytes,
-            quantization=_quantization(config, self.bytes_of_dtype, self.parameters),
-            context_length=context,
-            kv_bytes_per_token=_kv_bytes_per_token(self.network, dtype or stored_dtype),
-            memory_needed_bytes=memory_needed_bytes,
-            fits=memory_needed_bytes <= free_bytes,
-            lookup=drafting(self.network),
-        )
-
-
-def directory_bytes(directory: Path) -> int:
-    """Bytes of all files below `directory`, linked ones included."""
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+def _measured(
+    facts: ModelFacts,
+    config: dict[str, Any],
+    network: nn.Module,
+    parameters: int,
+    bytes_of_dtype: Counter[str],
+) -> ModelFacts:
+    """The facts, with those of the network, which is never evaluated."""
+    free_bytes = platform.free_memory_bytes()
+    dtype = suitable_dtype(parameters, free_bytes)
+    stored_dtype = _stored_dtype(bytes_of_dtype)
+    context = context_length(config)
+    cache_tokens = min(context or EXPECTED_CACHE_TOKENS, EXPECTED_CACHE_TOKENS)
+    cache_bytes = cache_tokens * _kv_bytes_per_token(network, stored_dtype)
+    memory_needed_bytes = bytes_of_dtype.total() + cache_bytes
+    return replace(
+        facts,
+        model_type=config["model_type"],
+        parameters=parameters,
+        quantization=_quantization(config, bytes_of_dtype, parameters),
+        context_length=context,
+        kv_bytes_per_token=_kv_bytes_per_token(network, dtype or stored_dtype),
+        memory_needed_bytes=memory_needed_bytes,
+        fits=memory_needed_bytes <= free_bytes,
+        lookup=drafting(network),
+    )
 
 
 def _weight_bytes_of_dtype(files: list[Path]) -> Counter[str]:

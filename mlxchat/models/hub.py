@@ -1,4 +1,4 @@
-"""Access to the Hugging Face hub: sizes, downloads, removal.
+"""Access to the Hugging Face hub: sizes and downloads.
 
 The library is imported only in the functions that need it; `hub_cache` finds downloaded models
 without it, and `hub_errors` puts its errors into words.
@@ -15,11 +15,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from mlxchat.errors import AdapterError, HubError, ModelNotFound, ModelUnsupported
+from mlxchat.errors import AdapterError, HubError, ModelUnsupported
 from mlxchat.models.hub_cache import (
     ADAPTER_FILES,
     ALLOW_PATTERNS,
-    cached_size_bytes,
     holds_model,
     hub_cache_dir,
     is_wanted,
@@ -114,20 +113,6 @@ def download_adapter(repo_id: str, *, show_progress: bool, notify: Notify) -> Pa
             f"{' and '.join(ADAPTER_FILES)}"
         )
     return _download(repo_id, files, ADAPTER_FILES, show_progress, notify)
-
-
-def remove(repo_id: str) -> int:
-    """Delete `repo_id` from the cache with all its revisions; return the bytes freed.
-
-    Raises ModelNotFound if it is not cached, HubError if it cannot be deleted.
-    """
-    directory = repo_dir(repo_id)
-    if not directory.is_dir():
-        raise ModelNotFound(f"{repo_id} is not in the cache at {hub_cache_dir()}")
-    size_bytes = cached_size_bytes(repo_id)
-    with one_line_errors(repo_id):
-        shutil.rmtree(directory)
-    return size_bytes
 
 
 def _remote_files(repo_id: str, timeout_s: float, patterns: Collection[str]) -> _RemoteFiles:

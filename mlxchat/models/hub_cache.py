@@ -9,8 +9,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection
 from fnmatch import fnmatch
 from itertools import count
 from pathlib import Path
@@ -40,15 +39,6 @@ TOKENIZER_PATTERNS = (
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHARD = re.compile(r"(model.*-)(\d+)-of-(\d+)\.safetensors")
 _TREE_FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class CachedRepo:
-    """A model in the cache. `snapshot` is None if its download is unfinished."""
-
-    repo_id: str
-    snapshot: Path | None
-    size_bytes: int
 
 
 def hub_cache_dir() -> Path:
@@ -125,17 +115,20 @@ def repo_ids() -> list[str]:
     return [each.name.removeprefix("models--").replace("--", "/") for each in directories]
 
 
-def cached_repos() -> list[CachedRepo]:
-    """The repositories with a model in safetensors, by name.
+def cached_repos() -> list[tuple[str, Path | None]]:
+    """The names and snapshots of the repositories with a model in safetensors, by name.
 
-    Includes unfinished downloads that are known to be models.
+    Includes unfinished downloads that are known to be models, without a snapshot.
     """
-    return sorted(_repos(), key=lambda repo: repo.repo_id.lower())
+    ids = sorted(repo_ids(), key=str.lower)
+    found = ((each, cached_snapshot(each, guess=False)) for each in ids)
+    return [(each, path) for each, path in found if path is not None or _becomes_a_model(each)]
 
 
-def cached_size_bytes(repo_id: str) -> int:
-    """The repository's size in the cache in bytes, including an interrupted download."""
-    return _size_bytes(repo_dir(repo_id))
+def disk_bytes(directory: Path) -> int:
+    """The space that the directory's files take, interrupted downloads included."""
+    files = (path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(path.stat().st_size for path in files)
 
 
 def is_wanted(name: str, patterns: Collection[str] = ALLOW_PATTERNS) -> bool:
@@ -157,29 +150,10 @@ def _expanded(path: str) -> Path:
     return Path(os.path.expandvars(path)).expanduser().absolute()
 
 
-def _repos() -> Iterator[CachedRepo]:
-    for directory in hub_cache_dir().glob("models--*--*"):
-        repo_id = directory.name.removeprefix("models--").replace("--", "/")
-        snapshot = cached_snapshot(repo_id, guess=False)
-        if snapshot is not None or _becomes_a_model(repo_id):
-            yield CachedRepo(repo_id, snapshot, _size_bytes(directory))
-
-
 def _becomes_a_model(repo_id: str) -> bool:
     commit = _main_commit(repo_id)
     names = _listed_names(repo_id, commit) if commit is not None else None
     return holds_model(names or ())
-
-
-def _size_bytes(directory: Path) -> int:
-    # Blobs hold the data, and snapshots link to them, or hold the data if the file system has no
-    # links.
-    files = [*directory.glob("blobs/*"), *directory.glob("snapshots/*/**/*")]
-    return sum(path.stat().st_size for path in files if path.is_file() and _holds_data(path))
-
-
-def _holds_data(path: Path) -> bool:
-    return path.parent.name == "blobs" or not path.is_symlink()
 
 
 def _main_commit(repo_id: str) -> str | None:

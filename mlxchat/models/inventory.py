@@ -1,111 +1,53 @@
-"""The models on this disk: from the Hub, converted from GGUF files, and the embedded one."""
+"""The models on this disk and in the catalogue: from the Hub, converted from GGUF files, and the
+embedded one."""
 
 import importlib.util
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mlxchat import paths, platform
 from mlxchat.errors import MlxchatError, ModelError, ModelNotFound, UsageError
 from mlxchat.files import reported_as
-from mlxchat.models.catalog import CATALOG, KnownModel, known_model
-from mlxchat.models.describe import ModelFacts, describe, directory_bytes
-from mlxchat.models.hub_cache import (
-    CachedRepo,
-    cached_repos,
-    cached_size_bytes,
-    cached_snapshot,
-    repo_dir,
-)
+from mlxchat.models.catalog import CATALOG
+from mlxchat.models.describe import ModelFacts, describe
+from mlxchat.models.hub_cache import cached_repos, cached_snapshot, disk_bytes, repo_dir
 from mlxchat.models.locate import Located, conversion_dir, embedded_model, is_hub_id
 from mlxchat.models.skeleton import architectures, module_name, read_config
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A model on this disk, with its facts, or the problem reading them."""
-
-    name: str
-    size_bytes: int
-    facts: ModelFacts | None = None
-    problem: str | None = None
-
-
-def list_models() -> list[Entry]:
+def list_models() -> list[ModelFacts]:
     """Every language model on this disk, unfinished downloads included."""
-    return [*_from_hub(), *_imported(), *_embedded()]
+    return [*_from_hub(), *_converted()]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A model from the catalogue or on this disk. `here` is "yes", "partly" or "no".
-
-    `hub_id` is None if it is not on the Hub. Facts that cannot be read are None.
-    """
-
-    name: str
-    hub_id: str | None
-    parameters: int | None
-    size_bytes: int
-    memory_needed_bytes: int | None
-    fits: bool | None
-    here: str
-
-
-def list_choices() -> list[Choice]:
+def list_choices() -> list[ModelFacts]:
     """The catalogue, by memory needed, then the other models on this disk."""
-    free_bytes = platform.free_memory_bytes()
-    known = [_known_choice(model, free_bytes) for model in CATALOG]
+    known = catalogue()
     hub_ids = {each.hub_id for each in known}
-    return [*known, *(_choice(each) for each in list_models() if each.name not in hub_ids)]
+    return [*known, *(each for each in list_models() if each.hub_id not in hub_ids)]
 
 
-def known_choice(hub_id: str) -> Choice | None:
-    """The catalogue's facts about a repository."""
-    model = known_model(hub_id)
-    return None if model is None else _known_choice(model, platform.free_memory_bytes())
-
-
-def _known_choice(model: KnownModel, free_bytes: int) -> Choice:
-    needed_bytes = model.memory_bytes(float32=False)
-    return Choice(
-        name=model.alias,
-        hub_id=model.hub_id,
-        parameters=model.parameters,
-        size_bytes=model.download_bytes,
-        memory_needed_bytes=needed_bytes,
-        fits=needed_bytes <= free_bytes,
-        here=_state(model.hub_id),
-    )
-
-
-def _state(hub_id: str) -> str:
-    if cached_snapshot(hub_id) is not None:
-        return "yes"
-    return "partly" if repo_dir(hub_id).is_dir() else "no"
-
-
-def _choice(entry: Entry) -> Choice:
-    facts = entry.facts
-    hub_id = entry.name if is_hub_id(entry.name) else None
-    here = "yes" if hub_id is None else _state(hub_id)
-    if facts is None:
-        return Choice(entry.name, hub_id, None, entry.size_bytes, None, None, here)
-    return Choice(
-        name=entry.name,
-        hub_id=hub_id,
-        parameters=facts.parameters,
-        size_bytes=entry.size_bytes,
-        memory_needed_bytes=facts.memory_needed_bytes,
-        fits=facts.fits,
-        here=here,
-    )
+def catalogue() -> list[ModelFacts]:
+    free_bytes = platform.free_memory_bytes()
+    return [
+        ModelFacts(
+            name=model.alias,
+            hub_id=model.hub_id,
+            here=_state(model.hub_id),
+            size_bytes=model.download_bytes,
+            parameters=model.parameters,
+            memory_needed_bytes=model.memory_bytes(float32=False),
+            fits=model.fits(free_bytes, float32=False),
+        )
+        for model in CATALOG
+    ]
 
 
 def removable_dir(located: Located) -> Path:
-    """The model's directory, made by mlxchat or the Hub's library, which `remove` deletes.
+    """The model's directory, made by mlxchat or the Hub's library, so that it may be removed.
 
     Raises ModelNotFound if it is not on this disk, UsageError for the user's own directory.
     """
@@ -118,23 +60,8 @@ def removable_dir(located: Located) -> Path:
     return directory
 
 
-def removable_bytes(located: Located) -> int:
-    """The space that removing it would free. Raises what `removable_dir` raises."""
-    directory = removable_dir(located)
-    return cached_size_bytes(located.name) if located.path is None else directory_bytes(directory)
-
-
-def remove(located: Located) -> None:
-    """Delete the model's files, as converted by mlxchat or downloaded from the Hub.
-
-    Raises what `removable_dir` raises, and ModelError or HubError if it cannot be deleted.
-    """
-    directory = removable_dir(located)
-    if located.path is None:
-        from mlxchat.models import hub
-
-        hub.remove(located.name)
-        return
+def remove(directory: Path) -> None:
+    """Delete a directory that `removable_dir` found. Raises ModelError if it cannot be deleted."""
     with reported_as(ModelError, f"remove {directory}"):
         shutil.rmtree(directory)
 
@@ -145,46 +72,44 @@ def _made_dir(located: Located) -> Path:
     return conversion_dir(located.path) if located.kind == "gguf" else located.path
 
 
-def _from_hub() -> Iterator[Entry]:
-    for repo in cached_repos():
-        if repo.snapshot is None:
-            yield _unfinished(repo)
-        elif is_language_model(repo.snapshot):
-            yield _entry(repo.repo_id, repo.snapshot, repo.size_bytes)
+def _state(hub_id: str) -> str:
+    if cached_snapshot(hub_id) is not None:
+        return "yes"
+    return "partly" if repo_dir(hub_id).is_dir() else "no"
 
 
-def _unfinished(repo: CachedRepo) -> Entry:
-    pull = f"run `mlxchat models pull {repo.repo_id}`"
-    problem = f"partly downloaded: {pull} to resume"
-    return Entry(repo.repo_id, repo.size_bytes, problem=problem)
+def _from_hub() -> Iterator[ModelFacts]:
+    for repo_id, snapshot in cached_repos():
+        size_bytes = disk_bytes(repo_dir(repo_id))
+        if snapshot is None:
+            problem = f"partly downloaded: run `mlxchat models pull {repo_id}` to resume"
+            yield ModelFacts(repo_id, repo_id, "partly", size_bytes, problem=problem)
+        elif is_language_model(snapshot):
+            yield _described(repo_id, snapshot, size_bytes)
 
 
-def _imported() -> Iterator[Entry]:
+def _converted() -> Iterator[ModelFacts]:
     embedded = embedded_model()
-    shown_as_embedded = _made_dir(embedded) if embedded is not None else None
+    embedded_dir = _made_dir(embedded) if embedded is not None else None
     for directory in sorted(paths.imported_models_dir().glob("[!.]*/")):
-        if directory != shown_as_embedded:
-            yield _entry(directory.name, directory, directory_bytes(directory))
-
-
-def _embedded() -> Iterator[Entry]:
-    embedded = embedded_model()
-    if embedded is None:
-        return
-    assert embedded.path is not None
-    directory = _made_dir(embedded)
-    if directory.is_dir():
-        yield _entry(embedded.name, directory, directory_bytes(directory))
-    else:
+        name = directory.name
+        if embedded is not None and directory == embedded_dir:
+            name = embedded.name
+        yield _described(name, directory, disk_bytes(directory))
+    if embedded is not None and embedded_dir is not None and not embedded_dir.is_dir():
+        assert embedded.path is not None
         size_bytes = embedded.path.stat().st_size
-        yield Entry(embedded.name, size_bytes, problem="installed; converted when first used")
+        problem = "installed; converted when first used"
+        yield ModelFacts(embedded.name, None, "yes", size_bytes, problem=problem)
 
 
-def _entry(name: str, directory: Path, size_bytes: int) -> Entry:
+def _described(name: str, directory: Path, size_bytes: int) -> ModelFacts:
+    """The facts about a model, with its size on the disk, all revisions included."""
     try:
-        return Entry(name, size_bytes, facts=describe(name, directory))
+        return replace(describe(name, directory), size_bytes=size_bytes)
     except MlxchatError as error:
-        return Entry(name, size_bytes, problem=str(error))
+        hub_id = name if is_hub_id(name) else None
+        return ModelFacts(name, hub_id, "yes", size_bytes, problem=str(error))
 
 
 def is_language_model(directory: Path) -> bool:

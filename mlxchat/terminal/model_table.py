@@ -1,127 +1,68 @@
-"""Prints models: those on this disk, those of the catalogue, and the facts about one."""
+"""Prints models: a table of them, or the facts about one."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from mlxchat.models.describe import ModelFacts
-from mlxchat.models.inventory import Choice, Entry
 from mlxchat.terminal import visible
 from mlxchat.terminal.listing import write, write_json_lines, write_table
 from mlxchat.terminal.messages import Messages
 from mlxchat.units import format_bytes
 
-COLUMNS = ("NAME", "SIZE", "PARAMETERS", "QUANTIZATION", "CONTEXT", "KV/TOKEN", "FITS")
-NUMBERS = ("SIZE", "PARAMETERS", "CONTEXT", "KV/TOKEN")
-CHOICE_COLUMNS = ("NAME", "SIZE", "MEMORY", "FITS", "HERE", "PARAMETERS")
-CHOICE_NUMBERS = ("PARAMETERS", "SIZE", "MEMORY")
+COLUMNS = ("NAME", "SIZE", "MEMORY", "FITS", "HERE", "PARAMETERS", "QUANTIZATION")
+NUMBERS = ("SIZE", "MEMORY", "PARAMETERS")
 
 
-def write_entries(entries: Sequence[Entry], *, as_json: bool) -> None:
-    """The models on this disk."""
+def write_models(models: Sequence[ModelFacts], *, as_json: bool) -> None:
     if as_json:
-        write_json_lines([_entry_as_json(entry) for entry in entries])
+        write_json_lines(map(asdict, models))
         return
-    write_table(COLUMNS, [_entry_as_row(entry) for entry in entries], NUMBERS, cut=())
-    for entry in entries:
-        if entry.problem is not None:
-            Messages().note(f"{entry.name}: {entry.problem}")
+    write_table(COLUMNS, [_row(each) for each in models], NUMBERS, cut=())
+    for each in models:
+        if each.problem is not None:
+            Messages().note(f"{each.name}: {each.problem}")
 
 
-def write_choices(choices: Sequence[Choice], *, as_json: bool) -> None:
-    """The models that can be chosen, on this disk or not."""
+def write_model(facts: ModelFacts, *, as_json: bool) -> None:
+    """What is known about a model, and how to get one that is not on this disk."""
     if as_json:
-        write_json_lines(map(asdict, choices))
-    else:
-        rows = [_choice_as_row(each) for each in choices]
-        write_table(CHOICE_COLUMNS, rows, CHOICE_NUMBERS, cut=())
+        write_json_lines([asdict(facts)])
+        return
+    _, size, memory, fits, here, parameters, quantization = _row(facts)
+    if facts.directory is None and facts.here != "yes":
+        here += f": `mlxchat models pull {facts.hub_id}` downloads it"
+    rows = {
+        "name": facts.name,
+        "repository": facts.hub_id if facts.hub_id != facts.name else None,
+        "type": facts.model_type,
+        "parameters": parameters,
+        "size": size,
+        "quantization": quantization,
+        "context": f"{facts.context_length:,} tokens" if facts.context_length else None,
+        "KV per token": _bytes(facts.kv_bytes_per_token),
+        "lookup": facts.lookup,
+        "fits here": f"{fits}, needs {memory}",
+        "directory" if facts.directory else "here": facts.directory or here,
+    }
+    known = {label: value for label, value in rows.items() if value}
+    width = max(map(len, known))
+    write("".join(f"{label:{width}}  {visible(value)}\n" for label, value in known.items()))
 
 
-def write_choice(choice: Choice, *, as_json: bool) -> None:
-    if as_json:
-        write_json_lines([asdict(choice)])
-    else:
-        _write_facts(_choice_as_rows(choice))
-
-
-def write_model(facts: ModelFacts, *, directory: str | None, hint: str, as_json: bool) -> None:
-    """The facts about a model in `directory`; if that is None, `hint` says how to get one."""
-    if as_json:
-        here = "no" if directory is None else "yes"
-        write_json_lines([asdict(facts) | {"here": here, "directory": directory}])
-    else:
-        place = ("here", hint) if directory is None else ("directory", directory)
-        _write_facts([*_facts_as_rows(facts), place])
-
-
-def _write_facts(rows: Sequence[tuple[str, str]]) -> None:
-    width = max(len(label) for label, _ in rows)
-    write("".join(f"{label:{width}}  {visible(value)}\n" for label, value in rows))
-
-
-def _entry_as_row(entry: Entry) -> list[str]:
-
-    facts = entry.facts
-    if facts is None:
-        return [entry.name, format_bytes(entry.size_bytes), "", "", "", "", "?"]
+def _row(facts: ModelFacts) -> list[str]:
     return [
-        entry.name,
-        format_bytes(entry.size_bytes),
-        _count(facts.parameters),
-        facts.quantization,
-        str(facts.context_length or ""),
-        format_bytes(facts.kv_bytes_per_token),
-        "yes" if facts.fits else "no",
+        facts.name,
+        format_bytes(facts.size_bytes),
+        _bytes(facts.memory_needed_bytes),
+        {True: "yes", False: "no", None: "?"}[facts.fits],
+        facts.here,
+        "" if facts.parameters is None else _count(facts.parameters),
+        facts.quantization or "",
     ]
 
 
-def _entry_as_json(entry: Entry) -> dict[str, Any]:
-
-    facts = asdict(entry.facts) if entry.facts is not None else {"name": entry.name}
-    problem = entry.problem
-    return facts | {"size_bytes": entry.size_bytes, "problem": problem}
-
-
-def _choice_as_row(choice: Choice) -> list[str]:
-
-    needed_bytes = choice.memory_needed_bytes
-    return [
-        choice.name,
-        format_bytes(choice.size_bytes),
-        "" if needed_bytes is None else format_bytes(needed_bytes),
-        {True: "yes", False: "no", None: "?"}[choice.fits],
-        choice.here,
-        "" if choice.parameters is None else _count(choice.parameters),
-    ]
-
-
-def _choice_as_rows(choice: Choice) -> list[tuple[str, str]]:
-    name, size, memory, fits, here, parameters = _choice_as_row(choice)
-    return [
-        ("name", name),
-        ("repository", choice.hub_id or ""),
-        ("parameters", parameters),
-        ("size", size),
-        ("fits here", f"{fits}, needs {memory}"),
-        ("here", here),
-    ]
-
-
-def _facts_as_rows(facts: ModelFacts) -> list[tuple[str, str]]:
-
-    context = f"{facts.context_length:,} tokens" if facts.context_length else "unknown"
-    fits = "yes" if facts.fits else "no"
-    return [
-        ("name", facts.name),
-        ("type", facts.model_type),
-        ("parameters", _count(facts.parameters)),
-        ("size", format_bytes(facts.size_bytes)),
-        ("quantization", facts.quantization),
-        ("context", context),
-        ("KV per token", format_bytes(facts.kv_bytes_per_token)),
-        ("lookup", facts.lookup),
-        ("fits here", f"{fits}, needs {format_bytes(facts.memory_needed_bytes)}"),
-    ]
+def _bytes(number: int | None) -> str:
+    return "" if number is None else format_bytes(number)
 
 
 def _count(number: int) -> str:
