@@ -265,7 +265,7 @@ def test_chosen_workloads_are_measured_alone_and_compared_with_lookup_off(
 
 
 @pytest.mark.parametrize(
-    "command", [each.text for each in docs.read() if each.text.startswith("mlxchat bench ")]
+    "command", [each for each in docs.commands() if each.startswith("mlxchat bench ")]
 )
 def test_the_documented_commands_can_be_typed(run_mlxchat: RunMlxchat, command: str) -> None:
     done = run_mlxchat(*shlex.split(command)[1:], "--help")
