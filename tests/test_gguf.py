@@ -26,8 +26,7 @@ from hypothesis import strategies as st
 from mlx import nn
 
 from mlxchat.errors import MlxchatError, ModelBroken, ModelUnsupported
-from mlxchat.models.gguf import embedded_gguf, how_to_install, import_gguf, weights
-from mlxchat.models.gguf.store import PARTIAL
+from mlxchat.models.gguf import PARTIAL, embedded_gguf, how_to_install, import_gguf, weights
 from mlxchat.models.skeleton import build_skeleton
 from tests.conftest import examples
 from tests.gguf_files import CHAT_TEMPLATE, CONTROL, TinyGguf, reference_logits, tiny_gguf
@@ -726,7 +725,7 @@ def test_the_install_command_is_for_this_environment(monkeypatch: pytest.MonkeyP
 
 
 def test_without_its_package_there_is_no_embedded_model(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mlxchat.models.gguf.store.EMBEDDED_PACKAGE", "no_such_package")
+    monkeypatch.setattr("mlxchat.models.gguf.EMBEDDED_PACKAGE", "no_such_package")
     assert embedded_gguf() is None
 
 

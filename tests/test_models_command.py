@@ -220,6 +220,7 @@ def test_a_model_larger_than_the_free_memory_does_not_fit(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ):
     needed_bytes = describe("x", tiny_model).memory_needed_bytes
+    assert needed_bytes is not None
     for free_bytes, fits in ((needed_bytes, True), (needed_bytes - 1, False)):
         monkeypatch.setattr(
             describe_module.platform, "free_memory_bytes", lambda free=free_bytes: free

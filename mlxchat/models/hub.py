@@ -67,8 +67,7 @@ def repo_size_bytes(repo_id: str) -> int:
 
 def look_up(repo_id: str) -> RemoteModel:
     """Ask the Hub about a model without caching anything. Raises what `download` raises."""
-    files = _remote_files(repo_id, PATIENT_TIMEOUT_S, ALLOW_PATTERNS)
-    _require_safetensors(repo_id, files)
+    files = _model_files(repo_id)
     sizes = files.size_bytes
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -96,8 +95,7 @@ def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
     Raises ModelNotFound for an unknown id, ModelUnsupported for a repository without safetensors,
     and HubError for problems with the network, access or disk space.
     """
-    files = _remote_files(repo_id, PATIENT_TIMEOUT_S, ALLOW_PATTERNS)
-    _require_safetensors(repo_id, files)
+    files = _model_files(repo_id)
     return _download(repo_id, files, ALLOW_PATTERNS, show_progress, notify)
 
 
@@ -123,24 +121,21 @@ def _remote_files(repo_id: str, timeout_s: float, patterns: Collection[str]) -> 
     return _RemoteFiles(info.sha or "", wanted)
 
 
-def _require_safetensors(repo_id: str, files: _RemoteFiles) -> None:
+def _model_files(repo_id: str) -> _RemoteFiles:
+    files = _remote_files(repo_id, PATIENT_TIMEOUT_S, ALLOW_PATTERNS)
     if not holds_model(files.size_bytes):
         raise ModelUnsupported(
             f"{repo_id} has no config.json with model*.safetensors: look for a conversion at "
             "https://huggingface.co/mlx-community, or download a .gguf file and use its path"
         )
-
-
-def _missing_bytes(repo_id: str, files: _RemoteFiles) -> int:
-    snapshot = snapshot_dir(repo_id, files.commit)
-    return sum(size for name, size in files.size_bytes.items() if not (snapshot / name).is_file())
+    return files
 
 
 def _require_disk_space(repo_id: str, missing_bytes: int) -> None:
     directory = hub_cache_dir()
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     free_bytes = shutil.disk_usage(existing).free
-    if missing_bytes and missing_bytes + SPARE_DISK_BYTES > free_bytes:
+    if missing_bytes + SPARE_DISK_BYTES > free_bytes:
         raise HubError(
             f"{repo_id} needs {format_bytes(missing_bytes)}, but {directory} has "
             f"{format_bytes(free_bytes)} free: make space, or set HF_HOME to a larger disk"
@@ -158,7 +153,8 @@ def _download(
 
     Alone, the library would finish the files in progress, gigabytes each.
     """
-    missing_bytes = _missing_bytes(repo_id, files)
+    snapshot, sizes = snapshot_dir(repo_id, files.commit), files.size_bytes
+    missing_bytes = sum(size for name, size in sizes.items() if not (snapshot / name).is_file())
     if missing_bytes:
         _remove_leftovers(repo_id)
         _require_disk_space(repo_id, missing_bytes)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mlxchat.errors import HubError, MlxchatError, ModelNotFound
+from mlxchat.failures import first_line
 from mlxchat.models.hub_cache import hub_cache_dir
 
 _REASONS: dict[type[OSError], str] = {
@@ -19,10 +20,8 @@ _REASONS: dict[type[OSError], str] = {
     BrokenPipeError: "the connection was lost",
     TimeoutError: "no answer in time",
 }
-_NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)
 # Python's prefix, as in "[Errno 104] Connection reset by peer".
 _ERRNO = re.compile(r"^\[Errno -?\d+\] ")
-_NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextmanager
@@ -59,79 +58,61 @@ def _refusal(error: BaseException, repo_id: str) -> MlxchatError | None:
     """The error for an answer from the Hub, or from a proxy."""
     from huggingface_hub import errors
 
+    hub, log_in = _endpoint(), "log in with `hf auth login`"
+    status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
     match error:
         case errors.GatedRepoError():
-            return HubError(
-                f"{repo_id} is gated: ask for access at {_endpoint()}/{repo_id}, "
-                "then log in with `hf auth login`"
-            )
+            why = f"{repo_id} is gated: ask for access at {hub}/{repo_id}, then {log_in}"
         case errors.RepositoryNotFoundError():
             return ModelNotFound(
-                f"{_endpoint()} has no model {repo_id}: check the spelling, or log in with "
-                "`hf auth login` if it is private"
+                f"{hub} has no model {repo_id}: check the spelling, or {log_in} if it is private"
             )
         case errors.OfflineModeIsEnabled():
-            return HubError(f"HF_HUB_OFFLINE is set: unset it to ask the Hub for {repo_id}")
+            why = f"HF_HUB_OFFLINE is set: unset it to ask the Hub for {repo_id}"
+        case errors.HfHubHTTPError() if status in (401, 403):
+            why = f"{hub} denied access to {repo_id} ({status}): {log_in}"
         case errors.HfHubHTTPError():
-            return _refusal_by_status(error.response.status_code, repo_id)
+            why = f"{hub} answered {status} for {repo_id}: try again later"
         case ValueError():
-            return HubError(
-                f"{_endpoint()} does not answer like a hub: check for a network login page, a "
+            why = (
+                f"{hub} does not answer like a hub: check for a network login page, a "
                 "proxy, or a wrong HF_ENDPOINT"
             )
-    return None
-
-
-def _refusal_by_status(status: int, repo_id: str) -> HubError:
-    if status in (401, 403):
-        return HubError(
-            f"{_endpoint()} denied access to {repo_id} ({status}): log in with `hf auth login`"
-        )
-    return HubError(f"{_endpoint()} answered {status} for {repo_id}: try again later")
+        case _:
+            return None
+    return HubError(why)
 
 
 def _disk_trouble(error: BaseException, repo_id: str) -> HubError | None:
-    if not isinstance(error, OSError):
-        return None
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EDQUOT):
         return HubError(
             f"{hub_cache_dir()} is full: make space, or set HF_HOME to a larger disk; "
             f"{_how_to_resume(repo_id)}"
         )
-    if error.errno in _NO_PERMISSION:
-        return HubError(f"cannot write to {hub_cache_dir()}: {error.strerror}")
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return HubError(f"cannot write to {hub_cache_dir()}: {os.strerror(number)}")
     return None
 
 
 def _lost_connection(error: BaseException, repo_id: str, downloading: bool) -> HubError:
-    reason = _reason(error)
     if downloading:
-        return HubError(f"the download of {repo_id} failed: {reason}; {_how_to_resume(repo_id)}")
+        failed = f"the download of {repo_id} failed: {_reason(error)}"
+        return HubError(f"{failed}; {_how_to_resume(repo_id)}")
     return HubError(
-        f"cannot reach {_endpoint()}: {reason}; check the network, or use a "
+        f"cannot reach {_endpoint()}: {_reason(error)}; check the network, or use a "
         "downloaded model (`mlxchat models list`)"
     )
 
 
 def _reason(error: BaseException) -> str:
-    """Why there is no connection, from the first of the errors that led to this one."""
-    for each in _chain(error):
-        for kind, reason in _REASONS.items():
-            if isinstance(each, kind):
-                return reason
-        if isinstance(each, OSError) and each.errno in _NO_ROUTE:
-            return "no network"
-    text = next(iter(str(error).splitlines()), "") or type(error).__name__
-    return _ERRNO.sub("", text)
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and those that led to it; the last one first."""
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
-        error = error.__cause__ or error.__context__
-    yield from reversed(found)
+    """Why there is no connection: the last known kind among the errors that led to this one."""
+    text = _ERRNO.sub("", first_line(error))
+    cause: BaseException | None = error
+    while cause is not None:
+        text = next((why for kind, why in _REASONS.items() if isinstance(cause, kind)), text)
+        cause = cause.__cause__ or cause.__context__
+    return text
 
 
 def _how_to_resume(repo_id: str) -> str:

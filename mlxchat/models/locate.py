@@ -77,7 +77,7 @@ def embedded_model() -> Located | None:
 
 def conversion_dir(gguf_file: Path) -> Path:
     """The directory for the file's conversion; it may not exist yet."""
-    from mlxchat.models.gguf.store import directory_name
+    from mlxchat.models.gguf import directory_name
 
     return paths.imported_models_dir() / directory_name(gguf_file)
 

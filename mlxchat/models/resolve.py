@@ -31,16 +31,6 @@ class ResolvedModel:
     template: GivenTemplate | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """How to get a model: permissions and callbacks. `ask` is None without a terminal."""
-
-    offline: bool
-    ask: Callable[[str], bool] | None
-    notify: Notify
-    show_progress: bool
-
-
 def resolve_model(
     name: str | None,
     *,
@@ -57,110 +47,94 @@ def resolve_model(
 
     Raises ModelError, HubError or ConfigError with a line that says what to do.
     """
-    access = _Access(offline or offline_by_environment(), ask, notify, show_progress)
+    resolver = _Resolver(offline or offline_by_environment(), ask, notify, show_progress)
     aliases = read_user_config().aliases
     if name is not None:
-        return _bring(locate(name, aliases), access)
+        return resolver.bring(locate(name, aliases))
     chosen = configured_model()
     if chosen is None:
-        return _default_model(access)
+        return resolver.default()
     try:
-        return _bring(locate(chosen.value, aliases), access)
+        return resolver.bring(locate(chosen.value, aliases))
     except (ModelError, HubError) as error:
         # The user may not have typed it.
         raise type(error)(f"{error} (model from {chosen.where})") from error
 
 
-def _bring(located: Located, access: _Access) -> ResolvedModel:
-    if located.path is None:
-        return ResolvedModel(located.name, _hub_directory(located.name, access))
-    if located.kind == "gguf":
-        return ResolvedModel(located.name, _converted(located.path, access))
-    return ResolvedModel(located.name, located.path)
+@dataclass(frozen=True, slots=True)
+class _Resolver:
+    """Gets models, given permissions and callbacks. `ask` is None without a terminal."""
 
+    offline: bool
+    ask: Callable[[str], bool] | None
+    notify: Notify
+    show_progress: bool
 
-def _hub_directory(repo_id: str, access: _Access) -> Path:
-    # Without the network, loading reports missing weights.
-    snapshot = cached_snapshot(repo_id, guess=not access.offline)
-    if snapshot is not None:
-        return snapshot
-    if access.offline:
-        state = "is only partly downloaded" if repo_dir(repo_id).is_dir() else "is not downloaded"
-        raise HubError(
-            f"{repo_id} {state}, and the network is off: run `mlxchat models pull {repo_id}` once"
+    def bring(self, located: Located) -> ResolvedModel:
+        directory = located.path
+        if directory is None:
+            directory = self._from_hub(located.name)
+        elif located.kind == "gguf":
+            from mlxchat.models.gguf import import_gguf
+
+            directory = import_gguf(directory, paths.imported_models_dir(), self.notify)
+        return ResolvedModel(located.name, directory)
+
+    def default(self) -> ResolvedModel:
+        """A recommended model that is cached, the largest if the user agrees to download it, or the
+        embedded one."""
+        fitting = recommended_that_fit(platform.free_memory_bytes(), float32=not platform.on_gpu())
+        # Prefer a smaller model on the disk to downloading a larger one: free memory varies from
+        # day to day, and should not cause the question again.
+        for model in fitting:
+            if (snapshot := cached_snapshot(model.hub_id)) is not None:
+                return ResolvedModel(model.hub_id, snapshot)
+        if fitting and self._may_download(fitting[0].hub_id):
+            return self.bring(Located("hub", fitting[0].hub_id))
+        embedded = embedded_model()
+        if embedded is None:
+            raise _no_model(None if self.offline or not fitting else fitting[0])
+        self.notify(
+            f"using the small embedded model {embedded.name}; run `mlxchat models default "
+            "NAME` to use another"
         )
-    return _download(repo_id, access)
+        return self.bring(embedded)
 
+    def _from_hub(self, repo_id: str) -> Path:
+        from mlxchat.models import hub
 
-def _download(repo_id: str, access: _Access) -> Path:
-    from mlxchat.models import hub
-
-    return hub.download(repo_id, show_progress=access.show_progress, notify=access.notify)
-
-
-def _converted(gguf_file: Path, access: _Access) -> Path:
-    from mlxchat.models.gguf import import_gguf
-
-    return import_gguf(gguf_file, paths.imported_models_dir(), access.notify)
-
-
-def _default_model(access: _Access) -> ResolvedModel:
-    fitting = recommended_that_fit(platform.free_memory_bytes(), float32=not platform.on_gpu())
-    return _cached_one(fitting) or _offered_one(fitting, access) or _embedded_one(fitting, access)
-
-
-def _cached_one(fitting: list[KnownModel]) -> ResolvedModel | None:
-    # Prefer a smaller model on the disk to downloading a larger one: free memory varies from day to
-    # day, and should not cause the question again.
-    for model in fitting:
-        snapshot = cached_snapshot(model.hub_id)
+        # Without the network, loading reports missing weights.
+        snapshot = cached_snapshot(repo_id, guess=not self.offline)
         if snapshot is not None:
-            return ResolvedModel(model.hub_id, snapshot)
-    return None
+            return snapshot
+        if self.offline:
+            partly = "only partly " if repo_dir(repo_id).is_dir() else "not "
+            raise HubError(
+                f"{repo_id} is {partly}downloaded, and the network is off: run `mlxchat models "
+                f"pull {repo_id}` once"
+            )
+        return hub.download(repo_id, show_progress=self.show_progress, notify=self.notify)
+
+    def _may_download(self, repo_id: str) -> bool:
+        """Whether the Hub has the model and the user agrees; never without asking."""
+        from mlxchat.models import hub
+
+        if self.offline or self.ask is None:
+            return False
+        try:
+            size = format_bytes(hub.repo_size_bytes(repo_id))
+        except (HubError, ModelNotFound) as error:
+            self.notify(f"cannot look up a recommended model: {error}")
+            return False
+        return self.ask(f"No model chosen. Download {repo_id}, {size}, which fits this machine?")
 
 
-def _offered_one(fitting: list[KnownModel], access: _Access) -> ResolvedModel | None:
-    """The largest one, downloaded if the Hub has it and the user agrees; never without asking."""
-    if access.offline or access.ask is None or not fitting:
-        return None
-    repo_id = fitting[0].hub_id
-    size_bytes = _size_if_hub_answers(repo_id, access)
-    if size_bytes is None:
-        return None
-    if not access.ask(
-        f"No model chosen. Download {repo_id}, {format_bytes(size_bytes)}, which fits this machine?"
-    ):
-        return None
-    return ResolvedModel(repo_id, _download(repo_id, access))
-
-
-def _size_if_hub_answers(repo_id: str, access: _Access) -> int | None:
-    from mlxchat.models import hub
-
-    try:
-        return hub.repo_size_bytes(repo_id)
-    except (HubError, ModelNotFound) as error:
-        access.notify(f"cannot look up a recommended model: {error}")
-        return None
-
-
-def _embedded_one(fitting: list[KnownModel], access: _Access) -> ResolvedModel:
-    embedded = embedded_model()
-    if embedded is None:
-        raise _no_model(fitting, access)
-    access.notify(
-        f"using the small embedded model {embedded.name}; run `mlxchat models default "
-        "NAME` to use another"
-    )
-    return _bring(embedded, access)
-
-
-def _no_model(fitting: list[KnownModel], access: _Access) -> ModelNotFound:
+def _no_model(best: KnownModel | None) -> ModelNotFound:
+    """What to do without any model; `best` is the one to download."""
     from mlxchat.models.gguf import how_to_install
 
     catalogue = "see `mlxchat models list --all`"
-    if fitting and not access.offline:
-        best = fitting[0]
+    if best is not None:
         return ModelNotFound(
             f"no model on this disk: run `mlxchat models pull {best.alias}` "
             f"({format_bytes(best.download_bytes)}, fits this machine), or {catalogue}"

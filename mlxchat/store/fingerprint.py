@@ -16,7 +16,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mlxchat.about import __version__
-from mlxchat.models.gguf.store import ORIGIN
+from mlxchat.models.gguf import ORIGIN
 from mlxchat.models.model import Model
 from mlxchat.text.tokens import Tokenizer
 
