@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.errors import AdapterError, HubError, MlxchatError, ModelNotFound
+from mlxchat.errors import AdapterError, MlxchatError
 from mlxchat.models.adapter import find_adapter
 from mlxchat.models.hub_cache import repo_dir
 from mlxchat.models.load import load_directory
@@ -141,15 +141,11 @@ def parameters(**changes: Any) -> Any:
     [
         (truncated, "is truncated"),
         (halved, "is incomplete"),
-        (lambda d: mx.save_safetensors(str(d / "adapters.safetensors"), {}), "is incomplete"),
         (lambda d: (d / "adapters.safetensors").unlink(), "it needs adapter_config.json and"),
         (lambda d: (d / "adapters.safetensors").rename(d / "adapter_model.bin"), "a PEFT adapter"),
-        (lambda d: (d / "adapters.safetensors").write_bytes(b"x" * 50), "not a safetensors file"),
         (lambda d: (d / "adapter_config.json").write_text("[]"), "cannot use adapter"),
-        (lambda d: (d / "adapter_config.json").write_bytes(b"\xff\x00"), "cannot use adapter"),
         (lambda d: rewrite(d, lora_parameters={"alpha": 16}), "required key 'scale'"),
         (parameters(rank=10**9), "does not match"),
-        (parameters(rank=-1), "cannot use adapter"),
         (parameters(scale="loud"), "fails on its first tokens"),
     ],
 )
@@ -162,19 +158,6 @@ def test_damage_is_one_clear_line(
         load(tiny_model, directory)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_names_that_lead_to_no_adapter(tmp_path: Path, lora: Path) -> None:
-    cases: list[tuple[str, type[MlxchatError], str]] = [
-        (str(tmp_path), AdapterError, "is not an adapter"),
-        (str(lora / "adapters.safetensors"), AdapterError, "name the directory"),
-        (str(tmp_path / "missing"), ModelNotFound, "no adapter named"),
-        ("org/lora", HubError, "the network is off"),
-    ]
-    for name, kind, message in cases:
-        with pytest.raises(kind, match=message):
-            find(name)
-    assert find(str(lora)).directory == lora
 
 
 def test_only_the_files_of_an_adapter_are_downloaded(

@@ -29,7 +29,7 @@ CEILINGS = {
     "passages": 732,
     "constraint": 850,
     "cache": 2_809,
-    "models": 4_269,
+    "models": 4_212,
     "engine": 2_813,
     "chat": 2_281,
     "store": 1_755,
