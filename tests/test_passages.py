@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from mlxchat.errors import InputError, UsageError
 from mlxchat.passages import index as index_module
-from mlxchat.passages.document import Document, open_documents
 from mlxchat.passages.index import (
     IndexDirectory,
     Outdated,
@@ -25,7 +24,8 @@ from mlxchat.passages.index import (
 from mlxchat.passages.quote import Read, left_out, places, quoted
 from mlxchat.passages.search import Found, Search
 from mlxchat.passages.split import MAX_BYTES, split
-from mlxchat.text.documents import READ_BYTES, read_input
+from mlxchat.text.document import READ_BYTES, Document, open_documents
+from mlxchat.text.documents import read_input
 
 FILLER = "The committee met on the usual day and talked about the budget at some length. "
 
@@ -43,7 +43,7 @@ def close_everything() -> Iterator[None]:
 
 
 def opened(files: Sequence[str], stdin: BinaryIO | None = None) -> list[Document]:
-    documents = list(open_documents(files, stdin, NOTICES.append))
+    documents = list(open_documents(files, stdin, NOTICES.append, needs_pipe=not files))
     OPEN.extend(documents)
     return documents
 
@@ -177,7 +177,7 @@ def test_a_pipe_without_an_end_does_not_fill_the_disk(monkeypatch: pytest.Monkey
 
     left = iter([5 << 30, 3 << 30, (1 << 30) - 1])
     usage = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=next(left)))
-    monkeypatch.setattr("mlxchat.passages.document.shutil", usage)
+    monkeypatch.setattr("mlxchat.text.document.shutil", usage)
     with pytest.raises(InputError, match="the input is too large for the disk of /"):
         opened([], cast(BinaryIO, Endless()))
 

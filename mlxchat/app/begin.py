@@ -20,12 +20,12 @@ from mlxchat.app.run import Run
 from mlxchat.app.section_answers import SectionAnswers
 from mlxchat.app.sections import SectionReader
 from mlxchat.app.watch import Reached
-from mlxchat.passages.document import Document
 from mlxchat.passages.quote import Read, left_out
 from mlxchat.request import Request
 from mlxchat.settings import OnLoop, Overflow
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.store.output_file import START, OutputFile, set_aside
+from mlxchat.text.document import Document
 from mlxchat.text.documents import Input
 from mlxchat.text.tokens import Prompt
 

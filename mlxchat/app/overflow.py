@@ -12,9 +12,9 @@ from mlxchat.app.prompt import encode
 from mlxchat.cache.layers import windows
 from mlxchat.engine.blocks import larger_than_window
 from mlxchat.errors import InputError
-from mlxchat.passages.document import Document, open_documents
 from mlxchat.request import Request
 from mlxchat.settings import Overflow
+from mlxchat.text.document import Document, open_documents
 from mlxchat.text.documents import SEPARATOR, Input, has_headings, heading
 from mlxchat.text.tokens import Prompt
 
@@ -29,7 +29,8 @@ def opened(
 ) -> list[Document]:
     """The request's documents, closed with `stack`. Raises UsageError, InputError."""
     found: list[Document] = []
-    for document in open_documents(request.files, piped, observer.warn):
+    needs_pipe = not request.files
+    for document in open_documents(request.files, piped, observer.warn, needs_pipe=needs_pipe):
         stack.callback(document.close)
         found.append(document)
     return found
@@ -82,10 +83,6 @@ def _alternatives(*first: Overflow) -> str:
 def _whole(request: Request, documents: Sequence[Document]) -> Input:
     """The documents and the prompt as one text."""
     headings = has_headings(request.files)
-    texts = [
-        (heading(each.name) if headings else "")
-        + each.bytes_at(0, each.size_bytes).decode("utf-8", "replace")
-        for each in documents
-    ]
+    texts = [(heading(each.name) if headings else "") + each.text() for each in documents]
     assert request.prompt is not None
     return Input(SEPARATOR.join([*texts, request.prompt]))

@@ -11,7 +11,6 @@ from mlxchat.app.loaded import Loaded
 from mlxchat.app.observer import Observer
 from mlxchat.app.overflow import room_for_prompt
 from mlxchat.errors import CacheError, InputError
-from mlxchat.passages.document import Document
 from mlxchat.passages.index import (
     MIN_KEPT_BYTES,
     IndexDirectory,
@@ -24,6 +23,7 @@ from mlxchat.passages.quote import Read, heading, place_of, places, quoted
 from mlxchat.passages.search import Found, Search
 from mlxchat.progress import Progress
 from mlxchat.request import Request
+from mlxchat.text.document import Document
 from mlxchat.text.documents import SEPARATOR
 from mlxchat.text.tokens import Prompt, Tokenizer
 

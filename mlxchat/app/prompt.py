@@ -7,7 +7,8 @@ from typing import BinaryIO
 from mlxchat.app.observer import Observer
 from mlxchat.chat.rendering import Rendering
 from mlxchat.request import Request
-from mlxchat.text.documents import SEPARATOR, Input, name_of, read_input
+from mlxchat.text.document import name_of
+from mlxchat.text.documents import SEPARATOR, Input, read_input
 from mlxchat.text.parts import Part, encode_parts
 from mlxchat.text.tokens import Prompt, Tokenizer
 

@@ -37,7 +37,7 @@ from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.store.output_file import OutputFile
 from mlxchat.store.state_file import Written
 from mlxchat.template_args import allows_thinking
-from mlxchat.text.documents import name_of
+from mlxchat.text.document import name_of
 from mlxchat.text.extract import extract_code, is_settled
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds

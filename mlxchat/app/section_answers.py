@@ -13,9 +13,9 @@ from pathlib import Path
 from mlxchat import paths
 from mlxchat.app.loaded import Loaded
 from mlxchat.files import append_line, make_private_directory, write_atomically
-from mlxchat.passages.document import Document
 from mlxchat.passages.quote import Place, heading
 from mlxchat.request import Request
+from mlxchat.text.document import Document
 
 # What a model writes if a section says nothing about the question, as it is asked to.
 NOTHING = "nothing"

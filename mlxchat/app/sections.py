@@ -13,12 +13,12 @@ from mlxchat.app.section_answers import NOTHING, Answered, SectionAnswers
 from mlxchat.engine.brief import MAX_TEMP, Brief
 from mlxchat.engine.loops import ShouldStop
 from mlxchat.errors import CacheError
-from mlxchat.passages.document import Document
 from mlxchat.passages.quote import Place, heading
 from mlxchat.passages.split import Span, split
 from mlxchat.progress import Progress
 from mlxchat.request import Request
 from mlxchat.template_args import thinking_variables
+from mlxchat.text.document import Document
 from mlxchat.text.documents import SEPARATOR
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt

@@ -13,7 +13,8 @@ from mlxchat.engine.loops import OnHeld, prefill
 from mlxchat.engine.pace import Pace
 from mlxchat.errors import CacheError, InputError
 from mlxchat.request import Setup
-from mlxchat.text.documents import SEPARATOR, name_of, read_input
+from mlxchat.text.document import name_of
+from mlxchat.text.documents import SEPARATOR, read_input
 from mlxchat.text.parts import Part, encode_parts
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt

@@ -49,7 +49,7 @@ def batch(
     from mlxchat.cli.setup import setup_of
     from mlxchat.request import Answer, BatchInput, BatchRequest
     from mlxchat.terminal.run_batch import run
-    from mlxchat.text.documents import STDIN
+    from mlxchat.text.document import STDIN
 
     if values["raw"]:
         # Configured values are meant for the chat template.

@@ -16,10 +16,10 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from mlxchat.files import make_private_directory, replacing
-from mlxchat.passages.document import Document
 from mlxchat.passages.split import Span, split
 from mlxchat.progress import Progress
 from mlxchat.recall.words import words
+from mlxchat.text.document import Document
 
 # A new number for other tables, words or places to split.
 FORMAT = 1

@@ -10,7 +10,7 @@ from mlxchat.errors import InputError, UsageError
 from mlxchat.files import open_to_read
 from mlxchat.row_template import RowTemplate
 from mlxchat.rows.row import MAX_CHARS, TOO_LONG, Row, RowError, check_fields, check_text, shortened
-from mlxchat.text.documents import UTF16_MARKS
+from mlxchat.text.document import UTF16_MARKS
 from mlxchat.units import count
 
 # The numbers of lines, and their texts with their ends; None for one that is too long.

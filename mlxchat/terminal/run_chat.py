@@ -15,9 +15,9 @@ from mlxchat.request.shown import ChatShown
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.observing import find_model
 from mlxchat.terminal.signals import ignore_signals
+from mlxchat.text.document import STDIN
 from mlxchat.text.documents import (
     SEPARATOR,
-    STDIN,
     Input,
     Spoken,
     is_stdin_left_unread,

@@ -27,9 +27,9 @@ from mlxchat.app.section_answers import SectionAnswers
 from mlxchat.app.sections import SectionReader
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
-from mlxchat.passages.document import open_documents
 from mlxchat.request import Request, Setup
 from mlxchat.settings import CacheSettings, Overflow, SamplingSettings
+from mlxchat.text.document import open_documents
 from mlxchat.text.documents import SEPARATOR
 from mlxchat.text.spans import TokenIds
 

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import io
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from mlxchat.errors import InputError
+from mlxchat import platform
+from mlxchat.errors import InputError, UsageError
 from mlxchat.files import open_to_read, reported_as
-from mlxchat.text.documents import (
-    EMPTY_STDIN,
-    READ_BYTES,
-    STDIN,
-    UTF16_MARKS,
-    check_stdin,
-    invalid_notice,
-    left_out_notice,
-    name_of,
-)
-from mlxchat.text.folder import files_in
+from mlxchat.text.folder import files_in, readable_name
+from mlxchat.units import count
 
+STDIN = "-"
+STDIN_NAME = "standard input"
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+READ_BYTES = 1 << 20
+# Files that a notice names of those left out.
+MAX_NAMED = 3
+
+# Text up to this size is read as a whole without checking memory. A larger one, with its tokens
+# (some ten times its size), must fit into free memory: `yes |` never ends.
+UNCHECKED_BYTES = 100_000_000
+COPIES = 10
 # Piped text up to this size stays in memory, and more goes to a temporary file.
 SPOOLED_BYTES = 8 << 20
 # `yes |` never ends: the rest of the disk is left to others.
@@ -57,6 +62,10 @@ class Document:
             self.stream.seek(self.start + offset)
             return self.stream.read(size_bytes)
 
+    def text(self) -> str:
+        """The whole text, invalid bytes replaced. Raises InputError."""
+        return self.bytes_at(0, self.size_bytes).decode("utf-8", "replace")
+
     def lines(self) -> Iterator[bytes]:
         """The lines with their ends; a long one in pieces. Raises InputError."""
         offset, rest = 0, b""
@@ -75,28 +84,76 @@ class Document:
         self.stream.close()
 
 
+def name_of(path: str) -> str:
+    """The name of the file at this path in messages."""
+    return STDIN_NAME if path == STDIN else readable_name(path)
+
+
+def check_stdin(files: Sequence[str], stdin: BinaryIO | None) -> None:
+    """Raise UsageError if `files` names standard input twice, or there is none."""
+    if files.count(STDIN) > 1:
+        raise UsageError("only one - is allowed: standard input can be read only once")
+    if STDIN in files and stdin is None:
+        if platform.stdin_stays_open():
+            raise UsageError("-: mlx.launch does not forward the end of its input; use a file")
+        raise UsageError("-: nothing is piped into standard input")
+
+
+def check_memory(size_bytes: int, name: str) -> None:
+    """Raise InputError if so much text, up to the document of this name, does not fit in memory."""
+    if size_bytes > UNCHECKED_BYTES and size_bytes * COPIES > platform.free_memory_bytes():
+        raise InputError(f"{name} is too large for the rest of this machine's memory")
+
+
 def open_documents(
-    files: Sequence[str], stdin: BinaryIO | None, notify: Callable[[str], None]
+    files: Sequence[str],
+    stdin: BinaryIO | None,
+    notify: Callable[[str], None],
+    *,
+    needs_pipe: bool = False,
+    whole: bool = False,
 ) -> Iterator[Document]:
-    """Yield each document in turn, read once to its end. `files` and `stdin` are those of
-    `read_input`, and so is what is refused. `notify` gets the notice about files left out. Raises
-    UsageError, InputError."""
+    """Yield each document in turn, read once to its end.
+
+    `files` are paths of files, folders and patterns; `-` is standard input, which is None for a
+    terminal. If it is piped and not named, it comes first, and may be empty unless `needs_pipe`.
+    `notify` gets notices about what is left out. With `whole`, text will be read as a whole: a pipe
+    must fit in memory. Raises UsageError, InputError.
+    """
     check_stdin(files, stdin)
     if stdin is not None and STDIN not in files:
-        copy = _copied(stdin)
-        if copy.read(1) or not files:
-            yield _checked(STDIN, copy, passing=True)
+        copy = _copied(stdin, STDIN_NAME, whole)
+        if copy.read(1) or needs_pipe:
+            yield _checked(STDIN_NAME, copy, passing=True)
         else:
             copy.close()
-            notify(EMPTY_STDIN)
+            notify(f"{STDIN_NAME} is empty")
     for path in files:
-        if path == STDIN:
-            assert stdin is not None
-            yield _checked(path, _copied(stdin), passing=True)
-        elif (found := files_in(path)) is None:
-            yield _opened(Path(path))
+        found = None if path == STDIN else files_in(path)
+        if found is None:
+            yield open_document(path, stdin, whole=whole)
         else:
             yield from _found(path, found, notify)
+
+
+def open_document(path: str, stdin: BinaryIO | None, *, whole: bool = False) -> Document:
+    """A file, or standard input; anything else, such as a pipe, is copied. Raises InputError."""
+    name = name_of(path)
+    if path == STDIN:
+        assert stdin is not None
+        return _checked(name, _copied(stdin, name, whole), passing=True)
+    with ExitStack() as stack:
+        with reported_as(InputError, f"read {name}"):
+            stream = stack.enter_context(Path(path).open("rb"))
+            if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                stack.pop_all()
+                return _checked(name, stream, passing=False)
+        return _checked(name, _copied(stream, name, whole), passing=True)
+
+
+def document_of(data: bytes, name: str) -> Document:
+    """Bytes as a document. Raises InputError if they are not text."""
+    return _checked(name, io.BytesIO(data), passing=True)
 
 
 def _found(path: str, found: Sequence[str], notify: Callable[[str], None]) -> Iterator[Document]:
@@ -110,9 +167,17 @@ def _found(path: str, found: Sequence[str], notify: Callable[[str], None]) -> It
         except OSError as error:
             left_out[each] = error.strerror or str(error)
     if len(left_out) == len(found):
-        raise InputError(f"{name_of(path)}: no file is text: {left_out_notice(left_out)}")
+        raise InputError(f"{name_of(path)}: no file is text: {_left_out_notice(left_out)}")
     if left_out:
-        notify(left_out_notice(left_out))
+        notify(_left_out_notice(left_out))
+
+
+def _left_out_notice(reasons: Mapping[str, str]) -> str:
+    """A notice about files that were not read, by their paths."""
+    shown = [f"{name_of(path)} ({why})" for path, why in islice(reasons.items(), MAX_NAMED)]
+    if len(reasons) > MAX_NAMED:
+        shown.append(f"{len(reasons) - MAX_NAMED:,} more")
+    return f"left out {count(len(reasons), 'file')}: {', '.join(shown)}"
 
 
 class _OnDemand:
@@ -146,44 +211,35 @@ class _NotText(Exception):
         self.what = what
 
 
-def _opened(path: Path) -> Document:
-    """A file; anything else, such as a pipe, is copied. Raises InputError."""
-    with ExitStack() as stack:
-        with reported_as(InputError, f"read {name_of(str(path))}"):
-            stream = stack.enter_context(path.open("rb"))
-            if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                stack.pop_all()
-                return _checked(str(path), stream, passing=False)
-        return _checked(str(path), _copied(stream), passing=True)
-
-
-def _copied(source: BinaryIO) -> BinaryIO:
-    """The rest of a stream, as one that can be read again. Raises InputError."""
-    with ExitStack() as stack, reported_as(InputError, "copy the input"):
-        copy = stack.enter_context(tempfile.SpooledTemporaryFile(SPOOLED_BYTES))
+def _copied(source: BinaryIO, name: str, whole: bool) -> BinaryIO:
+    """The rest of a stream, as one that can be read again: in memory if it is to be read as a
+    `whole`. Raises InputError."""
+    with ExitStack() as stack, reported_as(InputError, f"copy {name}"):
+        max_bytes = 0 if whole else SPOOLED_BYTES
+        copy = stack.enter_context(tempfile.SpooledTemporaryFile(max_bytes))
         while piece := source.read(READ_BYTES):
             copy.write(piece)
             if b"\0" in piece:
                 break
-            if shutil.disk_usage(tempfile.gettempdir()).free < MIN_FREE_BYTES:
+            if whole:
+                check_memory(copy.tell(), name)
+            elif shutil.disk_usage(tempfile.gettempdir()).free < MIN_FREE_BYTES:
                 raise InputError(f"the input is too large for the disk of {tempfile.gettempdir()}")
         copy.seek(0)
         stack.pop_all()
         return cast(BinaryIO, copy)
 
 
-def _checked(path: str, stream: BinaryIO, passing: bool) -> Document:
+def _checked(name: str, stream: BinaryIO, passing: bool) -> Document:
     """The document in a stream, read to its end. Raises InputError, and closes the stream."""
-    name = name_of(path)
-    try:
-        with reported_as(InputError, f"read {name}"):
-            return _read(name, stream, passing)
-    except _NotText as error:
-        stream.close()
-        raise InputError(f"{name} is {error}") from error
-    except BaseException:
-        stream.close()
-        raise
+    with ExitStack() as stack, reported_as(InputError, f"read {name}"):
+        stack.callback(stream.close)
+        try:
+            document = _read(name, stream, passing)
+        except _NotText as error:
+            raise InputError(f"{name} is {error}") from error
+        stack.pop_all()
+        return document
 
 
 def _read(name: str, stream: BinaryIO, passing: bool) -> Document:
@@ -210,7 +266,11 @@ def _read(name: str, stream: BinaryIO, passing: bool) -> Document:
         raise _NotText("empty")
     if invalid is None:
         invalid, _ = _decoded(rest, start + size_bytes - len(rest), final=True)
-    notice = None if invalid is None else invalid_notice(name, invalid)
+    notice = None
+    if invalid is not None:
+        notice = (
+            f"{name} is not valid UTF-8: invalid bytes were replaced, the first at byte {invalid:,}"
+        )
     return Document(name, stream, start, size_bytes, digest.hexdigest(), passing, notice)
 
 
