@@ -276,8 +276,8 @@ def test_loading_in_another_dtype_never_keeps_all_weights_in_both(
     left: list[dict[str, mx.array]] = []
     fill = loading._fill_with_arrays
 
-    def watched(network: Any, config: Any, arrays: Any, target: Any, *, wide: bool) -> None:
-        fill(network, config, arrays, target, wide=wide)
+    def watched(network: Any, config: Any, arrays: Any, target: Any) -> None:
+        fill(network, config, arrays, target)
         left.append(arrays)
 
     monkeypatch.setattr(loading, "_fill_with_arrays", watched)

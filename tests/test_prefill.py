@@ -216,7 +216,7 @@ def test_rows_of_a_batch_have_their_own_beginnings(
     assert answers[1]["text"] == generate("--prefill", "No, ", "Which?").stdout.rstrip("\n")
     assert answers[2]["text"] == "yesterday"
     assert "--prefill is not a beginning that --choice allows" in answers[3]["error"]
-    assert "prefill must be text" in answers[4]["error"]
+    assert "prefill must be a valid string" in answers[4]["error"]
 
 
 def test_raw_text_checkpoints_and_nothing_are_refused(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from mlxchat.constraint.constraint import GBNF, NOT_GBNF, Constraint
 from mlxchat.errors import UsageError
-from mlxchat.options import flag
 from mlxchat.request import Answer
 from mlxchat.text.extract import is_settled
 
@@ -40,7 +39,7 @@ def constraint_in(fields: Mapping[str, Any]) -> Constraint | None:
     if not given:
         return None
     if len(given) > 1:
-        raise UsageError(f"{flag(given[0])} and {flag(given[1])} cannot be combined")
+        raise UsageError(f"{given[0]} and {given[1]} cannot be combined")
     (name,) = given
     match name, fields[name]:
         case "schema", str() | dict() | bool() as schema:
@@ -52,7 +51,7 @@ def constraint_in(fields: Mapping[str, Any]) -> Constraint | None:
         case "choice", list(choices) if all(isinstance(each, str) for each in choices):
             return Constraint.from_choices(choices)
         case _:
-            raise UsageError(f"{flag(name)} has a value of the wrong type")
+            raise UsageError(f"{name} has a value of the wrong type")
 
 
 def with_schema(system: str | None, constraint: Constraint) -> str:
