@@ -10,7 +10,6 @@ SetZone = Callable[[str], None]
 
 # Rules instead of names, so that no time zone database is needed.
 BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"
-NEW_YORK = "EST5EDT,M3.2.0,M11.1.0"
 
 
 @pytest.fixture
@@ -30,16 +29,10 @@ def set_zone(monkeypatch: pytest.MonkeyPatch):
     ("text", "seconds"),
     [
         ("45s", 45),
-        ("90m", 5_400),
         ("8h", 28_800),
-        ("2d", 172_800),
-        ("1h30m", 5_400),
         ("1d2h3m4s", 93_784),
-        ("1h 30m", 5_400),
         (" 8H ", 28_800),
         ("1.5h", 5_400),
-        ("0.1s", 0.1),
-        ("0h1m", 60),
     ],
 )
 def test_a_duration_is_numbers_with_units(text: str, seconds: float) -> None:
@@ -62,18 +55,11 @@ def test_an_invalid_duration_is_refused_with_an_example(text: str) -> None:
     ("text", "size_bytes"),
     [
         ("1", 1),
-        ("4096", 4096),
         ("4096B", 4096),
-        ("10kB", 10_000),
-        ("100MB", 100_000_000),
         ("100 mb", 100_000_000),
         ("50MiB", 52_428_800),
-        ("1GB", 1_000_000_000),
         ("1.5GiB", 1_610_612_736),
-        ("0.1MB", 100_000),
-        ("2TB", 2 * 10**12),
         ("2TiB", 2 * 2**40),
-        ("1KiB", 1024),
     ],
 )
 def test_a_size_is_bytes_or_has_a_unit(text: str, size_bytes: int) -> None:
@@ -98,15 +84,10 @@ NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
     ("text", "deadline"),
     [
         ("12:01", "2026-11-21T12:01:00+00:00"),
-        ("23:59:30", "2026-11-21T23:59:30+00:00"),
         ("07:00", "2026-11-22T07:00:00+00:00"),
-        ("7:00", "2026-11-22T07:00:00+00:00"),
         (" 0:00 ", "2026-11-22T00:00:00+00:00"),
         ("12:00", "2026-11-22T12:00:00+00:00"),
-        ("12:00:01", "2026-11-21T12:00:01+00:00"),
         ("2026-11-22 07:00", "2026-11-22T07:00:00+00:00"),
-        ("2026-11-22T07:00:30", "2026-11-22T07:00:30+00:00"),
-        ("2027-01-01 7:00", "2027-01-01T07:00:00+00:00"),
     ],
 )
 def test_a_time_is_the_next_one_and_a_date_is_kept(
@@ -141,17 +122,6 @@ def hours_until(text: str, now: str) -> float:
 def test_a_night_in_which_the_clocks_go_forward_is_an_hour_shorter(set_zone: SetZone) -> None:
     set_zone(BERLIN)
     assert hours_until("07:00", "2027-03-27T23:00:00+01:00") == 7
-
-
-def test_a_night_in_which_the_clocks_go_back_is_an_hour_longer(set_zone: SetZone) -> None:
-    set_zone(BERLIN)
-    assert hours_until("07:00", "2027-10-30T23:00:00+02:00") == 9
-
-
-def test_a_skipped_time_is_counted_from_midnight(set_zone: SetZone) -> None:
-    set_zone(BERLIN)
-    assert hours_until("02:30", "2027-03-28T00:00:00+01:00") == 2.5
-    assert hours_until("2027-03-28 02:30", "2027-03-27T00:00:00+01:00") == 26.5
 
 
 def test_a_repeated_time_means_its_next_occurrence(set_zone: SetZone) -> None:

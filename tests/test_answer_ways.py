@@ -14,11 +14,8 @@ import pytest
 
 import mlxchat
 from mlxchat.app.ranks import check_ranks
-from mlxchat.app.row_plan import RowPlanner
 from mlxchat.errors import UsageError
-from mlxchat.request import Answer, BatchRequest
-from mlxchat.rows.row import Row
-from mlxchat.settings import SamplingSettings
+from mlxchat.request import Answer
 from tests.in_process import run_in_process
 from tests.product_answers import SCHEMA
 
@@ -63,16 +60,6 @@ def test_generate_past_the_window(generate: Run) -> None:
     assert event["evicted_tokens"] > 0
 
 
-def test_plain_text(generate: Run) -> None:
-    generate("--raw", "Once upon a time")
-
-
-def test_one_question_and_the_session_it_is_in(ask: Run) -> None:
-    ask("--session", "ship", "--schema", GIVEN, "Which?")
-    event = ask("--session", "ship", "--schema", GIVEN, "And now?")
-    assert event["turn"] == 2
-
-
 def test_a_pipe_that_continues_a_session(ask: Run) -> None:
     ask("--session", "pipe", "--schema", GIVEN, "Which?")
     line = {"role": "user", "content": "And now?", "schema": SCHEMA}
@@ -110,16 +97,6 @@ def test_a_batch(unthinking_model: Path, generate: Run, tmp_path: Path) -> None:
     one = results[-1]
     alone = generate("--max-kv-size", "auto", "--seed", str(one["seed"]), f"Which {one['id']}?")
     assert alone["value"] == one["value"]
-
-
-def test_a_row_can_turn_thinking_off(unthinking_model: Path) -> None:
-    tokenizer = mlxchat.load(str(unthinking_model), offline=True).tokenizer
-    request = BatchRequest(answer=Answer(choice=("yes", "no")))
-    planner = RowPlanner(request, SamplingSettings(seed=1), tokenizer)
-    expected = {"off": False, "hide": True, "on": True}
-    for think, may_think in expected.items():
-        row = Row(1, 1, prompt="Is it?", options={"think": think})
-        assert planner.plan(row).may_think is may_think
 
 
 def test_python(unthinking_model: Path) -> None:

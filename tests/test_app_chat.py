@@ -138,24 +138,6 @@ def test_the_old_reply_is_saved_until_there_is_another(options: Options) -> None
     assert saved("mine") == [("one", text)]
 
 
-def test_on_end_is_called_before_the_turn_is_saved(
-    options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[str] = []
-    save = app_chat.Keeper.turn_over
-
-    def turn_over(*given: Any) -> None:
-        done.append("saved")
-        save(*given)
-
-    monkeypatch.setattr(app_chat.Keeper, "turn_over", turn_over)
-    with Chat.open(options()) as chat:
-        list(chat.say("hello", on_end=lambda: done.append("ended")))
-        list(chat.retry(on_end=lambda: done.append("ended")))
-        list(chat.continue_reply(on_end=lambda: done.append("ended")))
-    assert done == ["ended", "saved"] * 3
-
-
 def test_chosen_settings_override_those_of_the_session(options: Options, tiny_model: Path) -> None:
     first = options(recalls=1, template_args={"mood": "calm"})
     with Chat.open(first, session="mine") as chat:
@@ -175,18 +157,6 @@ def test_chosen_settings_override_those_of_the_session(options: Options, tiny_mo
     assert resumed(setup=setup, template_args={"a": 1}) == (400, 0, {"a": 1})
     # The command line can tell that a default was typed.
     assert resumed(recalls=2, chosen=frozenset({"recalls"})) == (400, 2, {"a": 1})
-
-
-def test_a_seed_gives_the_same_text_as_in_a_conversation(options: Options) -> None:
-    hot = options(sampling={"temp": 1.0})
-    texts = []
-    for session in ("mine", None):
-        with Chat.open(hot, session=session, save=session is not None) as chat:
-            texts.append(say(chat, "one", "one"))
-            texts[-1] += ["".join(said.text for said in chat.retry())]
-            assert chat.conversation.reply_seed == 7 + 2 + 1_000_003
-    assert texts[0] == texts[1]
-    assert len(set(texts[0])) == 3
 
 
 def test_settings_stay_when_the_model_changes(options: Options, tiny_model: Path) -> None:
@@ -415,19 +385,6 @@ def test_a_window_too_small_for_the_template_is_refused_before_any_weights_are_r
         assert chat.has_failed
 
 
-def test_a_conversation_that_cannot_begin_has_failed(
-    options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A window fitted to the machine is known only once the model is loaded: it was refused after
-    every message."""
-    monkeypatch.setattr("mlxchat.app.opening.automatic_window", lambda *_: 100)
-    setup = replace(options().setup, window="auto")
-    with Chat.open(options(setup=setup), session="mine") as chat:
-        with pytest.raises(WindowTooSmall):
-            say(chat, "hello")
-        assert chat.has_failed
-
-
 def test_a_session_is_unlocked_if_its_model_cannot_be_found(options: Options) -> None:
     with Chat.open(options(), session="mine") as chat:
         say(chat, "hello")
@@ -435,11 +392,6 @@ def test_a_session_is_unlocked_if_its_model_cannot_be_found(options: Options) ->
     with pytest.raises(ModelNotFound):
         Chat.open(elsewhere, session="mine")
     Session.open("mine").close()
-
-
-def test_continuing_without_a_session_is_an_error(options: Options) -> None:
-    with pytest.raises(SessionError, match="no sessions to continue"):
-        Chat.open(options(), latest=True)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_next"])

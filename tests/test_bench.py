@@ -1,6 +1,5 @@
 """The tools of the benchmarks: interleaved runs, spreads, texts, each benchmark's arithmetic."""
 
-import gc
 import json
 import math
 import sys
@@ -11,28 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat.bench import (
     batch_speed,
-    prefill,
     startup,
     theirs,
     workloads,
 )
-from mlxchat.bench.paired import Side, Spread, differences, interleave, ratios
+from mlxchat.bench.paired import Side, Spread, differences, ratios
 from mlxchat.bench.record import Circumstances, lines, this_machine
-from mlxchat.bench.report import Figures, Table, tables
+from mlxchat.bench.report import Figures, tables
 from mlxchat.bench.subject import Subject
-from mlxchat.engine.drafts import Drafter
-from mlxchat.engine.lookup import History
 from mlxchat.errors import ModelError
 from mlxchat.models.load import load
 from mlxchat.models.skeleton import named_parameters
-from mlxchat.terminal.run_bench import format_bench_table
 from scripts.families import build_family
 
 NUMBERS = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=20)
@@ -52,12 +46,6 @@ def subject(tiny_model: Path, tmp_path: Path) -> Subject:
     )
 
 
-def spread(figures: Figures, name: str) -> Spread:
-    found = figures.values[name]
-    assert isinstance(found, Spread)
-    return found
-
-
 def side(name: str, log: list[str], give: Callable[[], float] = lambda: 1.0) -> Side[float]:
     def run() -> float:
         log.append(name)
@@ -67,42 +55,6 @@ def side(name: str, log: list[str], give: Callable[[], float] = lambda: 1.0) -> 
 
 
 # Interleaved runs
-
-
-def test_sides_are_warmed_up_once_and_run_in_turn() -> None:
-    log: list[str] = []
-    list(interleave([side("A", log), side("B", log)], 3, NO_TICK))
-    assert log == ["warm A", "warm B", "A", "B", "A", "B", "A", "B"]
-
-
-def test_an_interrupted_run_keeps_the_earlier_ones() -> None:
-    def interrupt() -> float:
-        raise KeyboardInterrupt
-
-    measured = interleave([side("A", []), side("B", [], interrupt)], 2, NO_TICK)
-    so_far = next(measured)
-    with pytest.raises(KeyboardInterrupt):
-        next(measured)
-    assert so_far == [[1.0], []]
-
-
-def test_memory_of_the_previous_run_is_freed_before_each_run() -> None:
-    before: list[int] = []
-
-    def litter() -> float:
-        before.append(mx.get_active_memory())
-        # A cycle, which only the garbage collector frees.
-        ring: list[Any] = [mx.zeros((256, 1024)) + 1]
-        ring.append(ring)
-        mx.eval(ring[0])
-        return 0.0
-
-    gc.disable()
-    try:
-        list(interleave([side("A", [], litter), side("B", [], litter)], 3, NO_TICK))
-    finally:
-        gc.enable()
-    assert len(set(before)) == 1
 
 
 # Statistics of runs
@@ -143,49 +95,6 @@ def test_a_ratio_is_a_tie_or_unclear(ratio: Spread | None, cell: str) -> None:
     assert table.rows == (("mlxchat", cell) if cell else ("mlxchat",),)
 
 
-def test_what_all_rows_share_is_in_the_title_and_empty_columns_are_left_out() -> None:
-    found = [
-        Figures(
-            "reading",
-            {
-                "side": side,
-                "prompt_tokens": 4_232,
-                "tokens_per_s": Spread(speed, speed, speed, 3),
-                "peak_bytes": 1_500_000 + n,
-                "window": None,
-            },
-        )
-        for n, (side, speed) in enumerate([("mlxchat", 1_066.4), ("mlx-lm", 0.07123)])
-    ]
-    (table,) = tables(found, {"reading": "Reading a prompt"})
-    assert table == Table(
-        "Reading a prompt: prompt tokens 4,232, peak MB 1.50, 3 runs each",
-        ("SIDE", "TOKENS PER S"),
-        (("mlxchat", "1,066 (1,066–1,066)"), ("mlx-lm", "0.0712 (0.0712–0.0712)")),
-    )
-    assert format_bench_table(table, for_terminal=False) == (
-        "# Reading a prompt: prompt tokens 4,232, peak MB 1.50, 3 runs each\n"
-        "SIDE\tTOKENS PER S\n"
-        "mlxchat\t1,066 (1,066–1,066)\n"
-        "mlx-lm\t0.0712 (0.0712–0.0712)\n"
-        "\n"
-    )
-
-
-def test_a_table_on_a_terminal_aligns_numbers_right() -> None:
-    table = Table("A title \x1b[31m", ("SIDE", "TOK/S"), (("mlxchat", "82.8"), ("mlx-lm", "1,066")))
-    drawn = format_bench_table(table, for_terminal=True)
-    assert [line.rstrip() for line in drawn.splitlines()] == [
-        "A title ␛[31m",
-        "",
-        "SIDE     TOK/S",
-        "──────────────",
-        "mlxchat   82.8",
-        "mlx-lm   1,066",
-        "",
-    ]
-
-
 def test_infinity_and_nan_are_null_in_a_record() -> None:
     found = [Figures("start", {"seconds": Spread(math.inf, 0.1, math.nan, 2)})]
     circumstances = Circumstances(
@@ -199,15 +108,6 @@ def test_infinity_and_nan_are_null_in_a_record() -> None:
 
 
 # The benchmarks
-
-
-def test_smaller_steps_need_less_memory(subject: Subject) -> None:
-    *_, found = prefill.measure(subject)
-    peaks = [spread(each, "peak_memory_bytes").median for each in found]
-    assert [each.values["step_size"] for each in found] == [64, 128, 256]
-    # Two cores compute parts of a step at the same time, and which arrays coexist is up to chance.
-    assert max(peaks[:2]) < peaks[-1]
-    assert found[-1].values["speed_ratio"] is None
 
 
 def test_all_sides_generate_the_same_number_of_tokens(subject: Subject) -> None:
@@ -231,27 +131,6 @@ def test_a_workload_has_the_same_tokens_with_drafts_without_and_from_mlx_lm(
     assert [each["workload"] for each in values] == [name for name in names for _ in range(2)]
     assert {(each["same_tokens"], each["tokens"]) for each in values} == {(16, 16)}
     assert all((each["speed_ratio"] is None) == (each["side"] == "mlx-lm") for each in values)
-
-
-def test_a_workload_that_foresees_its_reply_accepts_drafts(subject: Subject) -> None:
-    """A tiny model soon repeats itself."""
-    model = subject.model
-    ids = workloads.prompt_ids(model, workloads.workloads(quick=True)[-1])
-    reply = workloads.Reply.expected(model, "chat", ids, max_tokens=100)
-    drafter = Drafter(History(), 15, clock=lambda: 0.0)
-    drafter.history.extend(np.array([*ids[-10:], *reply.tokens], np.int32))
-    run = reply.decode(drafter)
-    assert run.ids == reply.tokens
-    assert 0 < run.accepted <= run.drafted
-
-
-def test_a_reply_counts_up_to_its_end(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = subject.model
-    ids = workloads.prompt_ids(model, workloads.workloads(quick=True)[-1])
-    whole = workloads.Reply.expected(model, "chat", ids, max_tokens=40).tokens
-    end = next(n for n in range(len(whole) - 1, -1, -1) if whole[n] not in whole[:n])
-    monkeypatch.setattr(model.tokenizer, "eos_ids", frozenset({whole[end]}))
-    assert len(workloads.Reply.expected(model, "chat", ids, 40).tokens) == max(end, 16)
 
 
 def test_a_failed_process_is_an_error_with_its_last_line() -> None:

@@ -13,9 +13,8 @@ import pytest
 
 from mlxchat.cache import make_cache
 from mlxchat.models.load import load
-from scripts.bench import facts, plot, recall, stream
+from scripts.bench import facts, plot, stream
 from scripts.bench.common import losses
-from scripts.bench.documents import long_text
 
 
 @pytest.fixture(scope="module")
@@ -95,16 +94,6 @@ def test_passages_of_a_document_have_the_facts_that_rolled_out_of_the_window(fig
     assert by_way["passages"]["in_prompt"] == by_way["passages"]["facts"] == 3
     assert by_way["passages"]["prompt_tokens"] < 1_024 < by_way["roll"]["prompt_tokens"]
     assert by_way["map"]["prompt_tokens"] < 1_024
-
-
-def test_planted_facts_have_their_answers_and_are_said_once() -> None:
-    document = long_text(facts.SHORT, 100_000)
-    assert 0.98 < len(document.encode()) / 100_000 < 1.02
-    turns, places = recall.conversation(60)
-    for fact in facts.SHORT:
-        assert fact.answer in turns[places[fact.statement][-1] - 1].user
-        assert document.count(fact.statement) == 1
-        assert not fact.change or document.index(fact.change) > document.index(fact.statement)
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat
 from tests.in_process import run_in_process
 from tests.json_events import schema
@@ -127,15 +126,6 @@ def test_a_line_that_is_no_message_is_refused_with_its_number(
     assert ["error" in end for end in ends] == [False, True, True, False]
 
 
-def test_stats_report_the_cost_of_each_turn(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
-    done = run_mlxchat("chat", "-m", str(tiny_model), "-n", "3", "--stats", stdin="a\nb\n")
-    lines = done.stderr.splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith("turn 1 · ")
-    assert "prefilled 20 of 20 tokens" in lines[0]
-    assert "finish reason: length" in lines[1]
-
-
 def test_forgotten_turns_are_reported_in_pipes_too(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
@@ -149,53 +139,6 @@ def test_forgotten_turns_are_reported_in_pipes_too(
     )
     assert "turn 1 is larger than the window" in larger.stderr
     assert larger.returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "complaint"),
-    [
-        (["chat", "--roll", "stop"], 2, "--roll"),
-        (["chat", "--max-kv-size", "much"], 2, "--max-kv-size must be"),
-        (["chat", "--max-kv-size", "64"], 2, "--max-kv-size 64 is too small"),
-        (["--max-kv-size", "much"], 2, "--max-kv-size must be"),
-        (["--think", "hard"], 2, "--think"),
-    ],
-)
-def test_invalid_input_is_reported_in_one_line(
-    arguments: list[str],
-    status: int,
-    complaint: str,
-    run_mlxchat: RunMlxchat,
-    tiny_model: Path,
-) -> None:
-    done = run_mlxchat(*arguments, "-m", str(tiny_model), stdin="hello\n")
-    assert (done.returncode, done.stdout) == (status, "")
-    assert complaint in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_without_a_command_it_is_a_chat(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
-    arguments = ["-m", str(tiny_model), "-n", "5", "--temp", "0"]
-    bare = run_mlxchat(*arguments, stdin="hello\n")
-    assert bare.returncode == 0
-    assert bare.stdout == run_mlxchat("chat", *arguments, stdin="hello\n").stdout
-
-
-def test_a_model_without_a_chat_template_cannot_chat(
-    run_mlxchat: RunMlxchat, tmp_path: Path
-) -> None:
-    model = write_tiny_model(tmp_path / "model", chat_template=None)
-    done = run_mlxchat("chat", "-m", str(model), stdin="hello\n")
-    assert done.returncode == 1
-    assert "no chat template" in done.stderr
-
-
-def test_text_that_looks_like_json_is_a_message(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
-    done = run_mlxchat(
-        *["chat", "-m", str(tiny_model), "-n", "1", "--json"], stdin='{"x": 1}\n{broken\n'
-    )
-    assert done.returncode == 0
-    assert sum(event["event"] == "done" for event in events_of(done.stdout)) == 2
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mlxchat.app import chat as app_chat
 from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Said
@@ -22,7 +21,7 @@ from mlxchat.terminal.chat_screen import ScreenOptions
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.repl import Repl
-from tests.failing_device import FULL, FailingDevice
+from tests.failing_device import FailingDevice
 from tests.in_process import run_in_process
 from tests.json_events import events_of
 
@@ -210,25 +209,3 @@ def test_a_chat_reports_the_failure_in_a_line_and_continues(
             assert visible(turn.reply) in shown.out
         assert sum(bool(turn.reply) for turn in turns) >= len(turns) - times
     assert failures > 8
-
-
-def test_if_a_model_fails_to_load_the_chat_keeps_the_old_one(
-    tiny_model: Path,
-    chat: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    load = app_chat.load_model
-    loads: list[object] = []
-
-    def fails_the_second_time(*given: Any, **how: Any) -> Any:
-        loads.append(given)
-        if len(loads) == 2:
-            raise RuntimeError(FULL)
-        return load(*given, **how)
-
-    monkeypatch.setattr(app_chat, "load_model", fails_the_second_time)
-    with Session.open("mine", create=True) as session:
-        assert chat(session, "one", f"/model {tiny_model}", "two") == 0
-    assert f"{FAILED}" in capsys.readouterr().out
-    assert [turn.user for turn in saved("mine").turns] == ["one", "two"]

@@ -21,24 +21,10 @@ def recalled(message: str, *said: tuple[str, str]) -> list[int]:
 
 
 @pytest.mark.parametrize("asked", [0, 1, 5, 20])
-@pytest.mark.parametrize("reply", ["I don't know your sister's name.", "Your sister is Clara.", ""])
-def test_a_question_asked_again_and_again_recalls_the_statement(asked: int, reply: str) -> None:
-    said = [STATED, *FILLERS, *[(QUESTION, reply)] * asked, *FILLERS]
-    assert recalled(QUESTION, *said) == [1]
-
-
-@pytest.mark.parametrize("asked", [0, 1, 5, 20])
 def test_a_question_asked_again_and_again_recalls_the_change_too(asked: int) -> None:
     said = [STATED, *FILLERS, *[(QUESTION, "Clara.")] * asked, CHANGED, *FILLERS]
     said += [("Do you know my sister's name?", "Your sister's name is Clara.")] * asked
     assert recalled(QUESTION, *said) == [1, 6 + asked]
-
-
-def test_a_change_in_other_words_is_recalled_beside_the_fact() -> None:
-    fact = ("My sister Clara works as a vet in Bristol.", "Nice.")
-    change = ("Clara changed her job, she is a pilot now.", "Nice.")
-    question = "What does my sister Clara do for a living?"
-    assert recalled(question, fact, *FILLERS, change, *FILLERS) == [1, 6]
 
 
 def test_a_change_that_only_names_what_the_fact_names_is_recalled_beside_it() -> None:
@@ -61,11 +47,6 @@ def test_where_only_one_turn_has_room_it_is_one_that_the_message_is_about(
     ways = [few for few, _ in quotes(quoted, "Who leads our design team?", 200)]
     assert ways[0] == quoted
     assert [each.number for each in ways[-1]] == [kept]
-
-
-def test_a_day_that_two_facts_name_does_not_bring_both() -> None:
-    said = [("Our choir meets on Friday evening.", ""), *FILLERS, ("The bins go on Friday.", "")]
-    assert recalled("When does our choir meet?", *said, *FILLERS) == [1]
 
 
 def test_a_turn_that_was_cleared_away_is_not_recalled_for_a_name() -> None:
@@ -93,16 +74,6 @@ def test_a_fact_does_not_say_what_kind_of_thing_it_tells(fact: str, message: str
     assert recalled(message, (fact, ""), *FILLERS) == [1]
 
 
-def test_a_question_asked_in_other_words_recalls_the_statement() -> None:
-    asked = ("What's my sister called?", "Whats the name of my sister?", "my sister's name is?")
-    said = [STATED, *FILLERS, *((each, "Who knows?") for each in asked)]
-    assert recalled("Remind me, what is the name of my sister?", *said) == [1]
-
-
-def test_questions_alone_recall_nothing() -> None:
-    assert recalled(QUESTION, *[(QUESTION, "I do not know.")] * 5, *FILLERS) == []
-
-
 def test_the_answer_to_an_earlier_question_is_recalled_if_nothing_else_says_it() -> None:
     asked = ("Which pump do we need for our cellar?", "For your cellar you need the pump P-77.")
     assert recalled("Which pump was it for the cellar?", asked, *FILLERS) == [1]
@@ -111,16 +82,6 @@ def test_the_answer_to_an_earlier_question_is_recalled_if_nothing_else_says_it()
 def test_a_statement_in_front_of_a_question_is_a_statement() -> None:
     first = ("My dog Rex limps, what can I do?", "See a vet.")
     assert recalled("What is my dog's name?", first, *FILLERS) == [1]
-
-
-def test_a_name_in_a_question_is_recalled() -> None:
-    first = ("Can you help me plan my trip to Lisbon on 5 June?", "Of course.")
-    assert recalled("When is my trip to Lisbon?", first, *FILLERS) == [1]
-
-
-def test_a_statement_made_often_counts_once() -> None:
-    said = [STATED, *FILLERS, STATED, CHANGED, STATED]
-    assert recalled(QUESTION, *said) == [7, 8]
 
 
 def test_a_log_pasted_again_does_not_recall_itself() -> None:
@@ -146,11 +107,6 @@ def test_a_number_alone_is_no_match() -> None:
     assert recalled("And 12?", *said) == []
 
 
-def test_a_fact_with_a_number_is_recalled() -> None:
-    said = [("Room 12 is for the jury.", "Good."), ("Room 13 is for guests.", "Good."), *FILLERS]
-    assert recalled("Who is in room 12?", *said)[:1] == [1]
-
-
 @pytest.mark.parametrize("message", ["", "?", " \n", "\0", "a" * 100_000, "?" * 1000, "," * 10_000])
 def test_odd_texts_recall_nothing(message: str) -> None:
     assert recalled(message, (message, message), *FILLERS) == []
@@ -168,13 +124,6 @@ def test_odd_texts_recall_nothing(message: str) -> None:
 )
 def test_a_text_is_split_into_what_it_states_and_asks(text: str, stated: str, asked: str) -> None:
     assert Said.of(text) == Said(stated, asked)
-
-
-def test_a_long_reply_that_shares_one_word_of_two_is_not_recalled() -> None:
-    """What a model says is of many words: a fourth of all recalls in a chat were of those."""
-    reply = "The museum of tiles shows Portuguese art, and the castle has a view of the river."
-    said = [("Can you suggest a walk?", reply), *FILLERS]
-    assert recalled("How do I say cheers in Portuguese?", *said) == []
 
 
 # Among what people say at length, and what they paste
@@ -209,10 +158,6 @@ def test_a_sentence_that_shares_little_by_chance_is_not_recalled(message: str) -
     assert recalled(message, (PAGE, "I see."), *FILLERS) == []
 
 
-def test_a_fact_in_a_long_sentence_is_recalled() -> None:
-    assert recalled("Who has the root password?", (TOLD, "Noted."), *FILLERS) == [1]
-
-
 def test_pasted_pages_do_not_hide_what_was_typed() -> None:
     pages = [(f"{PAGE} Page {n} is about x{n}y and z{n}.", "I see.") for n in range(200)]
     assert recalled(QUESTION, STATED, *pages) == [1]
@@ -232,12 +177,6 @@ def test_a_request_states_nothing_unless_it_is_about_own_things() -> None:
     )
     poem = ("Please write a poem about my dog Rex.", "O Rex!")
     assert recalled("What is my dog's name?", poem, *FILLERS) == [1]
-
-
-@pytest.mark.parametrize("message", ["What is my number?", "What is the name of our company?"])
-def test_a_few_everyday_words_suffice_for_the_speakers_own_things(message: str) -> None:
-    said = [("My number is 12 at the harbour.", ""), ("Our company is called Humly.", ""), *FILLERS]
-    assert recalled(message, *said) == [1 if "number" in message else 2]
 
 
 def test_what_is_asked_of_the_world_recalls_no_own_things_for_one_word() -> None:

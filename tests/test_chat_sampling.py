@@ -11,12 +11,11 @@ from mlxchat.app import chat as app_chat
 from mlxchat.app.chat import Chat
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
-from mlxchat.models.sampling import FAMILIES, GENERAL, chat_sampling
+from mlxchat.models.sampling import GENERAL, chat_sampling
 from mlxchat.request import ChatOptions, Setup
-from mlxchat.settings import GenerationSettings, SamplingSettings
+from mlxchat.settings import GenerationSettings
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat
-from tests.json_events import events_of as events
 from tests.scripted_model import Scripted
 
 Configured = Callable[..., Model]
@@ -95,12 +94,6 @@ def test_generation_config_overrides_the_family(
     assert chat_sampling(model, think=True) == expected
 
 
-def test_every_family_has_valid_values() -> None:
-    for family in FAMILIES:
-        for values in (family.thinking, family.plain):
-            assert SamplingSettings(**values).temp > 0 or not values
-
-
 def opened(model: Path, **sampling: Any) -> Chat:
     # A script has one token for each step.
     generation = GenerationSettings(max_tokens=600, ignore_eos=True, lookup=False)
@@ -157,15 +150,6 @@ def test_turning_thoughts_off_changes_what_was_not_set(
         assert asdict(chat.conversation.sampling).items() >= expected.items()
 
 
-def test_the_start_event_of_a_chat_has_the_sampling_in_effect(
-    run_mlxchat: RunMlxchat, tiny_model: Path
-) -> None:
-    done = run_mlxchat("chat", "-m", str(tiny_model), "-n", "1", "--json", stdin="hello\n")
-    assert events(done.stdout)[0].items() >= GENERAL.items()
-    done = run_mlxchat("generate", "-m", str(tiny_model), "-n", "1", "--json", "hello")
-    assert events(done.stdout)[0]["temp"] == 0
-
-
 REPEATING = Scripted("{% for m in messages %}[{{ m.content }}]{% endfor %}", (), "Round and round.")
 
 
@@ -192,12 +176,6 @@ def test_a_reply_that_repeats_itself_is_stopped_and_kept(repeating: Chat) -> Non
         assert chat.notices == [notice, notice]
 
 
-def test_a_program_can_let_a_reply_repeat_itself(repeating: Chat) -> None:
-    with repeating as chat:
-        list(chat.say("hello", stop_loops=False))
-        assert chat.conversation.turns[-1].finish_reason == "length"
-
-
 def test_a_retry_differs(tiny_model: Path) -> None:
     with opened(tiny_model) as chat:
         chat.set(max_tokens=20)
@@ -216,15 +194,6 @@ def test_a_retry_that_cannot_differ_says_why(tiny_model: Path) -> None:
         assert chat.notices == [
             "the same reply again at a temperature of 0: temp=0.8 gives other replies"
         ]
-
-
-def test_an_option_without_effect_is_named_when_it_is_chosen(tiny_model: Path) -> None:
-    with opened(tiny_model, temp=0.0, min_p=0.1) as chat:
-        assert chat.conversation.sampling.min_p == 0.1
-        assert chat.notices == ["min_p has no effect at temperature 0: set temp"]
-        chat.set(temp=0.7, min_p=0.2)
-        chat.set(xtc_threshold=0.2)
-        assert chat.notices[1:] == ["xtc_threshold has no effect without xtc_probability"]
 
 
 def test_generate_names_an_option_without_effect(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:

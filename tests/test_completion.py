@@ -103,13 +103,6 @@ def write_config(text: str) -> None:
     paths.config_file().write_text(text)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_process_answers_each_shell(shell: str):
-    make_session("holidays")
-    line = line_for(shell, "session", "show", "h")
-    assert completed_names(shell, run_process(line)) == ["holidays"]
-
-
 def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(
     ask: Ask, tiny_model: Path
 ):
@@ -145,32 +138,6 @@ def test_files_are_left_to_the_shell(ask: Ask):
         ["generate", "-m", "~/"],
     ):
         assert ask(*words) == []
-
-
-def test_a_keys_values_are_its_options_values(bash: Ask):
-    assert bash("config", "set", "chat.think", "") == ["on", "off", "hide"]
-    assert bash("config", "set", "chat.save", "") == ["true", "false"]
-    assert bash("config", "set", "model", "smollm2") == ["smollm2"]
-    assert bash("config", "set", "chat.temp", "") == []
-    assert bash("config", "set", "chat.tmep", "") == []
-
-
-def test_a_session_name_with_a_space_is_one_word(bash: Ask, run: Run):
-    make_session("my trip")
-    assert bash("session", "show", "my") == ["my\\ trip"]
-    assert "my trip\n" in run(line_for("fish", "session", "show", "my")).stdout
-
-
-def test_bash_treats_the_equals_sign_as_a_word(bash: Ask):
-    assert bash("generate", "--model", "=", "smollm2") == ["smollm2"]
-    assert "smollm2" in bash("generate", "--model", "=")
-    assert bash("generate", "--model", "=", "x", "--devi") == ["--device"]
-
-
-def test_completing_after_version_prints_no_version(bash: Ask):
-    """The version was printed in the middle of the line, and MLX imported for it."""
-    assert "chat" in bash("--version", "")
-    assert not any("0." in line for line in bash("--version", ""))
 
 
 def test_nothing_heavy_is_imported():
@@ -226,17 +193,6 @@ def test_errors_never_appear_in_the_command_line(
         assert done.stderr == ""
         assert "rror" not in done.stdout
     assert "smollm2" in run(line_for("bash", "generate", "-m", "")).stdout
-
-
-@pytest.mark.parametrize(
-    "missing", ["COMP_WORDS", "COMP_CWORD", "_TYPER_COMPLETE_ARGS", "_TYPER_COMPLETE_FISH_ACTION"]
-)
-def test_missing_or_invalid_variables_are_not_an_error(run: Run, missing: str):
-    for shell in ("bash", "zsh", "fish"):
-        variables = line_for(shell, "ge")
-        assert run(variables | {missing: "x"}).stderr == ""
-        del variables[missing]
-        assert run(variables).stderr == ""
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="it is bash that is asked")

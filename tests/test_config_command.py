@@ -1,7 +1,6 @@
 """`mlxchat config`, and how the commands use the configuration."""
 
 import itertools
-import json
 import os
 import stat
 import sys
@@ -13,10 +12,8 @@ import pytest
 import typer
 
 from mlxchat import cli, paths
-from mlxchat.config.file import nearest
 from mlxchat.errors import ConfigError
 from tests.conftest import RunMlxchat
-from tests.pseudo_terminal import PseudoTerminal
 
 ROOT: Any = typer.main.get_command(cli.app)
 
@@ -76,27 +73,6 @@ def test_precedence_is_flag_variable_file(
     arguments = weaker(0.75)
     assert parameters("chat", *arguments)["temp"] == 0.75
     assert parameters("chat", *arguments, *stronger(0.25))["temp"] == 0.25
-
-
-def test_every_option_has_a_variable(here: Path, monkeypatch: pytest.MonkeyPatch):
-    for variable, value in {
-        "MLXCHAT_GENERATE_MAX_KV_SIZE": "512",
-        "MLXCHAT_GENERATE_JSON": "yes",
-        "MLXCHAT_GENERATE_FOR": "8h",
-        "MLXCHAT_GENERATE_STOP": "THE END",
-        "MLXCHAT_GENERATE_ON_LOOP": "stop",
-        "MLXCHAT_GENERATE_SYSTEM_PROMPT": "Be brief.",
-        "MLXCHAT_GENERATE_MAX_TOKENS": "-1",
-    }.items():
-        monkeypatch.setenv(variable, value)
-    found = parameters("generate")
-    assert found["window"] == "512"
-    assert found["events"] is True
-    assert found["lasting_s"] == "8h"
-    assert found["stop"] == ["THE END"]
-    assert found["on_loop"] == "stop"
-    assert found["system"] == "Be brief."
-    assert found["max_tokens"] == -1
 
 
 @pytest.mark.parametrize("variable", ["MLXCHAT_VERSION", "MLXCHAT_HELP", "MLXCHAT_CHAT_HELP"])
@@ -171,18 +147,6 @@ def test_an_unknown_option_and_one_set_twice_are_refused_with_their_place(
     )
 
 
-def test_an_option_as_another_program_calls_it_gets_our_name() -> None:
-    """`temperature` got "did you mean 'template-arg'?"."""
-    assert nearest("temperature", ["temp", "template-arg"]) == "; did you mean 'temp'?"
-    valid = ["chat.keep", "chat.max-kv-size", "chat.max-tokens"]
-    assert nearest("chat.num_ctx", valid) == "; did you mean 'chat.max-kv-size'?"
-
-
-def test_a_single_stop_text_needs_no_list(here: Path):
-    write_user("[chat]\nstop = 'END'\n")
-    assert parameters("chat")["stop"] == ["END"]
-
-
 def test_a_broken_file_does_not_stop_help_or_commands_that_do_not_use_it(
     here: Path, run_mlxchat: RunMlxchat
 ):
@@ -242,41 +206,6 @@ def test_show_has_exactly_one_row_per_option(here: Path, run_mlxchat: RunMlxchat
     assert sorted(keys) == sorted(
         ["model", *(each.replace("system-prompt", "system") for each in options)]
     )
-
-
-def test_show_in_json_keeps_the_types_of_values(here: Path, run_mlxchat: RunMlxchat):
-    path = write_user("[chat]\nstop = 'END'\n")
-    rows = {
-        row["key"]: row
-        for row in map(json.loads, run_mlxchat("config", "show", "--json").stdout.splitlines())
-    }
-    assert rows["chat.stop"] == {
-        "key": "chat.stop",
-        "value": ["END"],
-        "if_unset": "none",
-        "where": str(path),
-    }
-    assert rows["chat.save"]["value"] is True
-    assert rows["chat.temp"] == {
-        "key": "chat.temp",
-        "value": None,
-        "if_unset": "as recommended for the model",
-        "where": None,
-    }
-
-
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [
-        ("chat.tmep", "unknown key 'chat.tmep'; did you mean 'chat.temp'?"),
-        ("xyz", "unknown key 'xyz': `mlxchat config show` lists them"),
-        ("aliases.x", "unknown key 'aliases.x': `mlxchat config show` lists them"),
-    ],
-)
-def test_show_refuses_an_unknown_key(here: Path, run_mlxchat: RunMlxchat, key: str, message: str):
-    done = run_mlxchat("config", "show", key)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"mlxchat: error: {message}\n"
 
 
 # set
@@ -438,42 +367,6 @@ def test_edit_never_installs_an_invalid_file_and_never_loses_it(
     assert message in error
     assert kept.startswith(f"mlxchat: {path} is unchanged; your edits are in ")
     assert Path(kept.rpartition(" ")[2]).read_text() == f"{text}\n"
-
-
-def test_edit_offers_to_reopen_an_invalid_file(
-    here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    path = write_user("# before\n")
-    monkeypatch.setenv(
-        "EDITOR",
-        editor_that(
-            tmp_path,
-            "file.write_text('model = ')",
-            "assert text == 'model = \\n'; file.write_text('[chat]\\ntemp = 1\\n')",
-        ),
-    )
-    terminal = PseudoTerminal([sys.executable, "-m", "mlxchat", "config", "edit"], columns=200)
-    terminal.shows(r"not valid TOML")
-    terminal.shows(r"Continue editing\? \[Y/n\]")
-    assert path.read_text() == "# before\n"
-    terminal.send("\n")
-    assert terminal.ends() == 0
-    assert path.read_text() == "[chat]\ntemp = 1\n"
-
-
-@pytest.mark.parametrize(("answer", "status"), [("n\n", 2), ("\x03", 130), ("\x04", 2)])
-def test_an_abandoned_edit_keeps_the_text(
-    here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str, status: int
-):
-    path = write_user("# before\n")
-    monkeypatch.setenv("EDITOR", editor_that(tmp_path, "file.write_text('model = ')"))
-    terminal = PseudoTerminal([sys.executable, "-m", "mlxchat", "config", "edit"], columns=200)
-    terminal.shows(r"Continue editing\?")
-    terminal.send(answer)
-    assert terminal.ends() == status
-    kept = terminal.written.partition("your edits are in ")[2].split()[0]
-    assert Path(kept).read_text() == "model = \n"
-    assert path.read_text() == "# before\n"
 
 
 def test_edit_does_not_overwrite_a_concurrent_change(

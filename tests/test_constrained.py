@@ -130,24 +130,6 @@ def test_the_text_is_the_same_with_and_without_lookup(family: str) -> None:
         assert texts[0] == texts[1]
 
 
-def test_forced_tokens_are_computed_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    constraint = Constraint.from_choices(["incontrovertible", "incontrovertibly"])
-    steps: list[int] = []
-    network = model_of("llama").network
-    kind = type(network)
-    original = kind.__call__
-
-    def counted(self: Any, inputs: mx.array, *args: Any, **how: Any) -> mx.array:
-        steps.append(inputs.shape[1])
-        return original(self, inputs, *args, **how)
-
-    monkeypatch.setattr(kind, "__call__", counted)
-    generation = answer(constraint, lookup=False)
-    assert text_of(generation).startswith("incontrovertib")
-    assert steps[-1] > 2 or steps[-2] > 2
-    assert len(steps) < 8
-
-
 def test_log_probabilities_are_those_of_the_tokens_allowed() -> None:
     constraint = Constraint.from_choices(["yes", "no"])
     tokens = [t for t in answer(constraint, logprobs=5) if t.id is not None]
@@ -164,12 +146,6 @@ def test_an_answer_cut_off_is_not_complete(count: int) -> None:
     assert re.fullmatch(f"[ab]{{{count}}}", text_of(generation))
     assert generation.is_complete is False
     assert generation.stats.finish_reason == "length"
-
-
-def test_a_stop_text_leaves_the_answer_incomplete() -> None:
-    generation = answer(Constraint.from_regex("abcdef"), stop=("d",))
-    assert text_of(generation) == "abc"
-    assert generation.is_complete is False
 
 
 def test_a_pause_does_not_lose_the_constraint() -> None:

@@ -90,15 +90,6 @@ def test_an_answer_may_begin_like_a_tag() -> None:
     assert answered(choices, "\n<thinking>Hm</thinking>no") == ("Hm", "no")
 
 
-def test_a_tag_that_the_constraint_allows_too_is_a_tag() -> None:
-    choices = ["<thinking>yes", "no"]
-    assert answered(choices, "<thinking>yes</thinking>no") == ("yes", "no")
-
-
-def test_a_closing_tag_alone_leaves_out_the_thought() -> None:
-    assert answered(CHOICES, "</thinking>right") == ("", "right")
-
-
 def test_a_model_without_thoughts_cannot_begin_one() -> None:
     conversation = converse(Scripted(chat_templates.CHATML, (), "◁think▷Hm◁/think▷Yes<|im_end|>"))
     say(conversation, Constraint.from_choices(CHOICES))
@@ -129,13 +120,3 @@ def test_the_turn_after_it_is_free(scripted: Scripted) -> None:
     say(conversation, None)
     assert conversation.turns[-1].reply == scripted.answer
     assert conversation.is_complete is None
-
-
-def test_another_answer_is_constrained_too(scripted: Scripted) -> None:
-    conversation = converse(scripted)
-    constraint = Constraint.from_choices(CHOICES)
-    say(conversation, constraint)
-    for _ in conversation.retry(constraint=constraint):
-        pass
-    assert conversation.turns[-1].reply in CHOICES
-    assert len(conversation.turns) == 1

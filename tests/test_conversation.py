@@ -5,7 +5,6 @@ position, so after evicting turns and shifting keys, the cache must give exactly
 one filled from scratch with the same tokens.
 """
 
-import os
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache as remembered
@@ -24,7 +23,6 @@ from mlxchat.chat.eviction import RESERVE
 from mlxchat.chat.turn import Forgot, Turn
 from mlxchat.chat.view import EMPTY
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.reply import Token
 from mlxchat.errors import CacheError, UsageError, WindowFull
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
@@ -281,17 +279,6 @@ def test_retrying_costs_the_same_after_the_window_has_wrapped() -> None:
         )
 
 
-def test_a_pinned_turn_stays() -> None:
-    conversation = make_conversation(300)
-    say(conversation, "remember me")
-    conversation.turns[0].pinned = True
-    for _ in range(8):
-        say(conversation, "question " + "x" * 40)
-    assert not conversation.turns[0].forgotten
-    assert len(conversation.forgotten) > 3
-    assert "remember me" in conversation.model.tokenizer.decode(conversation.held_ids)
-
-
 def test_a_stopped_reply_is_closed_before_the_next_turn() -> None:
     conversation = make_conversation()
     conversation.generation = GenerationSettings(ignore_eos=True)
@@ -305,15 +292,6 @@ def test_a_stopped_reply_is_closed_before_the_next_turn() -> None:
     held = conversation.held_ids.tolist()
     begins = [i for i, id_ in enumerate(held) if id_ == 257]
     assert [held[i - 2] for i in begins[1:]] == [258] * (len(begins) - 1)
-
-
-def test_a_turn_stopped_before_its_first_token_is_taken_back() -> None:
-    conversation = make_conversation()
-    say(conversation, "hello")
-    before = conversation.held_ids
-    say(conversation, "no, wait", should_stop=lambda: True)
-    assert [turn.user for turn in conversation.turns] == ["hello"]
-    np.testing.assert_array_equal(conversation.held_ids, before)
 
 
 def test_a_reply_continues_where_it_ended() -> None:
@@ -380,43 +358,6 @@ def test_other_families_roll_and_undo(family: str) -> None:
     assert len(conversation.turns) == 9
 
 
-def test_usage_adds_up_to_the_cache() -> None:
-    """The rows of /context came to a few tokens more than the total below them."""
-    conversation = make_conversation(300, system="Be brief.")
-    for number in range(3):
-        say(conversation, f"question {number}")
-    usage = conversation.usage()
-    assert usage.window == 300
-    assert [turn for turn, _ in usage.turns] == conversation.turns
-    assert usage.tokens == len(conversation.held_ids)
-
-
-def test_usage_counts_what_the_next_message_will_read_after_a_change() -> None:
-    """After /system the cache is empty until the next message: /context showed no tokens at all."""
-    conversation = make_conversation(300, system="Be brief.")
-    assert conversation.usage().tokens == conversation.usage().pinned > 20
-    say(conversation, "hello")
-    say(conversation, "again")
-    before = conversation.usage()
-    conversation.set_system("Be very brief.")
-    after = conversation.usage()
-    assert after.pinned == before.pinned + len("very ")
-    assert len(after.turns) == 2
-    assert after.turns[0] == before.turns[0]
-    # The end of the last reply is not in the cache before the next message.
-    assert 0 <= after.turns[1][1] - before.turns[1][1] < len("x<|im_end|>\n<user\n")
-    conversation.forget(1)
-    assert [turn for turn, _ in conversation.usage().turns] == conversation.turns[1:]
-    conversation.clear()
-    assert conversation.usage().turns == ()
-
-
-def test_usage_of_a_turn_larger_than_the_window_is_what_is_left_of_it() -> None:
-    conversation = make_conversation(200, system="Be brief.")
-    say(conversation, "x" * 900)
-    assert conversation.usage().tokens == 200
-
-
 def test_what_is_forgotten_never_had_more_tokens_than_the_window() -> None:
     """A turn larger than the window left with all its tokens, most of which had gone before: 956
     were reported in a window of 200."""
@@ -426,15 +367,6 @@ def test_what_is_forgotten_never_had_more_tokens_than_the_window() -> None:
     held = len(conversation.held_ids) - conversation.usage().pinned
     forgotten = say(conversation, "and now?")
     assert forgotten == [Forgot(1, held, (2,), "x" * 900)]
-
-
-def test_an_empty_reply_is_still_a_turn() -> None:
-    conversation = make_conversation()
-    conversation.turns.append(Turn("hello"))
-    say(conversation, "again")
-    assert [type(x) for x in conversation.turns] == [Turn, Turn]
-    check_in_step(conversation)
-    assert all(isinstance(x, Token | Forgot) for x in conversation.say("more"))
 
 
 def test_a_long_transcript_is_cut_without_trying_every_turn() -> None:
@@ -466,17 +398,6 @@ def test_text_in_a_reply_never_becomes_a_control_token() -> None:
         say(conversation, "again")
         controls = conversation.held_ids[conversation.held_ids > 255].tolist()
         assert controls == [257, 258] * 3 + [257]
-
-
-def test_a_retry_does_not_report_forgotten_turns_again() -> None:
-    """Every /retry repeated that turn 1 had just been forgotten."""
-    conversation = make_conversation(300)
-    while not conversation.forgotten:
-        say(conversation, "x" * 30)
-    count = len(conversation.forgotten)
-    assert not [said for said in conversation.retry() if isinstance(said, Forgot)]
-    assert len(conversation.forgotten) == count
-    assert say(conversation, "x" * 30)
 
 
 def test_a_retry_stopped_before_its_first_token_keeps_the_old_reply() -> None:
@@ -668,17 +589,6 @@ def test_each_reply_has_its_own_random_stream() -> None:
     assert again.turns[0].reply == conversation.turns[0].reply
 
 
-def test_a_conversation_without_a_seed_gets_a_random_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlxchat.settings.os", os)
-    one, other = drawn(None), drawn(None)
-    assert one.seed != other.seed
-    other.sampling = SamplingSettings(temp=1.0, seed=one.seed)
-    for conversation in (one, other):
-        list(conversation.say("hello"))
-        list(conversation.retry())
-    assert replies(one) == replies(other)
-
-
 def test_the_texts_of_yielded_items_join_to_the_reply() -> None:
     conversation = make_conversation(200, max_tokens=200)
     said = [each for n in range(4) for each in conversation.say(f"question {n} " + "x" * 30)]
@@ -735,30 +645,6 @@ def test_a_turn_too_large_to_keep_cannot_be_pinned() -> None:
     with pytest.raises(UsageError, match=r"too large to pin: the turn has \d+ tokens, and the win"):
         conversation.pin(1)
     assert not conversation.turns[0].pinned
-
-
-def test_pinned_turns_leave_room_for_messages() -> None:
-    conversation = make_conversation(300)
-    for _ in range(2):
-        say(conversation, "x" * 60)
-    conversation.pin(1)
-    with pytest.raises(UsageError, match="already pinned leave room for"):
-        conversation.pin(2)
-    conversation.pin(1)
-    conversation.unpin()
-    conversation.pin(2)
-
-
-def test_a_message_that_would_push_out_a_pinned_turn_is_refused() -> None:
-    """Its tokens were evicted one by one, the oldest first: those of the pinned turn."""
-    conversation = make_conversation(300)
-    say(conversation, "remember me")
-    say(conversation, "and forget me")
-    conversation.pin(1)
-    with pytest.raises(WindowFull, match="does not fit next to the pinned turns"):
-        say(conversation, "x" * 250)
-    assert len(conversation.retained) == 2
-    check_in_step(conversation)
 
 
 def test_a_reply_ends_before_it_would_push_out_a_pinned_turn() -> None:

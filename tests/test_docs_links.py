@@ -53,12 +53,3 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 def test_the_readme_links_to_every_page() -> None:
     linked = {docs.ROOT / target.partition("#")[0] for target in targets(docs.README)}
     assert set(docs.MANUAL.glob("*.md")) <= linked
-
-
-def test_a_broken_link_is_found(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# One thing: `two`\n\n[a](page.md#one-thing-two) [b](#three) ![c](c.svg)\n\n"
-        "| [d](d.md) |\n|---|\n| [e](https://example.org) |\n"
-    )
-    assert broken(page) == ["#three", "c.svg", "d.md"]

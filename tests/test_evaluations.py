@@ -87,15 +87,6 @@ def test_a_snapshot_is_taken_in_one_evaluation(
     assert evaluations.count == 1
 
 
-def test_a_fingerprint_is_made_in_one_evaluation(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = fingerprint._weights(model)
-    evaluations = Evaluations(monkeypatch)
-    assert fingerprint._weights(model) == before
-    assert evaluations.count == 1
-
-
 def test_a_fingerprint_of_a_large_model_is_made_in_batches(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -114,11 +113,6 @@ def test_log_probabilities_are_the_models_likeliest_first(model: Model) -> None:
     assert token.logprob == pytest.approx(expected[token.id], abs=1e-4)
 
 
-def test_asking_for_more_tokens_than_the_vocabulary_returns_all(model: Model) -> None:
-    token = generate(model, logprobs=10_000, max_tokens=1)[0]
-    assert len(token.top) == 288
-
-
 def test_log_probabilities_are_computed_only_on_request(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,22 +142,6 @@ def sampled(model: Model, **sampling: Any) -> list[int]:
         settings=GenerationSettings(max_tokens=30, ignore_eos=True),
     )
     return ids_of(generation)
-
-
-def test_a_seed_determines_the_tokens(model: Model) -> None:
-    assert sampled(model, seed=7) == sampled(model, seed=7)
-    assert sampled(model, seed=7) != sampled(model, seed=8)
-
-
-def test_sampling_restricted_to_one_token_is_greedy(model: Model) -> None:
-    greedy = plain_greedy(model.network, PROMPT.tolist(), 30)
-    assert sampled(model, top_k=1, seed=3) == greedy
-    assert sampled(model, top_p=1e-6, seed=3) == greedy
-    assert sampled(model, min_p=1.0, seed=3) == greedy
-
-
-def test_a_top_k_beyond_the_vocabulary_is_off(model: Model) -> None:
-    assert sampled(model, top_k=100_000, seed=3) == sampled(model, seed=3)
 
 
 def test_a_repetition_penalty_looks_at_the_latest_twenty_tokens(model: Model) -> None:
@@ -246,17 +224,6 @@ def test_stats_count_what_happened(model: Model) -> None:
     assert stats.decode_tokens_per_s > 0
 
 
-def test_a_prompt_of_one_token_needs_no_prefill(model: Model) -> None:
-    generation = Generation(
-        model,
-        PROMPT[:1],
-        make_cache(model.network),
-        settings=GenerationSettings(max_tokens=3, ignore_eos=True),
-    )
-    expected = plain_greedy(model.network, PROMPT[:1].tolist(), 3)
-    assert ids_of(generation) == expected
-
-
 def test_text_that_ends_within_a_character_is_complete(model: Model) -> None:
     for n in (1, 7, 40):
         tokens = generate(model, max_tokens=n)
@@ -265,17 +232,6 @@ def test_text_that_ends_within_a_character_is_complete(model: Model) -> None:
         whole = model.tokenizer.decode(ids)
         text = "".join(token.text for token in tokens)
         assert text.replace("\ufffd", "") == whole.replace("\ufffd", "")
-
-
-def test_a_library_user_needs_only_a_model_directory(tiny_model: Path) -> None:
-    import mlxchat
-
-    loaded = mlxchat.load(str(tiny_model))
-    cache = mlxchat.make_cache(loaded.network, max_kv_size=64, keep=4)
-    prompt = loaded.tokenizer.prompt("Hello")
-    settings = mlxchat.GenerationSettings(max_tokens=5, ignore_eos=True)
-    tokens = list(mlxchat.Generation(loaded, prompt.ids, cache, settings=settings))
-    assert len(ids_of(tokens)) == 5
 
 
 @pytest.mark.parametrize("pause_every", [1, 7, 20])
@@ -312,33 +268,3 @@ def test_a_pause_changes_nothing_and_can_be_resumed_from(model: Model, pause_eve
         resumed = Generation.resume(model, point, forked, sampling=sampling, settings=settings)
         assert list(resumed) == whole[count:]
         assert resumed.stats.generated_tokens == 60
-
-
-def test_an_interrupted_generation_can_be_resumed(model: Model) -> None:
-    sampling = SamplingSettings(temp=1.0, seed=3)
-    settings = GenerationSettings(max_tokens=30, ignore_eos=True)
-    whole = list(
-        Generation(model, PROMPT, make_cache(model.network), sampling=sampling, settings=settings)
-    )
-    cache = make_cache(model.network)
-    seen: list[Token] = []
-    generation = Generation(
-        model,
-        PROMPT,
-        cache,
-        sampling=sampling,
-        settings=settings,
-        should_stop=lambda: len(seen) >= 11,
-    )
-    for token in generation:
-        seen.append(token)
-    assert generation.resume_point is not None
-    resumed = Generation.resume(
-        model,
-        generation.resume_point,
-        cache,
-        sampling=sampling,
-        settings=settings,
-    )
-    before = [token for token in seen if token.id is not None]
-    assert [*before, *resumed] == whole

@@ -14,7 +14,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat
 from tests.json_events import schema
 
@@ -27,21 +26,6 @@ def one_line(stderr: str) -> bool:
 
 def events(stdout: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stdout.splitlines()]
-
-
-def test_only_text_goes_to_stdout_and_nothing_to_stderr(
-    run_mlxchat: RunMlxchat, tiny_model: Path
-) -> None:
-    done = run_mlxchat("generate", "-m", str(tiny_model), "-n", "8", "Hello")
-    assert done.returncode == 0
-    assert done.stdout
-    assert done.stderr == ""
-
-
-def test_the_same_seed_gives_the_same_text(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
-    arguments = ["generate", "-m", str(tiny_model), "-n", "30", "--temp", "1"]
-    texts = [run_mlxchat(*arguments, "--seed", seed, "Hello").stdout for seed in ("5", "5", "6")]
-    assert texts[0] == texts[1] != texts[2]
 
 
 def test_events_follow_the_schema_in_the_manual(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
@@ -62,12 +46,6 @@ def test_events_follow_the_schema_in_the_manual(run_mlxchat: RunMlxchat, tiny_mo
     assert lines[-1]["seed"] == 4
 
 
-def test_top_is_reported_only_with_logprobs(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
-    done = run_mlxchat("generate", "-m", str(tiny_model), "--json", "-n", "3", "Hello")
-    tokens = [line for line in events(done.stdout) if line["event"] == "token" and line["id"]]
-    assert all("top" not in token and token["logprob"] <= 0 for token in tokens)
-
-
 def test_a_random_seed_is_reported_and_can_be_reused(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
@@ -77,44 +55,14 @@ def test_a_random_seed_is_reported_and_can_be_reused(
     assert first["text"] == again["text"]
 
 
-def test_a_stop_text_is_not_shown(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
-    arguments = ["generate", "-m", str(tiny_model), "--json", "-n", "60", "--ignore-eos", "Hello"]
-    text = events(run_mlxchat(*arguments).stdout)[-1]["text"]
-    stop = text[8:10]
-    last = events(run_mlxchat(*arguments, "--stop", stop).stdout)[-1]
-    assert last["text"] == text[: text.index(stop)]
-    assert last["finish_reason"] == "stop_text"
-
-
-def test_documents_are_read_from_pipes_and_files(
-    run_mlxchat: RunMlxchat, tiny_model: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "b.txt").write_text("bb")
-    done = run_mlxchat(
-        *("generate", "-m", str(tiny_model), "--raw", "--json", "-n", "1"),
-        *("-f", str(tmp_path / "b.txt"), "cc"),
-        stdin="aa",
-    )
-    # One byte is one token: aa, bb and cc, separated by empty lines.
-    assert events(done.stdout)[0]["prompt_tokens"] == 10
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         ([], "nothing to read"),
-        (["-n", "0", "x"], "--max-tokens"),
         (["--max-kv-size", "4", "x"], "--keep"),
-        (["--max-kv-size", "many", "x"], "'many'"),
-        (["--temp", "-1", "x"], "--temp"),
-        (["--top-p", "0", "x"], "--top-p"),
         (["--logprobs", "3", "x"], "--logprobs needs --json"),
-        (["--stop", "", "x"], "--stop"),
-        (["--prefill-step-size", "0", "x"], "--prefill-step-size"),
         (["--raw", "-s", "system", "x"], "which --raw bypasses"),
-        (["--seed", "-1", "x"], "--seed"),
         (["--unheard-of", "x"], "--unheard-of"),
-        (["--temp", "warm", "x"], "--temp"),
     ],
 )
 def test_invalid_options_are_a_usage_error_in_one_line(
@@ -256,71 +204,12 @@ def test_a_full_disk_is_one_clear_line(tiny_model: Path, arguments: list[str]) -
     assert b"No space left on device" in done.stderr
 
 
-def test_a_closed_stdout_is_one_clear_line(tiny_model: Path) -> None:
-    command = " ".join([*GENERATE, "-m", str(tiny_model), "-n", "2", "Hello", ">&-"])
-    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
-    assert done.returncode == 1
-    assert one_line(done.stderr.decode())
-
-
 @pytest.mark.parametrize("closed", ["<&-", "<&- 2>&-"])
 def test_other_streams_may_be_closed(closed: str, tiny_model: Path) -> None:
     command = " ".join([*GENERATE, "-m", str(tiny_model), "-n", "2", "Hello", closed])
     done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout
-
-
-def test_options_come_from_the_configuration_file_and_flags_win(
-    run_mlxchat: RunMlxchat, tiny_model: Path, temporary_home: Path
-) -> None:
-    directory = Path(_config_directory())
-    directory.mkdir(parents=True)
-    (directory / "config.toml").write_text(
-        f"model = '{tiny_model}'\n[generate]\nmax-tokens = 3\njson = true\nstop = ['zz']\n"
-    )
-    last = events(run_mlxchat("generate", "Hello").stdout)[-1]
-    assert last["generated_tokens"] <= 3
-    assert last["model"] == str(tiny_model)
-    assert run_mlxchat("generate", "--no-json", "-n", "1", "Hello").stdout[:1] != "{"
-
-
-def test_an_unknown_option_in_the_configuration_file_is_named(
-    run_mlxchat: RunMlxchat, tiny_model: Path, temporary_home: Path
-) -> None:
-    directory = Path(_config_directory())
-    directory.mkdir(parents=True)
-    (directory / "config.toml").write_text("[generate]\nmax-tokenz = 3\n")
-    done = run_mlxchat("generate", "-m", str(tiny_model), "Hello")
-    assert done.returncode == 2
-    assert "max-tokenz" in done.stderr
-    assert "max-tokens" in done.stderr
-    assert one_line(done.stderr)
-
-
-def _config_directory() -> str:
-    import platformdirs
-
-    return platformdirs.user_config_dir("mlxchat")
-
-
-def test_sampling_defaults_come_from_the_model(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:
-    model = write_tiny_model(
-        tmp_path / "m",
-        generation_config={
-            "eos_token_id": "2",
-            "do_sample": True,
-            "temperature": 0.5,
-            "top_p": 0.9,
-            "top_k": 40,
-        },
-    )
-    arguments = ["generate", "-m", str(model), "--json", "-n", "1", "Hello"]
-    done = run_mlxchat(*arguments)
-    first = events(done.stdout)[0]
-    assert (first["temp"], first["top_p"], first["top_k"]) == (0.5, 0.9, 40)
-    assert "ignoring invalid values of eos_token_id in" in done.stderr
-    assert events(run_mlxchat(*arguments, "--temp", "0").stdout)[0]["temp"] == 0
 
 
 def imported_modules(*calls: list[str]) -> set[str]:
@@ -363,24 +252,6 @@ def test_generating_imports_neither_transformers_nor_the_hub(
     assert "mlx_lm.models.llama" in modules
     heavy = {"transformers", "mlx_lm.utils", "huggingface_hub", "gguf", "rich.progress"}
     assert not heavy & modules
-
-
-def test_every_option_shows_its_default() -> None:
-    import typer
-
-    from mlxchat.cli import app
-
-    command: Any = typer.main.get_command(app)
-    for name, option in _options(command):
-        assert option.help, name
-        assert option.show_default or option.default in (None, False), name
-
-
-def _options(command: Any) -> list[tuple[str, Any]]:
-    found = [(p.name, p) for p in command.params if p.param_type_name == "option"]
-    for sub in getattr(command, "commands", {}).values():
-        found += _options(sub)
-    return found
 
 
 def test_version_reports_the_packages_and_the_device(run_mlxchat: RunMlxchat) -> None:

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from mlxchat import cli
-from mlxchat.cli.group import EVERYTHING, summary
+from mlxchat.cli.group import EVERYTHING
 from mlxchat.errors import ExitStatus
 from tests import docs
 from tests.conftest import RunMlxchat
@@ -19,10 +19,8 @@ from tests.conftest import RunMlxchat
 ROOT: Any = typer.main.get_command(cli.app)
 # Replaces the help of Typer's own options, whichever test runs first.
 ROOT.get_params(typer.Context(ROOT))
-DOCS = docs.text()
 
 COLUMNS = 80
-MAX_WORDS = 10
 MAX_COMMON = 18
 MAX_LINES = 60
 
@@ -35,7 +33,6 @@ def commands(command: Any = ROOT, path: tuple[str, ...] = ()) -> Iterator[tuple[
 
 
 ALL = list(commands())
-LEAVES = [(path, command) for path, command in ALL if not hasattr(command, "commands")]
 
 
 def examples(command: Any) -> list[str]:
@@ -92,39 +89,12 @@ def understood(words: list[str]) -> None:
         arguments = [*context._protected_args, *context.args]
 
 
-@pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
-def test_the_end_of_the_help_fits_a_terminal(path: str, command: Any):
-    for line in command.epilog.splitlines():
-        assert len(line) <= COLUMNS
-
-
-def test_the_main_help_names_the_variables_files_and_statuses():
-    for name in (
-        *("MLXCHAT_MODEL", "MLXCHAT_CHAT_TEMP"),
-        *("HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE", "NO_COLOR", "config.toml"),
-    ):
-        assert name in ROOT.epilog
-        assert name in DOCS
-    for status in ExitStatus:
-        assert re.search(rf"\b{status.value}\b", ROOT.epilog.partition("Exit status")[2])
-        assert re.search(rf"\b{status.value}\b", DOCS.partition("## Exit statuses")[2])
-
-
 def test_help_in_a_pipe_has_no_colours_and_ends_as_written(run_mlxchat: RunMlxchat):
     """A word in brackets was omitted because it was treated as markup."""
     done = run_mlxchat("generate", "--help-all")
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     assert done.stdout.endswith(ROOT.commands["generate"].epilog)
-
-
-def test_an_invalid_value_is_rejected_in_plain_words(run_mlxchat: RunMlxchat):
-    done = run_mlxchat("chat", "--think", "onn")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "mlxchat: error: invalid value for --think: 'onn' is not one of 'on', 'off', 'hide' "
-        "(see mlxchat chat --help)\n"
-    )
 
 
 def page(path: str, *, everything: bool) -> str:
@@ -153,35 +123,6 @@ def test_help_shows_the_common_options_and_all_help_all_of_them(path: str, comma
     assert max(map(len, everything.partition("\nExample")[0].splitlines())) <= COLUMNS
 
 
-@pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
-def test_a_help_text_is_a_phrase_of_at_most_ten_words(path: str, command: Any):
-    texts = [each.help for each in command.params] + [summary(command)]
-    assert [text for text in texts if len(text.split()) > MAX_WORDS] == []
-    assert [each.help for each in command.params if each.help.endswith(".")] == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "path"),
-    [
-        (["generate", "--nonsense"], "mlxchat generate"),
-        (["generate", "-o"], "mlxchat generate"),
-        (["generate", "-n"], "mlxchat generate"),
-        (["--nonsense"], "mlxchat"),
-        (["chat", "-n", "many"], "mlxchat chat"),
-        (["cache", "warm"], "mlxchat cache warm"),
-        (["models", "nonsense"], "mlxchat models"),
-    ],
-)
-def test_a_usage_error_refers_to_the_commands_own_help(
-    arguments: list[str], path: str, run_mlxchat: RunMlxchat
-):
-    """It referred to `mlxchat --help`, which does not have the command's options."""
-    done = run_mlxchat(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith(f"(see {path} --help)\n")
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -201,14 +142,6 @@ def test_usage_errors_have_none_of_typers_phrases(
     """An option without its value was called one of the other command."""
     written = run_mlxchat(*arguments.split()).stderr
     assert written.startswith(f"mlxchat: error: {message} (see mlxchat ")
-
-
-def test_an_option_of_the_other_command_is_named(run_mlxchat: RunMlxchat):
-    done = run_mlxchat("Why is the sky blue?", "--ignore-eos")
-    assert done.stderr == (
-        "mlxchat: error: unknown option --ignore-eos; it is an option of `mlxchat generate` "
-        "(see mlxchat --help)\n"
-    )
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["models"], ["generate", "--help-all"]])

@@ -78,12 +78,6 @@ def test_the_mask_allows_what_may_come_next(vocabulary: Vocabulary) -> None:
     assert matcher.is_complete
 
 
-def test_an_empty_answer_may_be_complete(vocabulary: Vocabulary) -> None:
-    matcher = Matcher(vocabulary, Constraint.from_regex(""))
-    assert (matcher.may_end, matcher.is_complete) == (True, True)
-    assert allowed(matcher) == set(vocabulary.ends)
-
-
 def test_a_token_that_is_not_allowed_raises_and_keeps_raising(vocabulary: Vocabulary) -> None:
     """llguidance's mask allows the end once a token has failed, as if the answer were complete."""
     matcher = Matcher(vocabulary, PERSON)
@@ -116,17 +110,6 @@ def test_a_constraint_that_becomes_too_complex_raises(vocabulary: Vocabulary) ->
         write()
 
 
-def test_accepts_counts_and_changes_nothing(vocabulary: Vocabulary) -> None:
-    matcher = Matcher(vocabulary, Constraint.from_regex("abc?"))
-    (end,) = vocabulary.ends
-    assert matcher.accepts(list(b"abx")) == 2
-    assert matcher.accepts([*b"abc", end]) == 4
-    assert matcher.accepts([*b"ab", end, ord("c")]) == 3
-    assert matcher.accepts([]) == 0
-    assert matcher.accepts([end]) == 0
-    assert allowed(matcher) == {ord("a")}
-
-
 def test_a_rollback_takes_back_tokens_and_ends(vocabulary: Vocabulary) -> None:
     """llguidance does not count an end that follows a complete answer."""
     matcher = feed(Matcher(vocabulary, PERSON), '{"name": "Ada", "age": 3}')
@@ -139,15 +122,6 @@ def test_a_rollback_takes_back_tokens_and_ends(vocabulary: Vocabulary) -> None:
     matcher.rollback(0)
     feed(matcher, "42}")
     assert matcher.is_complete
-
-
-def test_a_rollback_of_an_end_that_is_not_the_only_continuation(vocabulary: Vocabulary) -> None:
-    matcher = feed(Matcher(vocabulary, Constraint.from_regex("a*")), "aa")
-    matcher.accept(vocabulary.ends[0])
-    assert matcher.is_complete
-    matcher.rollback(2)
-    assert allowed(matcher) == {ord("a"), vocabulary.ends[0]}
-    feed(matcher, "aaa")
 
 
 def test_a_copy_is_independent(vocabulary: Vocabulary) -> None:
@@ -225,17 +199,6 @@ def test_control_tokens_and_markers_are_never_text() -> None:
     assert matcher.accepts(list(b"<think><|im_start|>")) == 19
 
 
-def test_all_end_tokens_end_an_answer() -> None:
-    vocabulary = Vocabulary(byte_level(ends=("<|im_end|>", "<|endoftext|>")))
-    matcher = feed(Matcher(vocabulary, Constraint.from_choices(["a"])), "a")
-    assert allowed(matcher) == set(vocabulary.ends)
-    assert len(vocabulary.ends) == 2
-    for end in vocabulary.ends:
-        copy = matcher.copy()
-        copy.accept(end)
-        assert copy.is_complete
-
-
 def test_a_model_without_an_end_token_still_has_complete_answers() -> None:
     """llguidance adds an end token after the last one, which no network produces."""
     vocabulary = Vocabulary(byte_level())
@@ -254,13 +217,6 @@ def test_half_a_character_cannot_end_an_answer(vocabulary: Vocabulary) -> None:
         matcher.accept(byte)
         assert matcher.may_end == (byte == "😀".encode()[-1])
     assert allowed(matcher) == {"é".encode()[-1]}
-
-
-def test_tokens_of_half_characters_are_allowed_within_one() -> None:
-    tokenizer = byte_level(merges=(("Ã", "©"), ("ð", "Ł")), ends=("<|im_end|>",))
-    matcher = Matcher(Vocabulary(tokenizer), Constraint.from_choices(["é", "😀"]))
-    spelled = {tokenizer.token_bytes()[id_] for id_ in allowed(matcher)}
-    assert spelled == {b"\xc3", b"\xc3\xa9", b"\xf0", b"\xf0\x9f"}
 
 
 def sentencepiece(decoder: Any, tokens: tuple[str, ...] = ()) -> tokenizers.Tokenizer:
@@ -290,16 +246,6 @@ def test_the_tokens_of_sentencepiece(decoder: Any) -> None:
     assert found[-6:] == [b" ", b" a", b"a", b"  ", "é".encode(), " é".encode()]
     has_bytes = not isinstance(decoder, decoders.Metaspace)
     assert found[3 + 0xE9] == (b"\xe9" if has_bytes else b"<0xE9>")
-
-
-def test_an_answer_in_bytes_of_sentencepiece() -> None:
-    tokenizer = Tokenizer(sentencepiece(llama_decoder(), ("▁", "a", "▁a")), None, [2])
-    matcher = Matcher(Vocabulary(tokenizer), Constraint.from_choices(["a 中"]))
-    ids = [tokenizer.token_bytes().index(b"a")]
-    matcher.accept(ids[0])
-    while not matcher.is_complete:
-        matcher.accept(min(allowed(matcher)))
-    assert tokenizer.token_bytes().index(b"a") == ids[0]
 
 
 def test_a_vocabulary_of_another_kind_is_refused_by_name() -> None:
@@ -337,18 +283,6 @@ def test_a_mask_leaves_allowed_logits_and_removes_the_rest() -> None:
     (row,) = masked(logits, [0b101, 0b1])
     assert [number for number, each in enumerate(row) if each != -np.inf] == [0, 2, 32]
     assert row[2] == 2
-
-
-def test_padding_of_the_networks_output_is_never_allowed() -> None:
-    (row,) = masked(np.zeros((1, 100), np.float32), [0xFFFFFFFF, 0xFFFFFFFF])
-    assert row == [0.0] * 64 + [-np.inf] * 36
-
-
-def test_rows_may_have_masks_of_their_own() -> None:
-    logits = mx.zeros((2, 33), mx.bfloat16)
-    out = apply_mask(logits, np.array([[1, 0], [0, 1]], np.uint32))
-    assert out.dtype == mx.bfloat16
-    assert np.flatnonzero(np.array(out.astype(mx.float32)) == 0).tolist() == [0, 33 + 32]
 
 
 def test_an_infinite_or_invalid_logit_that_is_not_allowed_is_removed() -> None:

@@ -1,6 +1,5 @@
 """Memory limits: simulated Macs and containers, and the models that fit them."""
 
-import gc
 import os
 import sys
 from dataclasses import dataclass
@@ -178,23 +177,6 @@ def test_the_outcome_for_each_model_on_each_machine(
     assert found == expected
 
 
-@pytest.mark.parametrize("machine", [MAC_8, MAC_16, MAC_64])
-def test_on_macos_mlxs_memory_is_subtracted_from_both_limits(machine: Machine, metal: Any) -> None:
-    fake = metal(machine)
-    assert machine.recommended is not None
-    assert platform.free_memory_bytes() == min(machine.recommended, machine.total - machine.wired)
-    fake.active, fake.cached = 3 * GB, GB
-    assert platform.free_memory_bytes() == machine.recommended - 4 * GB
-    assert platform.obtainable_memory_bytes() == machine.total - machine.wired - 4 * GB
-    fake.active = 100 * GB
-    assert platform.free_memory_bytes() == 0
-
-
-def test_memory_wired_by_others_counts(metal: Any) -> None:
-    metal(Machine(16 * GIB, 5 * GIB, wired=14 * GIB, recommended=11_453 * 10**6))
-    assert platform.free_memory_bytes() == 2 * GIB
-
-
 def tiny(tiny_model: Path) -> Model:
     return load_directory(tiny_model, "tiny", dtype="stored", notify=lambda _: None)
 
@@ -210,15 +192,6 @@ def test_weights_are_counted_once_before_and_after_they_are_read(
     assert model.free_memory_bytes() == free - weights
     fake.active = weights
     assert model.free_memory_bytes() == free - weights
-
-
-def test_loaded_weights_are_mlxs_memory(tiny_model: Path) -> None:
-    # Memory left by earlier tests may be freed at any time.
-    gc.collect()
-    mx.clear_cache()
-    before = platform.mlx_memory_bytes()
-    model = tiny(tiny_model)
-    assert platform.mlx_memory_bytes() - before >= held_bytes(model.network)
 
 
 def test_a_window_that_does_not_fit_is_a_warning_on_macos(tiny_model: Path, metal: Any) -> None:

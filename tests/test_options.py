@@ -18,7 +18,7 @@ from mlxchat.errors import UsageError
 from mlxchat.options import Group, at_least, check_options, option, options_of, same_as
 from mlxchat.request import CHAT, ChatOptions, Overnight, Request, Setup
 from mlxchat.sessions.session import Session
-from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings, recommended
+from mlxchat.settings import GenerationSettings, SamplingSettings, recommended
 from mlxchat.terminal.commands import SETTABLE
 
 ROOT: Any = typer.main.get_command(cli.app)
@@ -64,10 +64,6 @@ def planted(*arguments: str) -> Planted:
     return made[0]
 
 
-def test_without_options_a_command_has_the_defaults_of_the_dataclass() -> None:
-    assert planted() == Planted()
-
-
 def test_each_kind_of_option_is_read_as_its_fields_type() -> None:
     written = ["--length-m", "2", "-p", "blue", "--kind=b", "--labels", "x", "--labels", "y"]
     assert planted(*written, "--no-fast", "--born", "2026-11-22") == Planted(
@@ -94,16 +90,6 @@ def test_an_invalid_value_is_refused_in_python_and_on_the_command_line(
         with pytest.raises(UsageError) as refused:
             planted(written)
         assert str(refused.value) == f"{options_of(Planted)[field].flag} {wrong}"
-
-
-def test_a_string_is_read_as_the_fields_type() -> None:
-    options = options_of(Planted)
-    assert options["length_m"].value_of_text("3") == 3.0
-    assert options["colour"].value_of_text("blue") is Colour.BLUE
-    assert options["labels"].value_of_text("x") == ("x",)
-    for name, text in (("length_m", "long"), ("colour", "green")):
-        with pytest.raises(UsageError, match=f"^{options[name].flag} must be "):
-            options[name].value_of_text(text)
 
 
 def test_an_option_shared_by_two_dataclasses_is_declared_in_one() -> None:
@@ -185,15 +171,3 @@ def test_an_invalid_value_in_a_session_is_ignored(
         assert resumed(options, session) == options
     with Chat.open(options, session="mine") as chat:
         assert chat.conversation.turns[0].user == "hello"
-
-
-def test_invalid_settings_are_refused_before_the_model_is_resolved() -> None:
-    for impossible in (
-        lambda: Setup(window=0),
-        lambda: Setup(dtype="float8"),
-        lambda: Setup(device="tpu"),
-        lambda: Request(think="perhaps"),
-        lambda: CacheSettings(max_kv_size=0),
-    ):
-        with pytest.raises(UsageError):
-            impossible()

@@ -1,6 +1,5 @@
 """Prefill steps that take too long become shorter, and nothing else changes."""
 
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -12,12 +11,9 @@ from mlxchat import platform
 from mlxchat.app.verify import compare
 from mlxchat.cache import make_cache
 from mlxchat.engine import loops
-from mlxchat.engine.generate import Generation
 from mlxchat.engine.loops import prefill
 from mlxchat.engine.pace import Pace, first_step, from_run_lengths, run_lengths
-from mlxchat.models.load import load_directory
 from mlxchat.settings import CacheSettings
-from scripts.tiny_model import write_tiny_model
 from tests.conftest import build_random_model
 
 PROMPT = np.random.default_rng(0).integers(0, 256, 3000).astype(np.int32)
@@ -68,22 +64,6 @@ def test_steps_become_shorter_until_they_take_about_two_seconds(
     assert device.read(Pace(512), 650) == [512, 32, 32, 32, 32, 10]
 
 
-def test_steps_grow_from_a_cautious_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = SlowDevice(monkeypatch, 0.25, 0.01)
-    # Each step ends at a multiple of its size, and so also at every multiple of 128.
-    assert device.read(Pace(1), 600) == [1, 3, 12, 48, 64, 128, 128, 128, 88]
-
-
-def test_a_token_may_exceed_the_time_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert SlowDevice(monkeypatch, 0.0, 8.0).read(Pace(4), 6) == [4, 1, 1]
-
-
-def test_the_users_step_size_is_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = SlowDevice(monkeypatch, 0.01, 0.001)
-    assert device.read(Pace(64), 300, step_size=100) == [64, 36, 100, 100]
-    assert device.read(Pace(512), 20, step_size=7) == [7, 7, 6]
-
-
 def test_a_short_prompt_does_not_predict_the_time_of_a_full_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -92,13 +72,6 @@ def test_a_short_prompt_does_not_predict_the_time_of_a_full_step(
     pace = Pace(512)
     assert device.read(pace, 20) == [20]
     assert device.read(pace, 1024) == [512, 512]
-
-
-def test_the_step_size_learned_applies_to_the_next_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = SlowDevice(monkeypatch, 0.0, 0.02)
-    pace = Pace(512)
-    assert device.read(pace, 600) == [512, 64, 24]
-    assert device.read(pace, 130) == [64, 64, 2]
 
 
 def test_planned_steps_are_taken_however_long_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,19 +90,6 @@ def test_the_cache_does_not_depend_on_the_pace(monkeypatch: pytest.MonkeyPatch) 
     for ours, theirs in zip(paced, plain, strict=True):
         for a, b in zip(ours.keys_and_values(), theirs.keys_and_values(), strict=True):
             assert mx.allclose(a, b, atol=1e-4)
-
-
-def test_progress_is_reported_before_the_first_step() -> None:
-    told: list[tuple[int, int]] = []
-    network = build_random_model()
-    prefill(
-        network,
-        make_cache(network),
-        PROMPT[:100],
-        step_size=64,
-        on_progress=lambda done, total: told.append((done, total)),
-    )
-    assert told == [(0, 100), (64, 100), (100, 100)]
 
 
 def test_only_possibly_slow_networks_begin_with_a_shorter_step() -> None:
@@ -153,28 +113,6 @@ def test_sizes_are_saved_as_run_lengths() -> None:
     sizes = [1, 3, 4, 4, 4, 512, 512, 88]
     assert run_lengths(sizes) == ((1, 1), (3, 1), (4, 3), (512, 2), (88, 1))
     assert from_run_lengths(run_lengths(sizes)) == sizes
-
-
-def test_if_stopped_while_reading_stats_report_the_tokens_read_and_their_rate(
-    tmp_path: Path,
-) -> None:
-    """The closing figures said 0.0 tok/s for a prompt that had been read for minutes."""
-    model = load_directory(
-        write_tiny_model(tmp_path / "tiny"), "tiny", dtype="auto", notify=lambda _: None
-    )
-    generation = Generation(
-        model,
-        PROMPT[:300],
-        make_cache(model.network),
-        prefill_step_size=100,
-        should_stop=lambda: generation.stats.prefilled_tokens >= 200,
-    )
-    assert list(generation) == []
-    stats = generation.stats
-    assert (stats.prefilled_tokens, stats.prompt_tokens, stats.generated_tokens) == (200, 300, 0)
-    assert stats.finish_reason == "interrupted"
-    assert stats.prefill_tokens_per_s > 0
-    assert (stats.ttft_s, stats.decode_tokens_per_s) == (0, 0)
 
 
 def test_a_session_is_verified_at_the_same_pace(monkeypatch: pytest.MonkeyPatch) -> None:

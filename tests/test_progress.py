@@ -50,17 +50,6 @@ def test_a_line_is_drawn_while_waiting(stderr: Terminal) -> None:
     assert stderr.getvalue().endswith("\r\x1b[1A\x1b[2K")
 
 
-def test_nothing_is_drawn_for_quick_or_quiet_work(
-    stderr: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with seen_on(stderr), waiting("loading", quiet=True):
-        time.sleep(0.05)
-    monkeypatch.setattr(module, "PATIENCE_S", 60.0)
-    with seen_on(stderr), waiting("loading", quiet=False):
-        pass
-    assert stderr.getvalue() == ""
-
-
 def test_a_dumb_terminal_gets_a_plain_line(
     stderr: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,20 +57,6 @@ def test_a_dumb_terminal_gets_a_plain_line(
     with seen_on(stderr), waiting("loading", quiet=False):
         wait_for("loading\n", stderr)
     assert stderr.getvalue() == "loading\n"
-
-
-def test_one_bar_counts_one_thing_after_another(
-    stderr: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    with seen_on(stderr), progress("reading", "tokens", quiet=False) as bar:
-        first, second = bar.counting("tokenizing", "characters"), bar.counting("reading", "tokens")
-        first(0, 900)
-        wait_for("tokenizing 900 characters …\n", stderr)
-        second(0, 300)
-        wait_for("reading 300 tokens …\n", stderr)
-        second(300, 300)
-    assert stderr.getvalue() == "tokenizing 900 characters …\nreading 300 tokens …\n"
 
 
 @pytest.mark.parametrize("columns", ["20", "40", "60"])

@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -164,21 +163,3 @@ def test_a_minimum_and_a_constraint_exclude_each_other() -> None:
         done = run_in_process(command, "--regex", "a+", "--min-tokens", "5", "x")
         assert done.returncode == 2
         assert "--regex and --min-tokens cannot be combined" in done.stderr
-
-
-def test_all_are_options_of_the_program(tmp_path: Path) -> None:
-    directory = write_tiny_model(tmp_path / "tiny")
-    options = (
-        *("--presence-penalty", "0.5", "--frequency-penalty", "0.1"),
-        *("--xtc-probability", "0.1", "--xtc-threshold", "0.2"),
-        *("--dry-multiplier", "0.8", "--dry-base", "1.5", "--dry-allowed-length", "3"),
-        *("--logit-bias", "101=3", "--logit-bias", "102=-3", "--min-tokens", "5"),
-    )
-    done = run_in_process(
-        *("generate", "-m", str(directory), "--temp", "1", "--seed", "1", "-n", "20"), *options, "x"
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    plain = run_in_process(
-        *("generate", "-m", str(directory), "--temp", "1", "--seed", "1", "-n", "20"), "x"
-    )
-    assert plain.stdout != done.stdout
