@@ -120,7 +120,7 @@ def test_a_chat_reports_a_model_that_asks_for_greedy_sampling(tmp_path: Path) ->
         assert chat.conversation.sampling.temp == 0
         assert chat.notices == [
             "this model's generation_config.json asks for greedy decoding: "
-            "temp=0.8 gives other replies"
+            "--temp 0.8 gives other replies"
         ]
     with opened(model, temp=0.0) as chat:
         assert chat.conversation.sampling.temp == 0
@@ -162,7 +162,7 @@ def repeating(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Chat:
 
 def test_a_reply_that_repeats_itself_is_stopped_and_kept(repeating: Chat) -> None:
     """Nothing but Ctrl-C ended it."""
-    notice = "stopped: the reply repeats itself (answer again or continue)"
+    notice = "stopped: the reply repeats itself (answer again (/retry) or continue (/continue))"
     with repeating as chat:
         text = "".join(said.text for said in chat.say("hello"))
         turn, stats = chat.conversation.turns[-1], chat.conversation.stats
@@ -192,7 +192,7 @@ def test_a_retry_that_cannot_differ_says_why(tiny_model: Path) -> None:
         list(chat.say("hello"))
         list(chat.retry())
         assert chat.notices == [
-            "the same reply again at a temperature of 0: temp=0.8 gives other replies"
+            "the same reply again at a temperature of 0: --temp 0.8 gives other replies"
         ]
 
 

@@ -91,7 +91,9 @@ def test_a_stuck_answer_ends_with_what_is_written(pattern: str, lookup: bool) ->
     assert text.startswith('{"b": ')
     assert generation.stats.finish_reason == "error"
     assert generation.is_complete is False
-    assert (generation.problem or "").startswith("the answer got stuck: schema: nothing matches it")
+    assert (generation.problem or "").startswith(
+        "the answer got stuck: --schema: nothing matches it"
+    )
     assert generation.stats.generated_tokens > 0
 
 

@@ -603,7 +603,6 @@ def test_switching_models_keeps_all_settings() -> None:
         system="Be brief.",
         template_args={"a": 1},
         recalls=1,
-        earlier=lambda *_: (),
     )
     say(old, "cleared away")
     old.clear()
@@ -615,7 +614,7 @@ def test_switching_models_keeps_all_settings() -> None:
     new = old.with_model(other, old.settings, old.sampling)
     for name in (
         *("settings", "sampling", "generation", "system", "variables", "turns", "note"),
-        *("recalls", "earlier", "template_args", "seed"),
+        *("recalls", "template_args", "seed"),
     ):
         assert getattr(new, name) == getattr(old, name), name
     assert (new.turns.cleared, new.turns[1].pinned) == (1, True)
