@@ -1,8 +1,9 @@
 """One-line summaries: of a run, of a turn, of forgotten turns."""
 
 from collections.abc import Sequence
+from itertools import groupby
 
-from mlxchat.app.watch import Saved, Status
+from mlxchat.app.watch import Status
 from mlxchat.chat.turn import Change, Compacted, Forgot, Recalled
 from mlxchat.engine.generate import Stats
 from mlxchat.store.state_file import Written
@@ -46,8 +47,9 @@ def status_line(status: Status) -> str:
         f"memory {format_bytes(status.memory_bytes)}",
         f"repetition {status.repetition:.0%}",
     ]
-    if status.saved is not None:
-        parts.append(_saved(status.saved))
+    if (saved := status.saved) is not None:
+        reading = " read" if saved.reading else ""
+        parts.append(f"checkpoint after {count(saved.tokens, 'token')}{reading}")
     return " · ".join(parts)
 
 
@@ -107,20 +109,11 @@ def first_words(message: str) -> str:
 
 def _ranges(numbers: Sequence[int]) -> str:
     """Numbers in ascending order: "1 to 4, 7 and 9"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
     written: list[str] = []
-    for run in runs:
+    for _, group in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
+        run = [number for _, number in group]
         written += map(str, run) if len(run) < 3 else [f"{run[0]} to {run[-1]}"]
     return " and ".join(filter(None, [", ".join(written[:-1]), written[-1]]))
-
-
-def _saved(saved: Saved) -> str:
-    return f"checkpoint after {count(saved.tokens, 'token')}{' read' if saved.reading else ''}"
 
 
 def _draft_figures(stats: Stats) -> list[str]:

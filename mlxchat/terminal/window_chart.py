@@ -1,7 +1,6 @@
 """The window as a bar chart, for `/context`: a row per turn, whose tokens add up to the total."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from rich.text import Text
 
@@ -14,11 +13,6 @@ MAX_COLUMNS = 90
 GAP = "  "
 
 
-class Row(NamedTuple):
-    label: str
-    tokens: int
-
-
 def draw_window(
     usage: Usage,
     turns: Sequence[Turn],
@@ -29,16 +23,17 @@ def draw_window(
     """Lines no wider than `columns`; `turns` are all turns of the conversation, `note` that on
     forgotten ones. `attached_tokens` are those of files and quotes attached to the next message."""
     rows = list(_rows(usage, turns, attached_tokens, note))
-    total = sum(row.tokens for row in rows)
-    numbers = [f"{row.tokens:,}" for row in rows]
-    number_width = max(map(len, numbers))
+    total = sum(tokens for _, tokens in rows)
+    number_width = max(len(f"{tokens:,}") for _, tokens in rows)
     room = max(min(columns, MAX_COLUMNS) - number_width - 2 * len(GAP), 2)
     bar_width = room // 3
-    for number, row in zip(numbers, rows, strict=True):
-        bar = _bar(row.tokens, total, bar_width)
+    for label, tokens in rows:
+        filled = round(bar_width * tokens / total) if total else 0
+        bar = "█" * max(filled, 1 if tokens else 0)
+        text = Text(" ".join(visible(label).split()))
+        text.truncate(room - bar_width, overflow="ellipsis")
         # The label is last, so that no character in it can move anything.
-        label = _cropped(row.label, room - bar_width)
-        yield f"{number:>{number_width}}{GAP}{bar:{bar_width}}{GAP}{label}".rstrip()
+        yield f"{tokens:>{number_width},}{GAP}{bar:{bar_width}}{GAP}{text.plain}".rstrip()
 
 
 def summary(
@@ -65,27 +60,16 @@ def _out_of(used: int, window: int | None) -> str:
 
 def _rows(
     usage: Usage, turns: Sequence[Turn], attached_tokens: int, note: str | None
-) -> Iterator[Row]:
+) -> Iterator[tuple[str, int]]:
+    """Labels, and their numbers of tokens."""
     numbers = {id(turn): number for number, turn in enumerate(turns, 1)}
-    yield Row("system prompt and template", usage.pinned - usage.note)
+    yield "system prompt and template", usage.pinned - usage.note
     if note is not None:
-        yield Row(f"note: {note}", usage.note)
+        yield f"note: {note}", usage.note
     for turn, tokens in usage.turns:
         pinned = " (pinned)" if turn.pinned else ""
-        yield Row(f"{numbers[id(turn)]}{pinned}: {turn.user}", tokens)
+        yield f"{numbers[id(turn)]}{pinned}: {turn.user}", tokens
     if attached_tokens:
-        yield Row("attached to your next message", attached_tokens)
+        yield "attached to your next message", attached_tokens
     if usage.window is not None:
-        yield Row("free", max(usage.window - usage.tokens - attached_tokens, 0))
-
-
-def _bar(tokens: int, total: int, width: int) -> str:
-    filled = round(width * tokens / total) if total else 0
-    return "█" * max(filled, 1 if tokens else 0)
-
-
-def _cropped(label: str, width: int) -> str:
-    """One line of at most `width` cells."""
-    text = Text(" ".join(visible(label).split()))
-    text.truncate(width, overflow="ellipsis")
-    return text.plain
+        yield "free", max(usage.window - usage.tokens - attached_tokens, 0)
