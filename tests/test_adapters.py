@@ -1,6 +1,5 @@
 """Adapters: the same logits as in mlx-lm, and one clear line for those that cannot be used."""
 
-import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -93,12 +92,6 @@ def test_an_adapter_for_packed_weights_works_on_them_unpacked(kind: str, tmp_pat
     assert {each.dtype for _, each in named_parameters(unpacked.network)} == {mx.float32}
     assert packed.dtype == mx.bfloat16  # of the activations, though the factors are in float32
     np.testing.assert_allclose(logits(unpacked.network), logits(packed.network), rtol=0.1, atol=0.1)
-
-
-def test_loading_an_adapter_keeps_the_limit_of_open_files(lora: Path, tiny_model: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    load(tiny_model, lora)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
 def test_an_adapter_of_another_model_is_refused_before_weights_are_read(

@@ -209,11 +209,8 @@ def test_a_wrong_id_is_reported(fake_hub: FakeHub, run_program: RunMlxchat):
     )
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_gated_model_says_how_to_get_access(
-    fake_hub: FakeHub, run_program: RunMlxchat, status: int
-):
-    fake_hub.repos["org/tiny"].gated_status = status
+def test_a_gated_model_says_how_to_get_access(fake_hub: FakeHub, run_program: RunMlxchat):
+    fake_hub.repos["org/tiny"].gated_status = 403
     assert pull_error(run_program) == (
         f"org/tiny is gated: ask for access at {fake_hub.endpoint}/org/tiny, "
         "then log in with `hf auth login`"
@@ -322,12 +319,9 @@ def test_we_read_the_environment_like_the_library(temporary_home: Path):
         {},
         {"HF_HOME": "/a/$HOME/b"},
         {"HF_HOME": "~/b"},
-        {"HF_HUB_CACHE": "/c"},
         {"HF_HUB_CACHE": "~/c", "HF_HOME": "/d"},
-        {"HUGGINGFACE_HUB_CACHE": "/e"},
         {"XDG_CACHE_HOME": "/f"},
         {"HF_HUB_OFFLINE": "1"},
-        {"HF_HUB_OFFLINE": "0"},
         {"HF_HUB_OFFLINE": "yes"},
         {"TRANSFORMERS_OFFLINE": "on"},
     ]

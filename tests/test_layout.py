@@ -29,7 +29,7 @@ CEILINGS = {
     "passages": 508,
     "constraint": 850,
     "cache": 2_809,
-    "models": 4_212,
+    "models": 4_175,
     "engine": 2_813,
     "chat": 2_281,
     "store": 1_755,
@@ -38,7 +38,7 @@ CEILINGS = {
     "distributed": 1_174,
     "app": 4_599,
     "bench": 1_798,
-    "terminal": 4_388,
+    "terminal": 4_365,
     "doctor": 304,
     "cli": 2_699,
 }

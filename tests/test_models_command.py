@@ -285,16 +285,6 @@ def test_default_offers_a_download_on_a_terminal(tiny_model: Path, monkeypatch: 
     assert repo_dir("org/tiny").is_dir()
 
 
-def test_default_stores_an_absolute_path(
-    tiny_model: Path, run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.syspath_prepend(str(Path.cwd()))
-    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
-    monkeypatch.chdir(tiny_model.parent)
-    assert run_mlxchat("models", "default", tiny_model.name).returncode == 0
-    assert run_mlxchat("models", "default").stdout == f"{tiny_model}\n"
-
-
 @pytest.mark.model
 def test_the_embedded_model_is_listed_described_and_removed(run_mlxchat: RunMlxchat):
     """`models rm my.gguf` printed "removed my.gguf", as if the user's own file were gone."""

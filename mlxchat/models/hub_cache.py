@@ -8,10 +8,8 @@ Source of the layout: https://huggingface.co/docs/hub/local-cache
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Collection
 from fnmatch import fnmatch
-from itertools import count
 from pathlib import Path
 
 # The files a model needs: mlx-lm's patterns without Python files, which we never run.
@@ -37,7 +35,7 @@ TOKENIZER_PATTERNS = (
     "tiktoken.model",
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_SHARD = re.compile(r"(model.*-)(\d+)-of-(\d+)\.safetensors")
+_SHARD = re.compile(r"(model.*-)(\d{1,6})-of-(\d{1,5})\.safetensors")
 _TREE_FORMAT_VERSION = 1
 
 
@@ -214,16 +212,11 @@ def _listed_weights(index: Path) -> set[str]:
         return set()
 
 
-def _gaps(names: Collection[str]) -> list[str]:
-    """The first missing file of each series of shards."""
-    shards = [match for name in names if (match := _SHARD.fullmatch(name))]
-    series = Counter((match[1], len(match[2]), match[3]) for match in shards)
-    return [
-        next(
-            name
-            for i in count(1)
-            if (name := f"{start}{i:0{digits}}-of-{total}.safetensors") not in names
-        )
-        for (start, digits, total), here in series.items()
-        if here < int(total)
-    ]
+def _gaps(names: set[str]) -> list[str]:
+    """The missing files of the series of shards."""
+    wanted: set[str] = set()
+    for shard in filter(None, map(_SHARD.fullmatch, names)):
+        start, digits, total = shard[1], len(shard[2]), shard[3]
+        numbers = range(1, int(total) + 1)
+        wanted |= {f"{start}{i:0{digits}}-of-{total}.safetensors" for i in numbers}
+    return sorted(wanted - names)

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mlxchat import paths, platform
 from mlxchat.errors import MlxchatError, ModelError, ModelNotFound, UsageError
@@ -118,14 +117,8 @@ def is_language_model(directory: Path) -> bool:
         config = read_config(directory)
     except ModelError:
         return False
-    return _mlx_lm_knows(module_name(config)) or _says_it_writes(config)
-
-
-def _mlx_lm_knows(module: str) -> bool:
-    if not module.replace("-", "_").isidentifier():
-        return False
-    return importlib.util.find_spec(f"mlx_lm.models.{module}") is not None
-
-
-def _says_it_writes(config: dict[str, Any]) -> bool:
-    return any(name.endswith("ForCausalLM") for name in architectures(config))
+    if any(name.endswith("ForCausalLM") for name in architectures(config)):
+        return True
+    module = module_name(config)
+    known = module.replace("-", "_").isidentifier()
+    return known and importlib.util.find_spec(f"mlx_lm.models.{module}") is not None

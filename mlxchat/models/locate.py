@@ -47,7 +47,7 @@ def locate(name: str, aliases: Mapping[str, str]) -> Located:
     if located is not None:
         return located
     # A name that exists on the disk is meant as a path, so it is not sent to the Hub.
-    if _mode(_path(name)) is None and is_hub_id(name):
+    if _kind(_path(name)) is None and is_hub_id(name):
         return Located("hub", name)
     raise _explain(name, aliases)
 
@@ -95,14 +95,14 @@ def _follow_aliases(name: str, aliases: Mapping[str, str]) -> str:
 
 def _directory(name: str) -> Located | None:
     path = _path(name)
-    if _is_directory(path) and _mode(path / "config.json") is not None:
+    if _kind(path) == "directory" and _kind(path / "config.json") is not None:
         return Located("directory", str(_whole(path)), _whole(path))
     return None
 
 
 def _gguf_file(name: str) -> Located | None:
     path = _path(name)
-    if _is_file(path) and path.suffix.lower() == ".gguf":
+    if _kind(path) == "file" and path.suffix.lower() == ".gguf":
         return Located("gguf", str(_whole(path)), _whole(path))
     return None
 
@@ -131,36 +131,22 @@ def _imported(name: str) -> Located | None:
     if "/" in name or name.startswith("."):
         return None
     path = paths.imported_models_dir() / name
-    return Located("imported", name, path) if _is_directory(path) else None
+    return Located("imported", name, path) if _kind(path) == "directory" else None
 
 
 def _explain(name: str, aliases: Mapping[str, str]) -> MlxchatError:
     path = _path(name)
-    if _is_directory(path):
-        return _explain_directory(name, path)
-    if _is_file(path):
+    if _kind(path) == "directory":
+        if files := sorted(path.glob("*.gguf")):
+            return ModelBroken(f"{name} contains GGUF files: name the file itself, {files[0]}")
+        return ModelBroken(f"{name} has no config.json, so it is not a model directory")
+    if _kind(path) == "file":
         return ModelUnsupported(f"{name} is not a .gguf file: give one, or the model's directory")
-    if _looks_like_path(name):
+    if name.startswith((".", "~")) or "/" in name or name.lower().endswith(_FILE_SUFFIXES):
         return ModelNotFound(f"{name} does not exist")
     near = difflib.get_close_matches(name, [*aliases, *BUILT_IN_ALIASES], n=1)
     hint = f"did you mean {near[0]}?" if near else "see `mlxchat models list --all`"
     return ModelNotFound(f"no model named {name!r}; {hint}")
-
-
-def _explain_directory(name: str, path: Path) -> ModelBroken:
-    files = sorted(path.glob("*.gguf"))
-    if files:
-        return ModelBroken(f"{name} contains GGUF files: name the file itself, {files[0]}")
-    return ModelBroken(f"{name} has no config.json, so it is not a model directory")
-
-
-def _looks_like_path(name: str) -> bool:
-    return (
-        name.startswith(("/", ".", "~"))
-        or "/" in name
-        or "\\" in name
-        or name.lower().endswith(_FILE_SUFFIXES)
-    )
 
 
 def _path(name: str) -> Path:
@@ -170,19 +156,10 @@ def _path(name: str) -> Path:
         return Path(name)
 
 
-def _is_directory(path: Path) -> bool:
-    mode = _mode(path)
-    return mode is not None and stat.S_ISDIR(mode)
-
-
-def _is_file(path: Path) -> bool:
-    mode = _mode(path)
-    return mode is not None and stat.S_ISREG(mode)
-
-
-def _mode(path: Path) -> int | None:
-    """The file's mode; None if it does not exist, or cannot."""
+def _kind(path: Path) -> Literal["directory", "file", "other"] | None:
+    """What is at the path; None if it does not exist, or cannot."""
     try:
-        return path.stat().st_mode
+        mode = path.stat().st_mode
     except (OSError, ValueError):
         return None
+    return "directory" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"
