@@ -12,7 +12,6 @@ from mlxchat.text.reply_reader import (
     MarkerReader,
     Markers,
     Place,
-    PlainReader,
     Reader,
     Run,
     TagReader,
@@ -63,7 +62,7 @@ class Replies:
         """A reader for the reply to `prompt`; with None, for plain text without thoughts. Reads
         thoughts even if it does not expect any (`may_think`)."""
         if prompt is None or self.format is None:
-            return PlainReader(self.new_decoder())
+            return Reader(self.new_decoder())
         tail = prompt[-PROMPT_TAIL:].tolist()
         if self.markers is None:
             inside = self.spelled(tail).rstrip().endswith(self.format.opens)
@@ -75,7 +74,7 @@ class Replies:
                 may_think=may_think,
             )
         place = place_after_prompt(tail, self.markers, self.text_of)
-        return MarkerReader(self.new_decoder, self.markers, place, may_think=may_think)
+        return MarkerReader(self.new_decoder(), self.markers, place, may_think=may_think)
 
     def header_of_answer(self, prompt: TokenIds | None) -> str:
         """The text that begins an answer without a thought, if the prompt leaves its header to the

@@ -34,108 +34,85 @@ class Decoder(Protocol):
 State = tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]
 
 
-class Reader(Protocol):
-    """The interface that a generation uses."""
-
-    def add(self, id_: int) -> list[Piece]:
-        """Take one more token and return the text completed by it, in pieces."""
-        ...
-
-    def finish(self) -> list[Piece]:
-        """Return the text held back, after the last token."""
-        ...
-
-    def ends(self, id_: int) -> bool:
-        """Whether this token ends the turn here, even if it does not elsewhere."""
-        ...
-
-    @property
-    def ends_by_marker(self) -> bool:
-        """Whether a token can end the turn in one place, and something else in another."""
-        ...
-
-    def keep_newlines(self) -> None:
-        """Show the newlines between a thought and the answer, because a constraint counts them."""
-        ...
-
-    @property
-    def is_thought(self) -> bool: ...
-    @property
-    def in_answer(self) -> bool:
-        """Whether the next token belongs to the answer, unless it is one of the `openers`."""
-        ...
-
-    @property
-    def openers(self) -> Collection[int]:
-        """The tokens that may begin something else here, such as a thought."""
-        ...
-
-    @property
-    def tags(self) -> Sequence[str]:
-        """The texts that may begin something else here; empty once the reply has begun."""
-        ...
-
-    @property
-    def closing_tag(self) -> str:
-        """The text that ends the current thought; empty if it ends with a marker."""
-        ...
-
-    @property
-    def thoughts(self) -> int:
-        """Number of thoughts begun so far, including one begun by the prompt."""
-        ...
-
-    @property
-    def state(self) -> State: ...
-    def restore(self, reading: Sequence[str], shown: Sequence[int], pending: Sequence[int]) -> None:
-        """Continue from a `state`."""
-        ...
-
-
-class PlainReader:
-    """Reads the replies of a model without thoughts."""
-
-    ends_by_marker = False
-    is_thought = False
-    in_answer = True
-    openers: Collection[int] = ()
-    tags: Sequence[str] = ()
-    closing_tag = ""
-    thoughts = 0
+class Reader:
+    """The interface that a generation uses; by itself, reads the replies of a model without
+    thoughts."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
 
     def add(self, id_: int) -> list[Piece]:
+        """Take one more token and return the text completed by it, in pieces."""
         return [(False, self._decoder.add(id_))]
 
     def finish(self) -> list[Piece]:
+        """Return the text held back, after the last token."""
         return [(False, self._decoder.finish())]
 
     def ends(self, id_: int) -> bool:
+        """Whether this token ends the turn here, even if it does not elsewhere."""
+        return False
+
+    @property
+    def ends_by_marker(self) -> bool:
+        """Whether a token can end the turn in one place, and something else in another."""
         return False
 
     def keep_newlines(self) -> None:
-        """There is no thought that newlines could follow."""
+        """Show the newlines between a thought and the answer, because a constraint counts them."""
+
+    @property
+    def is_thought(self) -> bool:
+        return False
+
+    @property
+    def in_answer(self) -> bool:
+        """Whether the next token belongs to the answer, unless it is one of the `openers`."""
+        return not self.is_thought
+
+    @property
+    def openers(self) -> Collection[int]:
+        """The tokens that may begin something else here, such as a thought."""
+        return ()
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """The texts that may begin something else here; empty once the reply has begun."""
+        return ()
+
+    @property
+    def closing_tag(self) -> str:
+        """The text that ends the current thought; empty if it ends with a marker."""
+        return ""
+
+    @property
+    def thoughts(self) -> int:
+        """Number of thoughts begun so far, including one begun by the prompt."""
+        return 0
 
     @property
     def state(self) -> State:
-        return (), *self._decoder.state
+        return self._reading, *self._decoder.state
 
     def restore(self, reading: Sequence[str], shown: Sequence[int], pending: Sequence[int]) -> None:
+        """Continue from a `state`."""
         self._decoder.restore(shown, pending)
+        if reading:
+            self._restore_reading(reading)
+
+    @property
+    def _reading(self) -> tuple[str, ...]:
+        """The reader's own part of its `state`."""
+        return ()
+
+    def _restore_reading(self, reading: Sequence[str]) -> None: ...
 
 
-class TagReader:
+class TagReader(Reader):
     """Finds tags in the text if they are not tokens.
 
     `is_announced` if anything suggests that the model thinks; `may_think` if it is to think here.
     """
-
-    thoughts = 0
-    openers: Collection[int] = ()
-
-    ends_by_marker = False
 
     def __init__(
         self,
@@ -146,7 +123,7 @@ class TagReader:
         is_announced: bool = True,
         may_think: bool = True,
     ) -> None:
-        self._decoder = decoder
+        super().__init__(decoder)
         self._format = format_
         self._may_think = is_announced and may_think
         # If nothing suggests that the model thinks, do not hold back its leading blanks.
@@ -159,19 +136,12 @@ class TagReader:
     def finish(self) -> list[Piece]:
         return [*self._splitter.add(self._decoder.finish()), *self._splitter.finish()]
 
-    def ends(self, id_: int) -> bool:
-        return False
-
     def keep_newlines(self) -> None:
         self._splitter.keeps_newlines = True
 
     @property
     def is_thought(self) -> bool:
         return self._splitter.is_thinking
-
-    @property
-    def in_answer(self) -> bool:
-        return not self._splitter.is_thinking
 
     @property
     def tags(self) -> Sequence[str]:
@@ -183,13 +153,12 @@ class TagReader:
         return self._format.closes if self.is_thought else ""
 
     @property
-    def state(self) -> State:
-        return self._splitter.state, *self._decoder.state
+    def _reading(self) -> tuple[str, ...]:
+        return self._splitter.state
 
-    def restore(self, reading: Sequence[str], shown: Sequence[int], pending: Sequence[int]) -> None:
-        self._decoder.restore(shown, pending)
-        if reading:
-            self._splitter.restore(*reading)
+    def _restore_reading(self, reading: Sequence[str]) -> None:
+        place, held = reading
+        self._splitter.restore(place, held)
 
 
 class Place(Enum):
@@ -258,21 +227,18 @@ class Markers:
                 return Place.START
 
 
-class MarkerReader:
+class MarkerReader(Reader):
     """Reads a reply whose markers are tokens. `may_think` if a thought is to be expected."""
-
-    tags: Sequence[str] = ()
-    closing_tag = ""
 
     def __init__(
         self,
-        new_decoder: Callable[[], Decoder],
+        decoder: Decoder,
         markers: Markers,
         place: Place = Place.START,
         *,
         may_think: bool = True,
     ) -> None:
-        self._decoder = new_decoder()
+        super().__init__(decoder)
         self._markers = markers
         self._may_think = may_think
         self._keeps_newlines = False
@@ -281,7 +247,7 @@ class MarkerReader:
         self._held = ""
         # Whether a marker in the reply began the place and no text has followed yet.
         self._leads = place is Place.THOUGHT
-        self.thoughts = int(place is Place.THOUGHT)
+        self._thoughts = int(place is Place.THOUGHT)
 
     def keep_newlines(self) -> None:
         self._keeps_newlines = True
@@ -289,6 +255,10 @@ class MarkerReader:
     @property
     def ends_by_marker(self) -> bool:
         return self._markers.has_ends
+
+    @property
+    def thoughts(self) -> int:
+        return self._thoughts
 
     @property
     def place(self) -> Place:
@@ -322,7 +292,7 @@ class MarkerReader:
         self._place = self._markers.after(role, self._place, header)
         self._held = header if self._is_header else ""
         self._leads = True
-        self.thoughts += self.is_thought
+        self._thoughts += self.is_thought
         # Decode what follows as text after this marker, without showing the marker.
         self._decoder.restore([id_], [])
         return [*before, *pieces]
@@ -341,15 +311,12 @@ class MarkerReader:
         return [*pieces, (False, held)] if held else pieces
 
     @property
-    def state(self) -> State:
-        reading = (self._place.value, self._held, "leads" if self._leads else "")
-        return reading, *self._decoder.state
+    def _reading(self) -> tuple[str, ...]:
+        return self._place.value, self._held, "leads" if self._leads else ""
 
-    def restore(self, reading: Sequence[str], shown: Sequence[int], pending: Sequence[int]) -> None:
-        self._decoder.restore(shown, pending)
-        if reading:
-            place, self._held, leads = reading
-            self._place, self._leads = Place(place), bool(leads)
+    def _restore_reading(self, reading: Sequence[str]) -> None:
+        place, self._held, leads = reading
+        self._place, self._leads = Place(place), bool(leads)
 
     @property
     def _is_header(self) -> bool:
