@@ -89,6 +89,7 @@ def test_standard_input_can_be_named_once_and_must_be_piped() -> None:
         (b"", "is empty"),
         (b" \n\t\n", "is empty"),
         (b"text\0more", "is binary: it contains a NUL at byte 4"),
+        (b"x" * (1 << 20) + b"\0", "is binary: it contains a NUL at byte 1,048,576"),
         ("text".encode("utf-16"), "iconv"),
     ],
 )
@@ -139,13 +140,6 @@ def test_documents_that_fit_one_by_one_but_not_together_are_refused(
 def test_unreadable_files_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         read_input("x", [str(tmp_path / "none")], None)
-
-
-def test_invalid_utf8_is_replaced_and_its_first_position_reported(tmp_path: Path) -> None:
-    path = write(tmp_path / "latin", b"caf\xe9 au lait\xff")
-    found = read_input(None, [path], None, headings=False)
-    assert found.text == "caf\ufffd au lait\ufffd"
-    assert "byte 3" in found.notices[0]
 
 
 def test_a_byte_order_mark_is_removed(tmp_path: Path) -> None:

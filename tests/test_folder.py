@@ -176,14 +176,6 @@ def test_generate_reads_a_folder_as_the_text_that_it_stands_for(
     assert done.stdout == generated(unthinking_model, "Why?", stdin=whole).stdout
 
 
-@pytest.mark.parametrize("way", ["passages", "map"])
-def test_overflow_reads_the_same_folder(way: str, unthinking_model: Path) -> None:
-    Path("src/sub/logo.png").write_bytes(b"\0")
-    done = generated(unthinking_model, "-f", "src/sub", "Why?")
-    other = generated(unthinking_model, "--overflow", way, "-f", "src/sub", "Why?")
-    assert (other.stdout, other.stderr) == (done.stdout, done.stderr)
-
-
 def test_raw_text_is_continued_without_headings(unthinking_model: Path) -> None:
     raw = generated(unthinking_model, "--raw", "-f", "src/a.py").stdout
     assert raw == generated(unthinking_model, "--raw", stdin="text of a.py").stdout

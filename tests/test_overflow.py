@@ -16,7 +16,6 @@ from mlxchat.app.section_answers import SectionAnswers
 from mlxchat.app.sections import EARLIER
 from mlxchat.errors import InputError, UsageError
 from mlxchat.passages import index as index_module
-from mlxchat.passages.quote import Place
 from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import Overflow
 from scripts.families import write_family
@@ -460,8 +459,3 @@ def test_answers_that_cannot_be_kept_are_reported(generate: Generate, report: Pa
     run = generate("--overflow", "map", "-f", str(report), QUESTION)
     assert run.returncode == 0
     assert run.stderr.count("answers so far are not kept") == 1
-
-
-def test_a_place_is_named_by_its_lines() -> None:
-    assert str(Place("a.txt", 3, 3)) == "a.txt, line 3"
-    assert str(Place("a.txt", 3, 5)) == "a.txt, lines 3-5"

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mlxchat.errors import InputError, UsageError
+from mlxchat.errors import InputError
 from mlxchat.passages import index as index_module
 from mlxchat.passages.index import (
     IndexDirectory,
@@ -117,46 +117,17 @@ def test_a_passage_begins_at_a_paragraph_if_the_one_before_is_long_enough() -> N
     assert passages == [f"# Heading\n\n{FILLER * 3}\n", f"{FILLER * 3}end"]
 
 
-@pytest.mark.parametrize(
-    ("data", "error"),
-    [
-        (b"", "standard input is empty"),
-        (b"\xef\xbb\xbf \n", "standard input is empty"),
-        (b"text\0", "standard input is binary: it contains a NUL at byte 4"),
-        (b"x" * (1 << 20) + b"\0", "standard input is binary: it contains a NUL at byte 1,048,576"),
-        ("text".encode("utf-16"), "standard input is UTF-16"),
-    ],
-)
-def test_what_is_not_text_is_refused(data: bytes, error: str) -> None:
-    with pytest.raises(InputError, match=error):
-        document_of(data)
-
-
-def test_a_pipe_comes_first_unless_it_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("a")
-
-    def names(*files: str) -> list[str]:
-        return [each.name for each in opened(files, io.BytesIO(b"piped"))]
-
-    assert names(str(path)) == ["standard input", str(path)]
-    assert names(str(path), "-") == [str(path), "standard input"]
-    with pytest.raises(UsageError, match="only one -"):
-        names("-", "-")
-
-
 @pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
 @pytest.mark.parametrize("before", [0, READ_BYTES - 1, READ_BYTES])
 @pytest.mark.parametrize("invalid", ["é".encode()[:1], "😀".encode()[:3], b"\xff", b"\xe2\x82x"])
-def test_invalid_bytes_are_reported_the_same_wherever_a_document_is_read(
+def test_invalid_bytes_are_replaced_and_reported_wherever_they_are(
     mark: bytes, before: int, invalid: bytes
 ) -> None:
     """One that ended within a character was read without a word."""
     data = mark + b"x" * before + invalid
-    data = data if before else data + b" y"
-    (notice,) = read_input(None, [], io.BytesIO(data)).notices
-    assert notice.endswith(f"the first at byte {len(mark) + before:,}")
-    assert document_of(data).notice == notice
+    read = read_input(None, [], io.BytesIO(data if before else data + b" y"))
+    assert "\ufffd" in read.text
+    assert read.notices[0].endswith(f"the first at byte {len(mark) + before:,}")
 
 
 def test_a_fifo_is_read_as_a_file(tmp_path: Path) -> None:
@@ -354,23 +325,13 @@ def test_old_indexes_go_first(
     assert len(list(path.iterdir())) == 2
 
 
-def test_the_text_files_of_a_folder_are_documents_and_the_others_are_named(tmp_path: Path) -> None:
-    """More files than a process may have open were refused."""
+def test_a_folder_may_have_more_files_than_can_be_open_at_once(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    folder = tmp_path / "notes"
-    folder.mkdir()
     for number in range(80):
-        (folder / f"{number:02}.txt").write_text(f"note {number}")
-    (folder / "logo.png").write_bytes(b"PNG\0")
-    (folder / "none.txt").write_text("")
-    (folder / "wide.txt").write_text("wide", encoding="utf-16")
+        (tmp_path / f"{number:02}.txt").write_text(f"note {number}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (60, limits[1]))
     try:
-        documents = opened([str(folder)])
-        texts = [each.bytes_at(0, each.size_bytes).decode() for each in documents]
+        texts = [each.text() for each in opened([str(tmp_path)])]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert texts == [f"note {number}" for number in range(80)]
-    left_out = ("logo.png (binary)", "none.txt (empty)", "wide.txt (UTF-16)")
-    named = ", ".join(f"{folder}/{each}" for each in left_out)
-    assert [f"left out 3 files: {named}"] == NOTICES

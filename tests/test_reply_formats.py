@@ -190,17 +190,6 @@ def test_a_truncated_reply_continues_as_thought_or_answer(scripted: Scripted, pl
         assert first[1] + rest[1] == scripted.answer
 
 
-def test_other_turns_can_follow_one_truncated_within_its_thought(scripted: Scripted) -> None:
-    conversation = converse(scripted)
-    whole = scripted.ids()
-    conversation.generation = GenerationSettings(max_tokens=len(whole) // 3)
-    say(conversation, "hello")
-    assert not conversation.turns[0].reply
-    conversation.generation = GenerationSettings()
-    say(conversation, "again")
-    check(conversation.turns[1], scripted)
-
-
 def test_a_session_restores_the_thought(scripted: Scripted, tmp_path: Path) -> None:
     conversation = converse(scripted)
     for text in ("hello", "again"):
@@ -379,13 +368,6 @@ def test_final_without_return_ends_the_turn() -> None:
     conversation = converse(replace(HARMONY, reply=said))
     assert spoken(say(conversation, "hello")) == ("", "Yes!")
     assert conversation.turns[0].finish_reason == "stop"
-
-
-def test_a_template_variable_sets_the_reasoning_effort() -> None:
-    conversation = converse(HARMONY)
-    conversation.set_template_args({"reasoning_effort": "high"})
-    say(conversation, "hello")
-    assert "Reasoning: high" in control_text(conversation)
 
 
 def test_leading_blanks_are_not_held_back_without_a_format() -> None:
