@@ -42,16 +42,6 @@ def test_a_question_is_answered_once_and_only_the_reply_is_on_stdout(
     assert done.stdout == turn.reply + "\n" * (not turn.reply.endswith("\n"))
 
 
-def test_a_question_goes_to_the_model_of_its_option(
-    run_mlxchat: RunMlxchat, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLXCHAT_MODEL", "no-such-model")
-    assert "no-such-model" in run_mlxchat("Why so?").stderr
-    done = run_mlxchat("-m", str(tiny_model), "Why so?")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert asked() == [["Why so?"]]
-
-
 def test_continue_asks_in_the_last_session_and_saves_there(run_mlxchat: RunMlxchat) -> None:
     for arguments in (["one question"], ["-c", "another question"], ["a third one", "-c"]):
         assert run_mlxchat(*arguments).returncode == 0
@@ -136,21 +126,6 @@ def test_words_that_are_not_a_question_are_refused_with_a_hint(
     assert done.stderr.startswith(expected)
     assert error.endswith("…") or done.stderr == f"{expected}\n"
     assert listing() == []
-
-
-@pytest.mark.parametrize("word", ["hello?", "2+2=", "你好吗" * 200, "don't", "über"])
-def test_a_single_word_that_no_command_could_be_is_a_question(word: str) -> None:
-    check_question([word], ROOT)
-
-
-def test_a_mistyped_command_is_refused_even_with_a_file() -> None:
-    with pytest.raises(UsageError, match="did you mean `mlxchat generate`"):
-        check_question(["gen"], ROOT, ["-f", "a.md", "gen"])
-
-
-def test_after_the_command_any_word_is_a_question(run_mlxchat: RunMlxchat) -> None:
-    assert run_mlxchat("chat", "hello").returncode == 0
-    assert asked() == [["hello"]]
 
 
 @pytest.fixture

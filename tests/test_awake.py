@@ -1,5 +1,4 @@
 import os
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -76,32 +75,6 @@ def test_a_caffeinate_that_does_not_end_is_killed(
     with keep_awake("darwin"):
         wait_for(log)
     assert children() == before
-
-
-def test_a_caffeinate_that_fails_is_not_an_error(caffeinate: Install) -> None:
-    log = caffeinate("exit 1")
-    with keep_awake("darwin"):
-        wait_for(log)
-    assert log.exists()
-
-
-def test_without_caffeinate_the_body_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with keep_awake("darwin"):
-        pass
-
-
-def test_a_caffeinate_that_cannot_be_started_is_not_an_error(
-    caffeinate: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caffeinate("exec sleep 60")
-
-    def refused(*arguments: object, **options: object) -> None:
-        raise BlockingIOError("too many processes")
-
-    monkeypatch.setattr(subprocess, "Popen", refused)
-    with keep_awake("darwin"):
-        pass
 
 
 def test_other_systems_start_nothing(caffeinate: Install) -> None:

@@ -1,10 +1,7 @@
 """The tools of the benchmarks: interleaved runs, spreads, texts, each benchmark's arithmetic."""
 
-import json
-import math
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat.bench import (
-    batch_speed,
     startup,
     theirs,
     workloads,
 )
 from mlxchat.bench.paired import Side, Spread, differences, ratios
-from mlxchat.bench.record import Circumstances, lines, this_machine
 from mlxchat.bench.report import Figures, tables
 from mlxchat.bench.subject import Subject
 from mlxchat.errors import ModelError
@@ -95,30 +90,7 @@ def test_a_ratio_is_a_tie_or_unclear(ratio: Spread | None, cell: str) -> None:
     assert table.rows == (("mlxchat", cell) if cell else ("mlxchat",),)
 
 
-def test_infinity_and_nan_are_null_in_a_record() -> None:
-    found = [Figures("start", {"seconds": Spread(math.inf, 0.1, math.nan, 2)})]
-    circumstances = Circumstances(
-        *("startup", "2026-01-01T00:00:00+00:00", "mlxchat bench", True, True, "m", "auto", None),
-        this_machine(),
-    )
-    (line,) = lines(found, circumstances)
-    record = json.loads(line)
-    assert record["figures"]["seconds"] == {"median": None, "min": 0.1, "max": None, "runs": 2}
-    assert record["machine"] == asdict(this_machine()) | {"load": record["machine"]["load"]}
-
-
 # The benchmarks
-
-
-def test_all_sides_generate_the_same_number_of_tokens(subject: Subject) -> None:
-    prompts = batch_speed.different_prompts(subject.model, 3, 20)
-    assert len({prompt[:1] for prompt in prompts}) == 3
-    given: dict[str, int] = {}
-    for generate in (batch_speed.generate_side_by_side, batch_speed.generate_theirs):
-        timer = batch_speed.Timer()
-        generate(subject, prompts, 5, timer.take)
-        given[generate.__name__] = timer.tokens
-    assert set(given.values()) == {15}
 
 
 def test_a_workload_has_the_same_tokens_with_drafts_without_and_from_mlx_lm(

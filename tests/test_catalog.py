@@ -1,13 +1,10 @@
 """The catalogue: names that can be typed, sizes in order, families that the program holds."""
 
-import re
-
 from mlxchat.models.catalog import CATALOG, HUB_ALIASES, RECOMMENDED, recommended_that_fit
 from mlxchat.models.locate import is_hub_id
 from mlxchat.models.sampling import family_of
 from mlxchat.models.skeleton import MODULE_OF_TYPE
 from scripts.families import listed_verdicts
-from tests import docs
 
 # The model types in config.json, by the beginnings of aliases.
 TYPE_OF_ALIAS = {
@@ -73,13 +70,3 @@ def test_every_mac_from_8_to_192_gigabytes_gets_a_recommendation() -> None:
     sizes = [model.parameters for model in CATALOG]
     assert min(sizes) < 1e9
     assert max(sizes) > 200e9
-
-
-def test_the_models_that_the_readme_names_fit() -> None:
-    """In three quarters of a Mac's memory, which is what macOS lets a GPU have."""
-    models = {model.alias: model for model in CATALOG}
-    rows = re.findall(r"^\| (\d+) GB \| (.+) \|$", docs.README.read_text(), re.MULTILINE)
-    assert len(rows) == 6
-    for gigabytes, named in rows:
-        for alias in re.findall(r"`(.+?)`", named):
-            assert models[alias].fits(int(gigabytes) * 750_000_000, float32=False), alias

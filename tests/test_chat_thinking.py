@@ -45,33 +45,6 @@ def test_thoughts_are_dim_hidden_or_turned_off(thinking_model: Path) -> None:
     assert "think>" not in chat.written
 
 
-@pytest.mark.parametrize("how", ["hide", "off"])
-def test_thoughts_can_be_turned_off_at_the_start(how: str, thinking_model: Path) -> None:
-    chat = Chat(str(thinking_model), "--think", how)
-    chat.says("hello")
-    chat.shows(f"^> hello\n{ANSWER}$")
-    chat.says("again")
-    chat.shows(f"^> again\n{ANSWER}$")
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-    assert "Hm" not in chat.written
-
-
-def test_on_a_dumb_terminal_an_empty_line_ends_the_thought(
-    thinking_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    chat = Chat(str(thinking_model))
-    chat.says("hello")
-    chat.shows(f"^{THOUGHT_SHOWN}$")
-    chat.says("/think hide")
-    chat.says("again")
-    chat.shows(f"^> again\n{ANSWER}$")
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-    assert "\x1b" not in chat.written
-
-
 def test_an_interrupted_thought_continues_as_a_thought(thinking_model: Path) -> None:
     """The rest of the thought was shown as the answer, with its closing tag."""
     chat = Chat(str(thinking_model), "-n", "5")
@@ -103,21 +76,3 @@ def test_a_pipe_gets_everything_or_only_the_answer(
     assert replies("off") == f"{ANSWER}\n" * 2
     # Only the beginning of a thought.
     assert replies("hide", "-n", "5") == "\n" * 2
-
-
-def test_the_next_turn_costs_the_answer_and_its_own_tokens(
-    thinking_model: Path, run_mlxchat: RunMlxchat
-) -> None:
-    """The template drops the thought, so the answer after it is prefilled again."""
-    done = run_mlxchat(
-        *["-m", str(thinking_model), "--temp", "0", "--stats"], stdin="hello\nagain\nmore\n"
-    )
-    between = f"{ANSWER}>\n<user\n>\n<assistant\n"
-    read = [
-        len("<user\nhello>\n<assistant\n"),
-        len("again") + len(between),
-        len("more") + len(between),
-    ]
-    reported = re.findall(r"prefilled (\d+) of (\d+) tokens", done.stderr)
-    assert [int(new) for new, _ in reported] == read
-    assert [int(whole) for _, whole in reported] == [sum(read[:n]) for n in (1, 2, 3)]

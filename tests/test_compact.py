@@ -138,30 +138,6 @@ def test_undo_restores_the_window_to_the_bit() -> None:
     assert len(conversation.turns) == 3
 
 
-def test_undo_after_another_turn_takes_back_the_turn_and_not_the_note() -> None:
-    conversation = talked()
-    conversation.compact()
-    note = conversation.note
-    say(conversation, "go on")
-    assert not conversation.take_back_note()
-    conversation.undo()
-    assert (conversation.note, len(conversation.turns)) == (note, 4)
-    assert len(conversation.retained) == 1
-    say(conversation, "go on")
-    check_in_step(conversation)
-
-
-@pytest.mark.parametrize("calls", [0, 1, 2, 4, 8, 16])
-def test_a_note_that_is_stopped_changes_nothing(calls: int) -> None:
-    conversation = talked()
-    before, left = state(conversation), iter(range(calls))
-    assert conversation.compact(should_stop=lambda: next(left, None) is None) is None
-    assert state(conversation) == before
-    check_in_step(conversation)
-    say(conversation, "go on")
-    check_in_step(conversation)
-
-
 def test_a_note_that_is_interrupted_anywhere_changes_nothing() -> None:
     conversation = talked()
     before = state(conversation)
@@ -190,34 +166,6 @@ def test_a_device_failure_during_a_note_loses_nothing(
     assert len(conversation.retained) == 4
     say(conversation, "go on")
     check_in_step(conversation)
-
-
-@pytest.mark.parametrize("reply", ["<|im_end|>", " \n <|im_end|>"])
-def test_an_empty_note_is_refused(reply: str) -> None:
-    conversation = writing(reply)
-    before = state(conversation)
-    with pytest.raises(UsageError, match="the note is empty: nothing has changed"):
-        conversation.compact()
-    assert state(conversation) == before
-
-
-def test_a_note_that_is_too_long_ends_with_a_sentence() -> None:
-    window = 1200
-    conversation = writing("".join(f"Cat {n} is Ada. " for n in range(100, 140)), window)
-    done = compacted(conversation)
-    assert done.note.endswith(" is Ada.")
-    assert window // NOTE_SHARE - 15 <= len(done.note) <= window // NOTE_SHARE
-    conversation = writing("x" * 900, window)
-    assert compacted(conversation).note.endswith("x …")
-
-
-def test_a_note_says_nothing_twice() -> None:
-    note = "Ada is a cat. She weighs 3.5 kg.\nShe is 5. Bo is 3.5. He is 5. "
-    conversation = writing(f"{note}Ada is a cat. {'She weighs 3.5 kg. ' * 9}<|im_end|>")
-    done = compacted(conversation)
-    assert done.note == note.strip()
-    # It was not written to the end.
-    assert done.generated_tokens < len(note) + 60
 
 
 def test_a_note_never_becomes_a_control_token() -> None:
@@ -316,13 +264,6 @@ def test_there_must_be_something_to_compact_and_room_for_it() -> None:
     assert state(small) == before
 
 
-def test_a_conversation_without_a_window_can_be_compacted() -> None:
-    conversation = talked(None)
-    assert compacted(conversation).numbers == (1, 2, 3)
-    say(conversation, "go on")
-    check_in_step(conversation)
-
-
 def test_a_turn_that_a_note_replaced_is_still_recalled() -> None:
     conversation = talked(recalls=2)
     conversation.sampling = SamplingSettings()
@@ -330,12 +271,3 @@ def test_a_turn_that_a_note_replaced_is_still_recalled() -> None:
     found = [x for x in conversation.say("Who is my cat?") if isinstance(x, Recalled)]
     assert [each.numbers for each in found] == [(1,)]
     assert next(each.turn for each in conversation.recall("my cat")) == 1
-
-
-def test_the_system_prompt_can_change_without_the_note() -> None:
-    conversation = talked(system="Be kind.")
-    conversation.set_note(NOTE)
-    conversation.set_system("Be brief.")
-    assert (conversation.system, conversation.note) == ("Be brief.", NOTE)
-    say(conversation, "go on")
-    assert f"Be brief.\n\n{NOTE_BEGINS}\n{NOTE}" in shown(conversation)

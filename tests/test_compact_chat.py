@@ -116,27 +116,6 @@ def test_a_window_too_small_for_the_note_is_refused_with_the_minimum(tiny_model:
     assert read_session("mine").note == "y" * 300
 
 
-def test_compact_shows_the_note_and_its_cost(shown: ChatScreen, run: Run) -> None:
-    answer = run("/compact the cat")
-    assert "compacted turns 1 and 2 into a note of " in answer
-    assert "tokens (read " in answer
-    note = shown.conversation.note
-    assert note is not None
-    assert answer.endswith("/compact edit changes the note, /undo takes it back\n")
-    context = run("/context")
-    assert "note: " in context.splitlines()[1]
-    assert "2 turns forgotten" in context
-
-
-def test_undo_takes_back_the_note_first(shown: ChatScreen, run: Run) -> None:
-    run("/compact")
-    assert run("/undo") == "undid /compact: the note and the window are as before\n"
-    assert shown.conversation.note is None
-    assert len(shown.conversation.retained) == 3
-    run("/undo")
-    assert len(shown.conversation.turns) == 2
-
-
 def test_the_note_can_be_edited_and_removed(
     shown: ChatScreen, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

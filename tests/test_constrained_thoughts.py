@@ -12,7 +12,6 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.settings import CacheSettings, GenerationSettings
 from mlxchat.template_args import thinking_variables
-from tests import chat_templates
 from tests.reply_formats import APRIEL, FORMATS, MISTRAL
 from tests.scripted_model import Scripted
 
@@ -88,13 +87,6 @@ def test_an_answer_may_begin_like_a_tag() -> None:
     assert answered(choices, "<thing>") == ("", "<thing>")
     assert answered(choices, "<thinking>Hm</thinking>\n<thing>") == ("Hm", "<thing>")
     assert answered(choices, "\n<thinking>Hm</thinking>no") == ("Hm", "no")
-
-
-def test_a_model_without_thoughts_cannot_begin_one() -> None:
-    conversation = converse(Scripted(chat_templates.CHATML, (), "◁think▷Hm◁/think▷Yes<|im_end|>"))
-    say(conversation, Constraint.from_choices(CHOICES))
-    assert conversation.turns[-1].thought == ""
-    assert conversation.turns[-1].reply in CHOICES
 
 
 def test_a_thought_that_is_cut_off_is_no_complete_answer(scripted: Scripted) -> None:

@@ -12,11 +12,6 @@ def test_the_first_or_the_last_block_is_extracted() -> None:
     assert extract_code(TWO, last=True) == "ls -l\n"
 
 
-def test_a_text_without_a_block_is_returned_whole() -> None:
-    for text in ("", "ls -l", "no `code` here\n", "``\nx\n``\n", "a ```inline``` fence\n"):
-        assert extract_code(text) == text
-
-
 @pytest.mark.parametrize(
     ("text", "code"),
     [
@@ -45,10 +40,6 @@ def test_a_longer_fence_contains_shorter_ones() -> None:
     assert extract_code("```\nx\n````\n") == "x\n"
 
 
-def test_other_fences_do_not_close_a_block() -> None:
-    assert extract_code("```\na\n~~~\nb\n``\nc\n``` x\nd\n```\n") == "a\n~~~\nb\n``\nc\n``` x\nd\n"
-
-
 def test_an_unclosed_block_extends_to_the_end() -> None:
     """An answer cut off by its length still has nothing but code in it."""
     assert extract_code("Here:\n```sh\nls\necho") == "ls\necho"
@@ -64,8 +55,3 @@ def test_a_text_that_is_cut_off_is_settled_if_its_first_block_is_closed() -> Non
     assert extract_code("```\nls\n``` x") == "ls\n``` x"
     assert not is_settled("Sure:")
     assert not is_settled(closed, last=True)
-
-
-def test_a_block_in_a_list_loses_its_indentation() -> None:
-    text = "1. Run:\n\n   ```sh\n   if x; then\n     y\n   fi\n\n   ```\n2. Wait.\n"
-    assert extract_code(text) == "if x; then\n  y\nfi\n\n"

@@ -49,21 +49,6 @@ def test_the_longest_match_is_found(steps: list[list[int]], capacity: int) -> No
     everywhere.undo()
 
 
-def test_what_followed_is_returned_in_order() -> None:
-    history = History()
-    history.extend(np.array([5, 1, 2, 3, 7, 8, 9, 1, 2, 3], np.int32))
-    match = history.match()
-    assert match == Match(3, 4)
-    assert history.following(4, 3) == [7, 8, 9]
-    assert history.following(4, 100) == [7, 8, 9, 1, 2, 3]
-
-
-def test_a_longer_match_is_preferred_to_a_later_one() -> None:
-    history = History()
-    history.extend(np.array([4, 1, 2, 3, 70, 5, 1, 2, 3, 80, 4, 1, 2, 3], np.int32))
-    assert history.match() == Match(4, 4)
-
-
 def test_memory_is_bounded_and_old_tokens_make_way() -> None:
     history = History(1 << 12)
     rng: Any = np.random.default_rng(0)

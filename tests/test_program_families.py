@@ -138,15 +138,6 @@ def test_learned_positions_are_refused_a_window_and_end_with_their_table(
     assert "cannot bound a gpt2 model: it uses learned position embeddings" in refused.stderr
 
 
-def test_positions_that_run_on_are_reported_once_in_scripts_too(
-    run_mlxchat: RunMlxchat, tmp_path: Path
-) -> None:
-    model = write_family(tmp_path / "model", "bailing_moe_linear")
-    done = run_mlxchat("generate", "-m", str(model), "--max-kv-size", "32", "-n", "40", "hello")
-    assert done.returncode == 0
-    assert done.stderr.count("positions cannot be shifted") == 1
-
-
 # Chat
 
 MESSAGES = [f"Question {n}: what did you say?" for n in range(4)]

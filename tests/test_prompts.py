@@ -10,9 +10,7 @@ from mlxchat import paths
 from mlxchat.app.prompt import read_into
 from mlxchat.cli.completion import complete_prompt
 from mlxchat.errors import UsageError
-from mlxchat.request import Request
 from mlxchat.sessions.listing import listing, read_session
-from mlxchat.settings import Overflow
 from tests.conftest import RunMlxchat
 
 CONFIG = """
@@ -150,8 +148,3 @@ def test_an_edited_prompt_is_checked(
         editor.chmod(0o700)
         assert run_mlxchat("prompts", "edit").returncode == status
     assert paths.config_file().read_text() == "[prompts.new]\ntemp = 1\n"
-
-
-def test_passages_need_a_question_of_their_own() -> None:
-    with pytest.raises(UsageError, match="cannot be combined with a prompt of the configuration"):
-        Request(prompt="a", template="b", overflow=Overflow.PASSAGES)

@@ -11,8 +11,6 @@ from mlxchat.terminal import visible
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.conftest import RunMlxchat
 
-COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m")
-
 
 def spawn(model: Path, *arguments: str) -> "pexpect.spawn[str]":
     command = ["-m", "mlxchat", "generate", "-m", str(model), "--ignore-eos", *arguments]
@@ -90,17 +88,6 @@ def test_the_bar_is_erased_before_the_text_begins(
     assert shown in screen[screen.rindex("reading") :]
 
 
-def test_without_colour_the_bar_is_not_coloured(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    child = slow_prefill(tiny_model, tmp_path)
-    child.expect(r"\d:\d\d left")
-    seen = child.before or ""
-    child.sendintr()
-    assert COLOUR.search(seen + screen_of(child)) is None
-
-
 def test_a_dumb_terminal_gets_no_escape_sequences(
     tiny_model: Path, long_prompt: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,17 +95,3 @@ def test_a_dumb_terminal_gets_no_escape_sequences(
     child = spawn(tiny_model, *long_prompt)
     assert "\x1b" not in screen_of(child)
     assert child.exitstatus == 0
-
-
-def test_quiet_shows_only_the_text(tiny_model: Path, long_prompt: list[str]) -> None:
-    """The bar of a long prefill used to be shown anyway."""
-    screen = screen_of(spawn(tiny_model, *long_prompt, "-q"))
-    assert "prompt " not in screen
-    assert "reading" not in screen
-
-
-def test_no_input_on_a_terminal_is_a_usage_error(tiny_model: Path) -> None:
-    child = spawn(tiny_model)
-    screen = screen_of(child)
-    assert child.exitstatus == 2
-    assert "nothing to read" in screen

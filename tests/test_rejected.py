@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, normalizers
 
-from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Recalled, Turn
-from mlxchat.errors import InputError, MlxchatError, TemplateError, UsageError
-from mlxchat.request import ChatOptions, Setup
+from mlxchat.errors import InputError, TemplateError, UsageError
 from mlxchat.sessions.listing import latest, read_session
 from mlxchat.settings import GenerationSettings
 from mlxchat.text.template import ChatTemplate
@@ -162,17 +160,6 @@ def test_an_empty_reply_does_not_end_a_session(
     assert users == ["one", "two", "one", "two", "And three?"]
 
 
-def test_an_imported_session_with_empty_messages_continues(
-    model: Callable[[str], str], run_mlxchat: RunMlxchat, tmp_path: Path
-) -> None:
-    texts = [("user", "one"), ("user", "two"), ("assistant", " "), ("user", "three")]
-    lines = [json.dumps({"role": role, "content": text}) for role, text in texts]
-    (tmp_path / "talk.jsonl").write_text("\n".join(lines))
-    assert run_mlxchat("session", "import", str(tmp_path / "talk.jsonl")).returncode == 0
-    done = run_mlxchat("-m", model(chat_templates.NO_EMPTY), "-n", "3", "-c", "And now?")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_a_rejected_message_in_a_pipe_costs_that_message(
     model: Callable[[str], str], run_mlxchat: RunMlxchat
 ) -> None:
@@ -194,22 +181,6 @@ def test_a_rejected_message_in_a_pipe_costs_that_message(
     assert done.returncode == 1
 
 
-def test_wrong_fields_of_a_message_in_a_pipe_cost_that_message(
-    model: Callable[[str], str], run_mlxchat: RunMlxchat
-) -> None:
-    lines = [
-        {"role": "user", "content": "one", "prefill": 1},
-        {"role": "user", "content": "two", "schema": {"type": "strin"}},
-        {"role": "system", "content": "forbidden"},
-        {"role": "user", "content": "three"},
-    ]
-    given = "\n".join(map(json.dumps, lines))
-    done = run_mlxchat("-m", model(NO_WORD), "-n", "1", "--json", stdin=given)
-    ends = [json.loads(line) for line in done.stdout.splitlines() if '"done"' in line]
-    assert ["error" in end for end in ends] == [True, True, True, False]
-    assert len(done.stderr.splitlines()) == 3
-
-
 def test_turns_that_are_left_out_are_reported_once(
     model: Callable[[str], str], run_mlxchat: RunMlxchat
 ) -> None:
@@ -218,26 +189,6 @@ def test_turns_that_are_left_out_are_reported_once(
     done = run_mlxchat(*chat, stdin="a\nb\nc\nd\ne\nf\n")
     notice = "the chat template rejects these turns together: earlier ones are left out"
     assert (done.returncode, done.stderr.count(notice)) == (0, 1)
-
-
-def test_a_rejected_message_from_python_is_taken_back(model: Callable[[str], str]) -> None:
-    options = ChatOptions(
-        Setup(model(NO_WORD), window=None), generation=GenerationSettings(max_tokens=2)
-    )
-    with Chat.open(options, session="mine") as chat:
-        list(chat.say("one"))
-        with pytest.raises(TemplateError):
-            list(chat.say("forbidden"))
-        list(chat.say("two"))
-        # As after changing to a model that rejects it; the session keeps what was said.
-        chat.conversation.turns[-1].user = "forbidden"
-        reply = chat.conversation.turns[-1].reply
-        for act in (chat.retry, chat.continue_reply):
-            with pytest.raises(MlxchatError):
-                list(act())
-            assert chat.conversation.turns[-1].reply == reply
-        list(chat.say("three"))
-    assert [turn.user for turn in read_session("mine").turns] == ["one", "two", "three"]
 
 
 def test_a_rejected_message_on_a_terminal_comes_back_with_its_files(

@@ -56,16 +56,6 @@ def test_the_fastest_size_is_kept_after_the_trial() -> None:
     assert steps[6:] == [512, 2_048, 2_048, 2_048, 2_048, 2_048]
 
 
-def test_the_default_is_kept_if_larger_steps_are_slower() -> None:
-    steps = read(pace_with_trial(), quick_when_small)
-    assert set(steps[6:]) == {512}
-
-
-def test_a_gain_below_three_percent_does_not_count() -> None:
-    steps = read(pace_with_trial(), lambda size, done: size * (1e-3 - size * 5e-9))
-    assert set(steps[6:]) == {512}
-
-
 def test_later_tokens_taking_longer_does_not_decide_the_trial() -> None:
     """The sizes tried last, after the most tokens, would look slower."""
     steps = read(pace_with_trial(), lambda size, done: size * (1e-4 + (done + size / 2) * 1e-7))
@@ -87,10 +77,6 @@ def test_the_first_step_is_not_measured() -> None:
     assert set(read(pace_with_trial(), slow_at_first)[6:]) == {512}
 
 
-def test_a_short_prompt_is_read_in_steps_of_the_default() -> None:
-    assert read(pace_with_trial(), quick_when_large, 4_096) == [512] * 8
-
-
 def test_later_prompts_use_the_size_found() -> None:
     learned = pace_with_trial()
     read(learned, quick_when_large)
@@ -98,22 +84,11 @@ def test_later_prompts_use_the_size_found() -> None:
     assert read(learned, quick_when_large)[:2] == [2_048, 2_048]
 
 
-def test_an_interrupted_trial_starts_again_with_the_next_prompt() -> None:
-    learned = pace_with_trial()
-    assert read(learned, quick_when_large, stop=3_000) == [512, 512, 1_024, 2_048]
-    assert read(learned, quick_when_large, 1_024) == [512, 512]
-    assert read(learned, quick_when_large)[:6] == [512, 512, 1_024, 2_048, 1_024, 512]
-
-
 def test_a_size_for_which_memory_is_short_is_not_tried() -> None:
     steps = read(pace_with_trial(affords=lambda size, *_: size < 2_048), quick_when_large)
     assert steps[:5] == [512, 512, 1_024, 1_024, 512]
     assert set(steps[6:-1]) == {1_024}
     assert set(read(pace_with_trial(affords=lambda *_: False), quick_when_large)) == {512}
-
-
-def test_sizes_larger_than_the_window_are_not_tried() -> None:
-    assert set(read(pace_with_trial(largest=700), quick_when_large)) == {512}
 
 
 def test_a_device_that_takes_seconds_per_step_tries_nothing() -> None:

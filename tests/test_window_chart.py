@@ -43,15 +43,3 @@ def test_the_numbers_add_up_to_the_total(window: int | None) -> None:
     assert sum(numbers) == (window or used.tokens + 50)
     limit = "" if window is None else " of 400"
     assert summary(used, 50, 2).startswith(f"320{limit} tokens · 2 turns forgotten")
-
-
-def test_the_chart_as_a_whole() -> None:
-    turns = [Turn("My name is Ada"), Turn("What is it?", pinned=True)]
-    used = Usage(30, ((turns[0], 60), (turns[1], 90)), 300)
-    assert list(draw_window(used, turns, 20, 40)) == [
-        " 30  █            system prompt and tem…",
-        " 60  ██           1: My name is Ada",
-        " 90  ███          2 (pinned): What is i…",
-        " 20  █            attached to your next…",
-        "100  ████         free",
-    ]
