@@ -203,7 +203,7 @@ def test_a_window_that_does_not_fit_is_a_warning_on_macos(tiny_model: Path, meta
     check_window(model, 1000, notices.append)
     assert notices == [
         "a window of 1,000 tokens needs 256 kB with this model, but only 10.0 kB is free: use "
-        "max_kv_size='auto' or a smaller window"
+        "--max-kv-size auto or a smaller window"
     ]
     check_window(model, 10, notices.append)
     assert len(notices) == 1
