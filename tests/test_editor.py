@@ -254,7 +254,7 @@ def test_an_editor_that_fails_keeps_the_text_and_shows_the_reason(
     terminal.shows(PROMPT)
     terminal.send(f"draft{CTRL_G}")
     terminal.shows("^mlxchat: error: cannot edit with /no/such/editor: No such file or directory")
-    terminal.shows("error.*\n> draft$")
+    terminal.shows("EDITOR\n> draft$")
     terminal.send("\r")
     terminal.shows("^got 'draft'$")
 
