@@ -96,6 +96,6 @@ def assert_works_or_is_refused(build: Callable[[Any], Constraint], value: Any) -
     else:
         accepted(constraint, ["\0", ""])
         return
-    assert message.partition(": ")[0] in ("schema", "regex", "choice", "grammar")
+    assert message.partition(": ")[0] in ("--schema", "--regex", "--choice", "--grammar")
     assert message.isprintable()
     assert len(message) < 500

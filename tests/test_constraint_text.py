@@ -55,7 +55,7 @@ def test_an_expression_matches_the_whole_answer(expression: str, text: str) -> N
 )
 def test_an_expression_is_refused_in_one_line(expression: str, reason: str) -> None:
     message = refusal(Constraint.from_regex, expression)
-    assert message.startswith("regex: ")
+    assert message.startswith("--regex: ")
     assert reason in message
 
 
@@ -106,7 +106,7 @@ def test_a_choice_is_taken_literally() -> None:
 )
 def test_choices_are_refused_in_one_line(choices: list[str], reason: str) -> None:
     message = refusal(Constraint.from_choices, choices)
-    assert message.startswith("choice: ")
+    assert message.startswith("--choice: ")
     assert reason in message
 
 
@@ -142,7 +142,7 @@ def rules(count: int, name: str) -> str:
 def test_a_grammar_is_refused_in_one_line(grammar: str, reason: str) -> None:
     began_s = time.process_time()
     message = refusal(Constraint.from_grammar, grammar)
-    assert message.startswith("grammar: ")
+    assert message.startswith("--grammar: ")
     assert reason in message
     assert time.process_time() - began_s < 10
 

@@ -110,7 +110,7 @@ def test_a_row_of_a_list_is_a_line_and_names_are_whole(
     shown instead of the message."""
     shown = on_terminal("session", "list", columns=columns).splitlines()
     assert [line.split()[0] for line in shown[2:]] == sessions
-    assert all(("Tell me" in line) == (columns > 40) for line in shown[2:])
+    assert all(("Tell" in line) == (columns > 40) for line in shown[2:])
     assert max(map(len, shown)) <= columns
     shown = on_terminal("cache", "list", columns=columns).splitlines()
     assert sorted(line.split()[0] for line in shown[2:-1]) == [key[:12] for key in KEYS]
@@ -138,7 +138,7 @@ def test_a_long_list_of_sessions_is_shown_in_a_pager(
 def test_the_cache_lists_the_file_or_the_beginning_of_the_text(cached: CacheFiles) -> None:
     shown = on_terminal("cache", "list")
     assert "report.txt" in shown
-    assert "Tell me about 鯨. Tell me" in shown
+    assert "Tell me about 鯨" in shown
 
 
 def test_a_deleted_session_leaves_no_text(sessions: list[str], run_mlxchat: RunMlxchat) -> None:

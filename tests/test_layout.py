@@ -38,7 +38,7 @@ CEILINGS = {
     "distributed": 1_174,
     "app": 4_599,
     "bench": 1_798,
-    "terminal": 4_365,
+    "terminal": 4_372,
     "doctor": 304,
     "cli": 2_699,
 }

@@ -103,7 +103,7 @@ class Night:
     def ends(self) -> None:
         done = run_in_process("generate", *self._arguments())
         assert done.returncode == 0, done.stderr
-        known = r"(.*has already ended.*\n)?"
+        known = r"(.*(has already ended|the text begins again).*\n)?"
         assert re.fullmatch(known, done.stderr)
         assert json.loads((self.directory / "run.json").read_text())["ended"] == "length"
 

@@ -1,7 +1,7 @@
 """Tables and findings on a terminal, tab-separated columns in a pipe."""
 
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mlxchat.terminal import visible
@@ -28,8 +28,8 @@ def format_table(
     """Lay out `rows` below `headers`; in a pipe, as lines without headers.
 
     On a narrow terminal cells are wrapped. With `cut`, each row stays one line instead: the columns
-    it names are shortened, and the last ones are left out if they do not fit. The first is always
-    whole, so that it can be copied.
+    it names are shortened, and the last ones are left out if they do not fit, the first that it
+    names after all others. The first column is always whole, so that it can be copied.
 
     Cells may come from files: control characters in them are made visible.
     """
@@ -37,21 +37,13 @@ def format_table(
     if not for_terminal:
         return "".join("\t".join(row) + "\n" for row in rows)
     from rich.box import SIMPLE
-    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=SIMPLE, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    free = Console().width
-    for header, *cells in zip(headers, *rows, strict=True):
-        width = max(map(cell_len, (header, *cells)))
-        if cut is None:
-            width = 0
-        elif header in cut:
-            width = min(width, MIN_WIDTH)
-        if free < width and table.columns:
-            break
-        free -= width + GAP
+    columns = {header: [row[n] for row in rows] for n, header in enumerate(headers)}
+    shown = headers if cut is None else _fitting(columns, cut, Console().width)
+    for header in shown:
         table.add_column(
             header,
             justify="right" if header in right_aligned else "left",
@@ -59,12 +51,27 @@ def format_table(
             no_wrap=cut is not None and header not in cut,
             overflow="fold" if cut is None else "ellipsis",
         )
-    for row in rows:
-        cells = [_text(cell) for cell in row[: len(table.columns)]]
+    for number in range(len(rows)):
+        cells = [_text(columns[header][number]) for header in shown]
         for cell in cells:
             cell.no_wrap = cut is not None
         table.add_row(*cells)
     return _drawn(table)
+
+
+def _fitting(columns: Mapping[str, Sequence[str]], cut: Collection[str], width: int) -> list[str]:
+    """The headers of the columns that fit."""
+    from rich.cells import cell_len
+
+    least = {
+        header: min(max(map(cell_len, (header, *cells))), MIN_WIDTH if header in cut else width)
+        for header, cells in columns.items()
+    }
+    first, *others = columns
+    others.sort(key=lambda header: header in tuple(cut)[:1], reverse=True)
+    while others and sum(least[each] + GAP for each in (first, *others)) - GAP > width:
+        others.pop()
+    return [header for header in columns if header in (first, *others)]
 
 
 def format_finding(verdict: str, topic: str, text: str, advice: str | None) -> str:
