@@ -14,8 +14,8 @@ from mlxchat.engine.lookup import History, Match
 from mlxchat.models.model import Model
 from mlxchat.settings import MAX_DRAFT, GenerationSettings
 
-# Tokens of the first draft, after short matches and after those of at least so many tokens, which
-# are right more often: their lengths are kept apart.
+# Tokens of the first draft, after short matches and after those of at least LONG tokens, which are
+# right more often: their lengths are kept apart.
 FIRST = (2, 4)
 LONG = 6
 

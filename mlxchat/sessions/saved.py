@@ -7,6 +7,7 @@ Nothing in a file is trusted.
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,17 +57,16 @@ def read_messages(path: Path) -> Saved:
     return saved
 
 
-def _parsed(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("damaged, or not JSON") from error
+def _parsed(line: bytes) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        message = json.loads(line)
+        if isinstance(message, dict):
+            return message
+    raise ValueError("not a message in JSON; `mlxchat help sessions` says what can be read")
 
 
-def _add(saved: Saved, line: Any) -> None:
+def _add(saved: Saved, line: dict[str, Any]) -> None:
     """Add a message. Raises ValueError."""
-    if not isinstance(line, dict):
-        raise ValueError("not a message")  # noqa: TRY004
     role, content = line.get("role"), _text(line.get("content"))
     last = saved.turns[-1] if saved.turns else None
     if role == "system" and line.get("name") == NOTE:
