@@ -147,7 +147,7 @@ def _bounded(name: str, native: LayerCache, max_kv_size: int | None, keep: int) 
     if kind is CacheList:
         inner = enumerate(native.caches)
         return CacheList(*(_bounded(f"{name}.{i}", each, max_kv_size, keep) for i, each in inner))
-    if kind is KVCache:
+    if kind is KVCache or (kind is RotatingKVCache and native.max_size is None):
         return WindowCache(max_kv_size, keep if max_kv_size is not None else 0)
     if kind is RotatingKVCache and native.keep == 0:
         return WindowCache(*_narrower(native.max_size, max_kv_size, keep))
