@@ -2,7 +2,6 @@
 
     python -m scripts.bench_answers -m tiny --seeds 20    # 20 of a tiny random model to each
     python -m scripts.bench_answers --speed               # speeds, in turn with free answers
-    python -m scripts.bench_answers --ttft                # times to the first token of a process
 
 Answers are checked with jsonschema, apart from the program. `--speed` compares JSON with a free
 answer, and any text, masked, with the same unconstrained.
@@ -11,10 +10,8 @@ answer, and any text, masked, with the same unconstrained.
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -35,7 +32,6 @@ from scripts.tiny_model import write_tiny_model
 
 SCHEMAS: dict[str, Any] = json.loads(Path(__file__).with_name("schemas.json").read_text())
 PROMPT = "Invent a plausible record."
-SHORT = "name, age int, bio: one sentence"
 ROUNDS, TOKENS, MAX_TOKENS = 5, 100, 8_000
 
 
@@ -109,36 +105,16 @@ def measure_speed(model: Model) -> None:
     print(f"JSON: {median:.2f} times a free answer (half of the schemas {low:.2f} to {high:.2f})")
 
 
-def measure_first_token(name: str | None) -> None:
-    """Print when the first token of a process comes without and with a schema, in turn."""
-    pairs = [(first_token(name), first_token(name, "--schema", SHORT)) for _ in range(ROUNDS)]
-    without, with_ = (statistics.median(times) for times in zip(*pairs, strict=True))
-    print(f"first token after {without:.2f} s without, {with_:.2f} s with a schema")
-
-
-def first_token(name: str | None, *options: str) -> float:
-    """Seconds that a process takes for one token, from start to end."""
-    program = (sys.executable, "-m", "mlxchat", "generate", "-n", "1", "--quiet", *options)
-    begun_s = time.perf_counter()
-    subprocess.run(
-        [*program, *(("-m", name) if name else ()), PROMPT], stdout=subprocess.DEVNULL, check=False
-    )
-    return time.perf_counter() - begun_s
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("-m", "--model", default=None, help="a model, or tiny")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--speed", action="store_true")
-    parser.add_argument("--ttft", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         is_tiny = asked.model == "tiny"
         name = str(write_tiny_model(Path(directory, "tiny"))) if is_tiny else asked.model
-        if asked.ttft:
-            measure_first_token(name)
-        elif asked.speed:
+        if asked.speed:
             measure_speed(load(name, offline=True))
         else:
             return int(count_valid(name, asked.seeds) > 0)

@@ -22,7 +22,6 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from mlxchat.bench.tiny import tiny_config
 from mlxchat.models.skeleton import build_skeleton
 from scripts.forms import FORMS, put_in_form
 
@@ -34,6 +33,24 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+
+
+def tiny_config(layers: int = 2, width: int = 32, vocabulary: int = 288) -> dict[str, Any]:
+    """A llama's configuration, with a trained context of 4,096 tokens."""
+    return {
+        "model_type": "llama",
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "intermediate_size": width * 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": vocabulary,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": 4096,
+        "eos_token_id": 258,
+    }
 
 
 def byte_tokenizer() -> tokenizers.Tokenizer:

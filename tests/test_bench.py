@@ -1,7 +1,6 @@
 """The tools of the benchmarks: interleaved runs, spreads, texts, each benchmark's arithmetic."""
 
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from mlxchat.bench import (
     theirs,
     workloads,
 )
-from mlxchat.bench.paired import Side, Spread, differences, ratios
+from mlxchat.bench.paired import Spread, ratios
 from mlxchat.bench.report import Figures, tables
 from mlxchat.bench.subject import Subject
 from mlxchat.errors import ModelError
@@ -41,17 +40,6 @@ def subject(tiny_model: Path, tmp_path: Path) -> Subject:
     )
 
 
-def side(name: str, log: list[str], give: Callable[[], float] = lambda: 1.0) -> Side[float]:
-    def run() -> float:
-        log.append(name)
-        return give()
-
-    return Side(name, run, warm_up=lambda: log.append(f"warm {name}"))
-
-
-# Interleaved runs
-
-
 # Statistics of runs
 
 
@@ -70,7 +58,6 @@ def test_a_slowdown_of_the_machine_does_not_change_ratios() -> None:
     last and interrupted round on: the medians alone would say 1.1."""
     a, b = [1.0, 10.0, 10.0], [2.0, 20.0]
     assert ratios(b, a) == Spread(2.0, 2.0, 2.0, 2)
-    assert differences(b, a) == Spread(5.5, 1.0, 10.0, 2)
     assert ratios([], a) is None
 
 

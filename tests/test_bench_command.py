@@ -32,7 +32,6 @@ FIGURES = {
     ("startup", "start"),
     ("prefill", "prefill"),
     ("decode", "stretch"),
-    ("decode", "overhead"),
     ("decode", "workload"),
     ("batch", "rows"),
     ("batch", "shared"),
@@ -91,9 +90,7 @@ def bench_everything(tiny_model: Path, directory: Path) -> Everything:
         # Timing is irrelevant, so each process is started once and little is decoded.
         started = cache(lambda command: process_seconds(command, os.environ))
         patch.setattr(startup, "process_seconds", lambda command, _: started(tuple(command)))
-        patch.setattr(
-            decode, "QUICK", replace(decode.QUICK, rounds=1, tiny_tokens=3, tiny_rounds=2)
-        )
+        patch.setattr(decode, "QUICK", replace(decode.QUICK, rounds=1))
         patch.setattr(batch, "QUICK", TINY_BATCH)
         patch.setattr(paired, "settle", lambda: None)
         done = run_in_process("bench", *arguments)

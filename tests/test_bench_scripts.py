@@ -64,7 +64,7 @@ def test_a_chat_and_a_long_text_are_drawn(
 ) -> None:
     """The chat overflows the window; "everything" reads all turns' tokens and the replies, each of
     full length."""
-    turns, parts = figures("chat", "turns"), figures("stream", str(text))
+    turns, parts = figures("chat"), figures("stream", str(text))
     shifted = [each for each in turns if each["way"] == "shift"]
     assert shifted[-1]["forgotten_turns"] > 0
     for read in (each for each in turns if each["way"] == "everything"):
@@ -75,7 +75,7 @@ def test_a_chat_and_a_long_text_are_drawn(
     plot.main()
     charts = list(tmp_path.glob("*.svg"))
     names = {path.stem for path in charts}
-    assert names == {"chat-first-token", "stream", "stream-recomputed"}
+    assert names == {"stream", "stream-recomputed"}
     assert {ElementTree.parse(path).getroot().tag for path in charts} == {
         "{http://www.w3.org/2000/svg}svg"
     }
@@ -100,8 +100,7 @@ def test_passages_of_a_document_have_the_facts_that_rolled_out_of_the_window(fig
 @pytest.mark.parametrize(
     "arguments",
     [
-        *("blocks TEXT", "prefix TEXT", "memory", "loops", "dry", "chat system"),
-        *("positions gap TEXT", "positions decode TEXT", "positions cost TEXT", "drift TEXT"),
+        *("blocks TEXT", "prefix TEXT", "positions TEXT", "memory", "loops", "dry"),
         *("recall search", "soak", "sessions"),
     ],
 )

@@ -37,7 +37,7 @@ CEILINGS = {
     "rows": 1_278,
     "distributed": 1_174,
     "app": 4_599,
-    "bench": 1_798,
+    "bench": 1_587,
     "terminal": 4_372,
     "doctor": 304,
     "cli": 2_699,

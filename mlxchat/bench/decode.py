@@ -1,50 +1,41 @@
-"""Generation: speed and memory over time, with and without a window, and the cost per token of the
-loop itself, on a network so small that it shows. Then drafts, on workloads. On several ranks,
-generation only.
+"""Generation: speed and memory over time, with and without a window. Then drafts, on workloads. On
+several ranks, generation only.
 """
 
-import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
 
 from mlxchat.bench import theirs, workloads
-from mlxchat.bench.paired import Side, Spread, differences, interleave, ratios
+from mlxchat.bench.paired import Side, Spread, interleave, ratios
 from mlxchat.bench.report import Figures, one_after_another
 from mlxchat.bench.subject import Subject
-from mlxchat.bench.tiny import tiny_config, with_tiny_network
 from mlxchat.engine.generate import Generation
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 
 PROMPT_TOKENS = 16
 WARM_UP_TOKENS = 8
-OURS, THEIRS, BARE = "mlxchat", theirs.NAME, "bare loop"
+OURS, THEIRS = "mlxchat", theirs.NAME
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """`stretches` of `stretch` tokens each, at a window of `window`. On the tiny network,
-    `tiny_tokens` in each of `tiny_rounds`: many short rounds, because a busy machine adds more
-    than the difference for seconds at a time."""
+    """`stretches` of `stretch` tokens each, at a window of `window`."""
 
     stretch: int
     stretches: int
     window: int
     rounds: int
-    tiny_tokens: int
-    tiny_rounds: int
 
 
-FULL = Amounts(200, stretches=5, window=512, rounds=5, tiny_tokens=50, tiny_rounds=61)
-QUICK = Amounts(16, stretches=4, window=32, rounds=3, tiny_tokens=20, tiny_rounds=9)
+FULL = Amounts(200, stretches=5, window=512, rounds=5)
+QUICK = Amounts(16, stretches=4, window=32, rounds=3)
 TITLES = workloads.TITLES | {
     "stretch": "Generating, by stretches; active memory is MLX's at the end of each",
-    "overhead": "A token on a tiny network, and its excess over the bare loop's",
 }
 
 
@@ -74,11 +65,7 @@ def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
     stretches = _stretches(subject, amounts, tokenizer)
     if subject.model.peers is not None:
         return stretches
-    overheads = _overheads(subject, amounts, tokenizer)
-    return one_after_another((stretches, overheads, workloads.measure(subject, tokenizer)))
-
-
-# During generation
+    return one_after_another((stretches, workloads.measure(subject, tokenizer)))
 
 
 def _stretches(subject: Subject, amounts: Amounts, tokenizer: Any) -> Iterator[Sequence[Figures]]:
@@ -156,47 +143,3 @@ def _figures(
             "speed_ratio": ratios(speeds, [run[n].tokens_per_s for run in others]),
         },
     )
-
-
-# The loop itself
-
-
-def _overheads(subject: Subject, amounts: Amounts, tokenizer: Any) -> Iterator[Sequence[Figures]]:
-    model = with_tiny_network(subject.model, tiny_config(layers=8, width=128, vocabulary=49_152))
-    ids = subject.prompt_ids(PROMPT_TOKENS) % 256
-    ours, other = _Case(OURS, None), _Case(THEIRS, None)
-    loops: dict[str, Callable[[int], Iterable[Any]]] = {
-        BARE: lambda n: theirs.bare_loop(model.network, ids, n),
-        OURS: lambda n: _tokens(model, ours, n, tokenizer, subject),
-    }
-    if subject.against:
-        loops[THEIRS] = lambda n: _tokens(model, other, n, tokenizer, subject)
-    sides = [_timed_loop(name, loop, amounts.tiny_tokens) for name, loop in loops.items()]
-    for values in interleave(sides, amounts.tiny_rounds, subject.tick):
-        bare = values[0]
-        yield [
-            Figures(
-                "overhead",
-                {
-                    "side": name,
-                    "token_s": Spread.of(runs),
-                    "above_bare_s": None if name == BARE else differences(runs, bare),
-                },
-            )
-            for name, runs in zip(loops, values, strict=True)
-            if runs
-        ]
-
-
-def _timed_loop(name: str, loop: Callable[[int], Iterable[Any]], tokens: int) -> Side[float]:
-    return Side(
-        f"tiny network, {name}",
-        run=lambda: _token_s(loop(tokens)),
-        warm_up=lambda: _token_s(loop(WARM_UP_TOKENS)),
-    )
-
-
-def _token_s(tokens: Iterable[Any]) -> float:
-    """Median seconds between two tokens."""
-    times_s = [time.perf_counter() for _ in tokens]
-    return statistics.median(later - earlier for earlier, later in pairwise(times_s))

@@ -74,12 +74,6 @@ def ratios(values: Sequence[float], others: Sequence[float]) -> Spread | None:
     return Spread.of(pairs) if pairs else None
 
 
-def differences(values: Sequence[float], others: Sequence[float]) -> Spread | None:
-    """Like `ratios`, but the difference of each run and the other side's in the same round."""
-    pairs = [a - b for a, b in zip(values, others, strict=False)]
-    return Spread.of(pairs) if pairs else None
-
-
 def is_tie(ratio: Spread) -> bool:
     return abs(ratio.median - 1) <= TIE
 

@@ -98,23 +98,6 @@ def resume(
         yield response.token
 
 
-def bare_loop(network: nn.Module, ids: TokenIds, max_tokens: int) -> Iterator[int]:
-    """Model call, argmax and `async_eval`, one token ahead, with mlx-lm's plain cache: the minimum
-    that every loop needs."""
-    cache = make_prompt_cache(network)
-
-    def step(tokens: mx.array) -> mx.array:
-        token = mx.argmax(network(tokens[None], cache=cache)[:, -1], axis=-1)
-        mx.async_eval(token)
-        return token
-
-    token = step(mx.array(ids))
-    for _ in range(max_tokens):
-        following = step(token)
-        yield int(token)  # type: ignore[arg-type]
-        token = following
-
-
 def keeps_window(network: nn.Module, max_kv_size: int | None) -> bool:
     """Whether mlx-lm honours `max_kv_size` for this model; it ignores it if the model makes its own
     cache."""

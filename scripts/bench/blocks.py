@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.common import kl_divergence, logprobs, parser, picked, settle, show
+from scripts.bench.common import kl_divergence, logprobs, parser, picked, show
 
 # isort: split
 
 import mlx.core as mx
 import numpy as np
 
+from mlxchat.bench.paired import settle
 from mlxchat.cache import Cache
 from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.loops import prefill

@@ -1,28 +1,24 @@
 """A long conversation at a fixed window, with scripted questions and short, greedy replies.
 
-    python -m scripts.bench.chat turns > chat.jsonl
-    python -m scripts.bench.chat system
+    python -m scripts.bench.chat > chat.jsonl
 
-turns   the time to the first token of each turn and, every sixth turn, with everything read again
-system  whether the system prompt still works at the last turn: the log-probability of the name it
-        sets, with and without the prompt
+Prints the time to the first token of each turn and, every sixth turn, with everything read again.
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scripts.bench.common import logprobs, parser, picked, settle, show
+from scripts.bench.common import parser, show
 
 # isort: split
 
-import mlx.core as mx
 import numpy as np
 
+from mlxchat.bench.paired import settle
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.eviction import RESERVE
 from mlxchat.chat.turn import Turn
-from mlxchat.engine.loops import prefill
 from mlxchat.engine.reply import Token
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
@@ -43,11 +39,8 @@ QUESTIONS = (
 
 
 def main() -> None:
-    options_of = parser(__doc__)
-    options_of.add_argument("what", choices=[run.__name__ for run in RUNS])
-    options = options_of.parse_args()
-    talk = Talk(load(options.model, offline=True), options.quick)
-    next(run for run in RUNS if run.__name__ == options.what)(talk)
+    options = parser(__doc__).parse_args()
+    turns(Talk(load(options.model, offline=True), options.quick))
 
 
 class Talk:
@@ -66,11 +59,11 @@ class Talk:
         least = beginning + 2 * RESERVE + 2 * (both - beginning + self.reply_tokens)
         self.window = least if quick else max(512, least)
 
-    def begin(self, system: str | None = SYSTEM, *, whole: bool = False) -> Conversation:
+    def begin(self, *, whole: bool = False) -> Conversation:
         return Conversation(
             self.model,
             CacheSettings(None if whole else self.window),
-            system=system,
+            system=SYSTEM,
             generation=GenerationSettings(max_tokens=1 if whole else self.reply_tokens),
         )
 
@@ -118,46 +111,9 @@ def ask(talk: Talk, conversation: Conversation, question: str, way: str) -> None
     )
 
 
-def system(talk: Talk) -> None:
-    for pinned in (SYSTEM, None):
-        conversation = talk.begin(system=pinned)
-        for question in talk.questions[:-1]:
-            list(conversation.say(question))
-        asked = read(conversation, "What is your name?")
-        ids = talk.model.tokenizer.encode("My name is Zorblax")
-        logits = talk.model.network(mx.array(ids)[None], cache=conversation.cache)[0]
-        found = picked(mx.concatenate([asked[-1:], logprobs(logits)])[: len(ids)], ids)
-        turn = len(conversation.turns)
-        show(bench="chat", system_prompt=pinned is not None, turn=turn, logprob=found)
-
-
-def read(conversation: Conversation, text: str) -> mx.array:
-    """Say it without asking for an answer; log-probabilities `(T, V)` after its tokens."""
-    conversation.view.begin_turn()
-    conversation.turns.append(Turn(text))
-    list(conversation.view.make_room(lambda _, __: None))
-    ids = conversation.view.prompt
-    # However much was prefilled, return only the last turn's own tokens.
-    own = len(ids) - len(conversation.view.render([*conversation.retained[:-1], Turn("")]))
-    cached = min(conversation.view.begin(ids)[0], len(ids) - own)
-    read_into(conversation, ids[len(conversation.held_ids) : len(ids) - own])
-    rest = ids[max(cached, len(ids) - own) :]
-    logits = conversation.model.network(mx.array(rest)[None], cache=conversation.cache)[0]
-    conversation.ledger.add(rest)
-    mx.eval(logits)
-    return logprobs(logits)
-
-
-def read_into(conversation: Conversation, ids: TokenIds) -> None:
-    network, on_held = conversation.model.network, conversation.ledger.add
-    prefill(network, conversation.cache, ids, step_size=512, on_held=on_held)
-
-
 def _ids(turn: Turn) -> TokenIds:
     return np.empty(0, np.int32) if turn.ids is None else turn.ids
 
-
-RUNS = (turns, system)
 
 if __name__ == "__main__":
     main()

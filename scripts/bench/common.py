@@ -1,7 +1,6 @@
 """What the scripts for the manual's figures share. Each writes one JSON line for each figure."""
 
 import argparse
-import gc
 import json
 import math
 import statistics
@@ -29,13 +28,6 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 def show(**figures: Any) -> None:
     print(json.dumps(figures), flush=True)
-
-
-def settle() -> None:
-    """Free the memory that an earlier run has left."""
-    gc.collect()
-    mx.synchronize()
-    mx.clear_cache()
 
 
 def losses(

@@ -4,13 +4,14 @@ python -m scripts.tiny_model tiny && python -m scripts.bench.memory -m tiny > me
 python -m scripts.bench.plot memory.jsonl scripts/charts
 """
 
-from scripts.bench.common import parser, settle, show
+from scripts.bench.common import parser, show
 
 # isort: split
 
 import mlx.core as mx
 
 from mlxchat import platform
+from mlxchat.bench.paired import settle
 from mlxchat.engine.generate import Generation
 from mlxchat.models.load import load
 from mlxchat.settings import GenerationSettings

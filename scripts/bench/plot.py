@@ -2,7 +2,6 @@
 
 python -m scripts.bench.stream kjv.txt >> figures.jsonl
 python -m scripts.bench.memory -m tiny >> figures.jsonl
-python -m scripts.bench.chat turns >> figures.jsonl
 mlxchat bench prefill --json figures.jsonl
 python -m scripts.bench.plot figures.jsonl scripts/charts
 """
@@ -42,14 +41,12 @@ def main() -> None:
 
     labels = {"active": "active_bytes", "cached by MLX": "cache_bytes", "process": "process_bytes"}
     sizes = {label: line("tokens", key, 1e6, bench="memory") for label, key in labels.items()}
-    waits = {way: line("turn", "ttft_s", way=way) for way in ("shift", "everything")}
     rotating = stream({"mlxchat": "perplexity", "mlx-lm rotating": "mlx_lm_perplexity"})
     gold = stream({"mlxchat": "same_tokens_perplexity", "recomputed": "recomputed_perplexity"})
     for name, title, x, y, lines in (
         ("stream", "A long text", "from token", "perplexity", rotating),
         ("stream-recomputed", "Same tokens, recomputed", "from token", "perplexity", gold),
         ("memory", "A long generation", "tokens generated", "MB", sizes),
-        ("chat-first-token", "Waiting for a reply", "turn", "seconds to the first token", waits),
         ("prefill-speed", "Reading a prompt", "tokens per step", "tok/s", steps("tokens_per_s")),
         ("prefill-memory", "Peak memory", "tokens per step", "MB", steps("peak_memory_bytes", 1e6)),
     ):

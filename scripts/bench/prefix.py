@@ -1,5 +1,5 @@
 """What the prefix cache saves, the wait for an answer about a document read before, and what it
-costs: disk space, and the time to look up a prompt among many with the same beginning.
+costs: disk space.
 
     python -m scripts.bench.prefix kjv.txt
 """
@@ -10,15 +10,12 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from scripts.bench.common import parser, settle, show
+from scripts.bench.common import parser, show
 
 # isort: split
 
-import numpy as np
-
-from mlxchat.bench.tiny import tiny_config, with_tiny_network
+from mlxchat.bench.paired import settle
 from mlxchat.engine.generate import Generation
-from mlxchat.engine.loops import prefill
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
@@ -28,8 +25,7 @@ from mlxchat.text.spans import TokenIds
 LIMIT_BYTES = 1 << 33
 STEP = 512
 QUESTIONS = ("Who is spoken of first?", "What was made on the third day?", "Who was afraid?")
-SHARED_TOKENS, OWN_TOKENS, BEGINNINGS = 2_048, 512, 10
-READS, LOOK_UPS = 3, 20
+READS = 3
 
 
 def main() -> None:
@@ -40,7 +36,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         length = 600 if options.quick else 4_000
         ask(model, options.text.read_text(), length, Path(scratch) / "questions")
-        share(model, (10, 20) if options.quick else (10, 100, 1_000), Path(scratch) / "prompts")
 
 
 def ask(model: Model, text: str, length: int, directory: Path) -> None:
@@ -91,45 +86,6 @@ def first_token(model: Model, prefixes: PrefixCache | None, ids: TokenIds) -> tu
     )
     next(iter(generation))
     return time.perf_counter() - started_s, cached
-
-
-def share(of_model: Model, looks: tuple[int, ...], directory: Path) -> None:
-    """Prompts on a tiny network, each tenth of which begins alike; `looks` is when to look up."""
-    model = with_tiny_network(of_model, tiny_config(layers=1))
-    random = np.random.default_rng(0)
-    beginnings = random.integers(0, 256, (BEGINNINGS, SHARED_TOKENS)).astype(np.int32)
-    done, ids = 0, beginnings[0]
-    for number in looks:
-        with closing(PrefixCache(directory, model, LIMIT_BYTES)) as prefixes:
-            for n in range(done + 1, number + 1):
-                own = random.integers(0, 256, OWN_TOKENS).astype(np.int32)
-                # The last token is not prefilled, as in a generation.
-                ids = np.concatenate([beginnings[n % BEGINNINGS], own, own[:1]])
-                cache = model.make_cache()
-                cached = prefixes.fill(cache, ids, None)
-                record = prefixes.recorder(cache, ids, cached, None)
-                prefill(model.network, cache, ids[cached:-1], step_size=STEP, on_held=record)
-        done = number
-        # After closing, everything is on the disk.
-        with closing(PrefixCache(directory, model, LIMIT_BYTES)) as prefixes:
-            look_up(directory, prefixes, ids, number)
-
-
-def look_up(directory: Path, prefixes: PrefixCache, ids: TokenIds, prompts: int) -> None:
-    sizes = [each.stat().st_size for each in directory.rglob("*.safetensors")]
-    taken_s: list[float] = []
-    for _ in range(LOOK_UPS):
-        started_s = time.perf_counter()
-        prefixes.files.present(prefixes.page_keys(ids))
-        taken_s.append(time.perf_counter() - started_s)
-    pages_apart = prompts * (SHARED_TOKENS + OWN_TOKENS) // PAGE
-    show(
-        bench="prefix",
-        prompts=prompts,
-        stored_bytes=sum(sizes),
-        apart_bytes=round(pages_apart * statistics.fmean(sizes)),
-        look_up_s=statistics.median(taken_s),
-    )
 
 
 if __name__ == "__main__":
