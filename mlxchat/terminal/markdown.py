@@ -37,11 +37,11 @@ _ITEM = re.compile(r"([-*+]|\d+[.)]) ")
 
 class Cut(NamedTuple):
     """A place where a text can be cut. `fence` is the line that opens the code around it. What
-    follows `goes_on` right below what precedes it, or after an empty row."""
+    follows is right below what precedes it, or after an empty row if it `has_gap`."""
 
     at: int
     fence: str = ""
-    goes_on: bool = True
+    has_gap: bool = False
 
 
 class Cuts(NamedTuple):
@@ -64,14 +64,14 @@ def find_cuts(source: str) -> Cuts:
     fence = mark = ""
     for line in source.split("\n"):
         text, opens = line.strip(), _FENCE.match(line)
-        end = Cut(at if opens else at + len(line), fence, bool(text) or not is_after_blank)
+        end = Cut(at if opens else at + len(line), fence)
         if fence:
-            item = Cut(at, fence, not is_after_blank) if text else item
+            item = Cut(at, fence, is_after_blank) if text else item
             if text.startswith(mark) and not text.strip(mark[0]):
                 fence = mark = ""
         elif text:
             if line[0] not in " \t" and is_after_blank:
-                block = Cut(at, goes_on=False)
+                block = Cut(at, has_gap=True)
             elif _ITEM.match(line):
                 item = Cut(at)
             if opens:

@@ -36,7 +36,7 @@ _ERASE_BELOW = "\r\x1b[J"
 REST_PER_DRAWING = 4
 
 
-def reply_view(*, plain: bool, thinking: Thinking) -> "MarkdownView | PlainView":
+def reply_view(*, plain: bool, thinking: Thinking) -> "ReplyView":
     """Return a view on stdout: plain if requested, or if stdout cannot move a cursor.
 
     Raises OutputError.
@@ -55,8 +55,14 @@ class TextSink(Protocol):
     def write(self, text: str, /) -> object: ...
 
 
-class _View(ABC):
-    """A reply in progress. Leaving the context finishes it, unless writing it failed."""
+class ReplyView(ABC):
+    """A reply in progress. Thoughts are trimmed, and apart from each other and from the answer.
+    Leaving the context finishes it, unless writing it failed."""
+
+    def __init__(self, thinking: Thinking) -> None:
+        self._hides_thoughts = thinking == "hide"
+        self._trim = OuterWhitespace()
+        self._is_thought = self._is_apart = False
 
     def __enter__(self) -> Self:
         return self
@@ -65,55 +71,62 @@ class _View(ABC):
         if not isinstance(error, OutputError):
             self.finish()
 
-    @abstractmethod
-    def add(self, text: str, thought: bool = False) -> None: ...
+    def add(self, text: str, thought: bool = False) -> None:
+        text = visible(self._trim.add(text) if thought else text)
+        if text and (thought is not self._is_thought or self._is_apart):
+            self._begin_part()
+            self._is_thought, self._is_apart = thought, False
+            if not thought:
+                # Another thought has its own leading whitespace.
+                self._trim = OuterWhitespace()
+        self._put(text)
 
-    @abstractmethod
     def begin_another_thought(self) -> None:
         """Separate the next text from the thought before it."""
+        self._is_apart, self._trim = True, OuterWhitespace()
+
+    @property
+    def _is_hidden(self) -> bool:
+        return self._is_thought and self._hides_thoughts
 
     @abstractmethod
     def finish(self) -> None: ...
 
+    @abstractmethod
+    def _begin_part(self) -> None:
+        """What follows is a thought after an answer, an answer after a thought, or another
+        thought."""
 
-class PlainView(_View):
+    @abstractmethod
+    def _put(self, text: str) -> None: ...
+
+
+class PlainView(ReplyView):
     """Writes the reply as it comes. `finish` ends the last line."""
 
     def __init__(self, sink: TextSink, thinking: Thinking = "on") -> None:
+        super().__init__(thinking)
         self._sink = sink
-        self._shows_thinking = thinking == "on"
-        self._thoughts = OuterWhitespace()
-        self._shown: bool | None = None
-        self._is_apart = False
-        self._last = "\n"
-
-    def add(self, text: str, thought: bool = False) -> None:
-        if thought:
-            text = self._thoughts.add(text) if self._shows_thinking else ""
-        if text and (self._shown is not thought or self._is_apart):
-            if self._shown is not None:
-                self._write("\n\n")
-            self._shown, self._is_apart = thought, False
-            if not thought:
-                # Another thought has its own leading whitespace.
-                self._thoughts = OuterWhitespace()
-        self._write(text)
-
-    def begin_another_thought(self) -> None:
-        self._is_apart = self._shows_thinking
-        self._thoughts = OuterWhitespace()
+        self._last = ""
 
     def finish(self) -> None:
-        if self._last != "\n":
+        if self._last not in ("", "\n"):
             self._write("\n")
 
+    def _begin_part(self) -> None:
+        if self._last:
+            self._write("\n\n")
+
+    def _put(self, text: str) -> None:
+        if text and not self._is_hidden:
+            self._write(text)
+
     def _write(self, text: str) -> None:
-        if text:
-            self._sink.write(visible(text))
-            self._last = text[-1]
+        self._sink.write(text)
+        self._last = text[-1]
 
 
-class MarkdownView(_View):
+class MarkdownView(ReplyView):
     """Renders a growing reply as Markdown, on a terminal that can move its cursor.
 
     Text that can no longer change is printed once and scrolls away. The rest, at most a screenful,
@@ -132,19 +145,17 @@ class MarkdownView(_View):
         thinking: Thinking = "on",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(thinking)
         self._clock = clock
         self._console, self._size = console, console.size
         self._renderer = Renderer(console)
-        self._hides_thoughts = thinking == "hide"
-        self._trim = OuterWhitespace()
-        self._is_thought = self._is_apart = False
         # The text that is not printed for good, how much of it is drawn, and in which rows: only
         # the last ones if it `_is_cropped`.
         self._source, self._drawn_chars = "", 0
         self._rows: list[str] = []
         self._is_cropped = False
-        # Whether the text goes right below what is above it, and begins inside a line.
-        self._goes_on, self._is_in_line = True, False
+        # Whether an empty row separates it from what is printed.
+        self._has_gap = False
         self._has_printed = self._may_have_moved = False
         self._due_s = 0.0
 
@@ -157,24 +168,21 @@ class MarkdownView(_View):
         self._continued.__exit__(*raised)
         super().__exit__(*raised)
 
-    def add(self, text: str, thought: bool = False) -> None:
-        if text and (thought is not self._is_thought or (thought and self._is_apart)):
-            self.finish()
-            self._is_thought, self._is_apart, self._trim = thought, False, OuterWhitespace()
-            self._goes_on = not self._has_printed
-        self._source += visible(self._trim.add(text) if thought else text)
+    def finish(self) -> None:
+        self._draw(is_done=True)
+
+    def _begin_part(self) -> None:
+        self.finish()
+        self._has_gap = self._has_printed
+
+    def _put(self, text: str) -> None:
+        self._source += text
         begun_s = self._clock()
         if begun_s >= self._due_s:
             self._draw()
             ended_s = self._clock()
             rest_s = max(REFRESH_S, REST_PER_DRAWING * (ended_s - begun_s))
             self._due_s = max(self._due_s, ended_s + rest_s)
-
-    def begin_another_thought(self) -> None:
-        self._is_apart = True
-
-    def finish(self) -> None:
-        self._draw(is_done=True)
 
     def _stand(self) -> None:
         """From now on, leave what is drawn in place. Callable from any thread."""
@@ -199,7 +207,7 @@ class MarkdownView(_View):
                 return
             cut = Cut(len(self._source)) if is_done else self._next_cut()
             final = self._rendered(self._source[: cut.at])
-            self._go_on_after(cut, bool(final or (self._is_in_line and cut.at)))
+            self._go_on_after(cut, bool(final))
             live = [] if is_done else self._rendered(self._source)
             self._write(final, live)
             self._drawn_chars = len(self._source)
@@ -215,31 +223,21 @@ class MarkdownView(_View):
             # Some rows were left out for lack of room: only here are rows repeated.
             self._write(self._rendered(drawn[: end.at]), [])
         self._go_on_after(end, True)
-        self._is_in_line = not (end.fence or self._is_thought)
 
     def _next_cut(self) -> Cut:
         """Where to cut the text: what is before it can no longer change."""
-        source = self._source
         if self._is_thought:
-            return Cut(source.rfind("\n") + 1)
-        if self._is_in_line:
-            # The rest of a line is a block of its own.
-            at = source.find("\n") + 1
-            return Cut(at, goes_on=source[at] != "\n") if 0 < at < len(source) else Cut(0)
-        cuts = find_cuts(source)
+            return Cut(self._source.rfind("\n") + 1)
+        cuts = find_cuts(self._source)
         # Rather print a long list or code in parts than only its end.
-        is_long = cuts.item.at and len(self._rendered(source[cuts.block.at :])) > self._room
+        is_long = cuts.item.at and len(self._rendered(self._source[cuts.block.at :])) > self._room
         return cuts.item if is_long else cuts.block
 
     def _go_on_after(self, cut: Cut, has_printed: bool) -> None:
         fence = f"{cut.fence}\n" if cut.fence else ""
         self._source = fence + self._source[cut.at :]
         if has_printed:
-            self._goes_on, self._is_in_line = cut.goes_on or self._is_thought, False
-
-    @property
-    def _is_hidden(self) -> bool:
-        return self._is_thought and self._hides_thoughts
+            self._has_gap = cut.has_gap
 
     @property
     def _room(self) -> int:
@@ -247,12 +245,12 @@ class MarkdownView(_View):
         return max(self._size.height - 2, 1)
 
     def _rendered(self, source: str) -> list[str]:
-        """The rows of the text, after an empty one if it has to be apart."""
+        """The rows of the text, after an empty one if there is a gap."""
         if self._is_thought:
             rows = self._renderer.rows(Text(source.removesuffix("\n"), "dim")) if source else []
         else:
-            rows = self._renderer.markdown(source.lstrip(" ") if self._is_in_line else source)
-        return rows if self._goes_on or not rows else ["", *rows]
+            rows = self._renderer.markdown(source)
+        return ["", *rows] if self._has_gap and rows else rows
 
     def _write(self, final: list[str], live: list[str]) -> None:
         """Replace the rows by `final`, which stays, and the last ones of `live`. Unchanged rows are
