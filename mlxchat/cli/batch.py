@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.options import COMMANDS, build, given_names, with_options
+from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_options
 from mlxchat.request.shown import Shown
 
 EPILOG = """\
@@ -46,7 +46,6 @@ def batch(
 ) -> None:
     """Answer many prompts, several at a time."""
     # Imported only now, after parsing: these import MLX.
-    from mlxchat.cli.setup import setup_of
     from mlxchat.request import Answer, BatchInput, BatchRequest
     from mlxchat.terminal.run_batch import run
     from mlxchat.text.document import STDIN

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat.cli.named_prompt import PromptName, prompt_fields, take_prompt
-from mlxchat.cli.options import COMMANDS, build, given_names, with_options
+from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_options
 from mlxchat.cli.question import check_question
 from mlxchat.errors import UsageError
 from mlxchat.options import flag, options_of
@@ -61,7 +61,6 @@ def chat(
     if question is not None:
         _check(question, context)
     # Imported only now, after parsing: these import MLX.
-    from mlxchat.cli.setup import setup_of
     from mlxchat.request import Answer, ChatOptions
     from mlxchat.settings import GenerationSettings
     from mlxchat.terminal.run_chat import run

@@ -20,12 +20,11 @@ from mlxchat.cli.configured import (
 )
 from mlxchat.cli.group import App
 from mlxchat.cli.named_prompt import check_prompts
-from mlxchat.cli.options import COMMANDS
-from mlxchat.cli.shared_options import Json
+from mlxchat.cli.options import COMMANDS, Json
 from mlxchat.config.file import check_text, nearest, read_text, read_user_config
 from mlxchat.config.layers import Setting, configured_model
 from mlxchat.errors import ConfigError, MlxchatError, UsageError
-from mlxchat.terminal.listing import write, write_json_lines, write_table
+from mlxchat.terminal.table import write, write_json_lines, write_table
 
 config_app = App(
     help="Show and change the configuration.",

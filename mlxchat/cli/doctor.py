@@ -11,7 +11,7 @@ from mlxchat.config.file import read_user_config
 from mlxchat.errors import ConfigError, ExitStatus, UsageError
 from mlxchat.options import options_of
 from mlxchat.request import Setup
-from mlxchat.terminal.listing import write, write_json_lines
+from mlxchat.terminal.table import write, write_json_lines
 
 if TYPE_CHECKING:
     from mlxchat.doctor import Finding

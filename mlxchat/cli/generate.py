@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat.cli.named_prompt import PromptName, take_prompt
-from mlxchat.cli.options import COMMANDS, build, given_names, with_options
+from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_options
 from mlxchat.errors import UsageError
 from mlxchat.options import Group, options_of
 from mlxchat.request.shown import Shown
@@ -56,7 +56,6 @@ def generate(
 ) -> None:
     """Generate text from a prompt, documents, or both."""
     # Imported only now, after parsing: these import MLX.
-    from mlxchat.cli.setup import setup_of
     from mlxchat.request import Answer, Overnight, Request
     from mlxchat.terminal.run_generate import resume_run, run
 

@@ -7,7 +7,7 @@ import typer
 
 from mlxchat.errors import UsageError
 from mlxchat.manual import PAGES, read_page, summary
-from mlxchat.terminal.listing import write
+from mlxchat.terminal.table import write
 
 EPILOG = """\
 Examples:

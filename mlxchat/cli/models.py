@@ -6,8 +6,8 @@ import typer
 
 from mlxchat.cli.completion import complete_model, complete_model_here
 from mlxchat.cli.group import App
-from mlxchat.cli.shared_options import Json, Yes, agrees
-from mlxchat.terminal.listing import write
+from mlxchat.cli.options import Json, Yes, agrees
+from mlxchat.terminal.table import write
 
 if TYPE_CHECKING:
     from mlxchat.models.describe import ModelFacts

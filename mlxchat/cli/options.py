@@ -1,4 +1,4 @@
-"""Declared options as Typer options."""
+"""Declared options as Typer options, and those that several commands have."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,9 +9,15 @@ import typer
 
 from mlxchat import request
 from mlxchat.cli.completion import complete_model, complete_session
+from mlxchat.errors import UsageError
 from mlxchat.options import Group, Option, options_of
+from mlxchat.request import Setup
 from mlxchat.request.shown import ChatShown, Shown
 from mlxchat.settings import SamplingSettings
+from mlxchat.terminal import visible
+
+Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")]
 
 COMPLETIONS = {"model": complete_model, "session": complete_session}
 
@@ -72,6 +78,26 @@ def build(kind: type[T], values: Mapping[str, Any], **others: Any) -> T:
         if values.get(name) is not None
     }
     return kind(**written | others)
+
+
+def setup_of(values: Mapping[str, Any]) -> Setup:
+    """The Setup in a command's options. Raises UsageError."""
+    sampling = {
+        name: each.value_of(values.get(name)) for name, each in options_of(SamplingSettings).items()
+    }
+    seed = sampling.pop("seed")
+    return build(Setup, values, sampling=sampling, **({} if seed is None else {"seed": seed}))
+
+
+def agrees(question: str, *, yes: bool) -> bool:
+    """Ask, unless `yes` answers for the user. Raises UsageError if this is not a terminal."""
+    from mlxchat.terminal.observing import terminal_question
+
+    if yes:
+        return True
+    if terminal_question() is None:
+        raise UsageError("not a terminal: pass --yes to confirm")
+    return typer.confirm(visible(question), err=True)
 
 
 def given_names(context: typer.Context) -> frozenset[str]:

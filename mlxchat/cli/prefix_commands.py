@@ -9,9 +9,8 @@ import typer
 
 from mlxchat.cli.completion import complete_prefix
 from mlxchat.cli.group import App
-from mlxchat.cli.options import some_of, with_options
-from mlxchat.cli.shared_options import Json, Yes, agrees
-from mlxchat.terminal.listing import minute, write, write_json_lines, write_table
+from mlxchat.cli.options import Json, Yes, agrees, setup_of, some_of, with_options
+from mlxchat.terminal.table import minute, write, write_json_lines, write_table
 
 if TYPE_CHECKING:
     from mlxchat.store.cache_files import CacheFiles, Entry
@@ -111,18 +110,28 @@ def warm(
     --template-arg, --chat-template and --dtype. With --block, use `mlxchat generate --block FILE`,
     alone or with other blocks.
     """
-    from mlxchat.cli.setup import setup_of
-    from mlxchat.terminal.run_warm import warm as warm_up
+    from mlxchat.app.warm import warm as read_ahead
+    from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.observing import observer_of
+    from mlxchat.text.documents import STDIN, piped_stdin
 
-    template_args = WARM["template_args"].value_of(values["template_args"] or [])
-    warm_up(
+    messages = Messages(values["quiet"])
+    done = read_ahead(
         setup_of(values),
         file,
-        values["system"],
-        template_args,
         block=block,
-        quiet=values["quiet"],
+        system=values["system"],
+        template_args=WARM["template_args"].value_of(values["template_args"] or []),
+        piped=piped_stdin() if file == STDIN else None,
+        observer=observer_of(messages),
     )
+    if block:
+        known = "which was known already" if done.known else "kept"
+        messages.note(f"{done.name}: a block of {done.tokens:,} tokens, {known}")
+    else:
+        messages.note(
+            f"{done.name}: {done.tokens:,} tokens, {done.known:,} of them were known already"
+        )
 
 
 def _row(entry: "Entry") -> tuple[str, ...]:

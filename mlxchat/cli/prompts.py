@@ -7,10 +7,10 @@ import typer
 from mlxchat.cli.completion import complete_prompt
 from mlxchat.cli.config import edit as edit_config
 from mlxchat.cli.group import App
-from mlxchat.cli.shared_options import Json
+from mlxchat.cli.options import Json
 from mlxchat.config.file import TEXT, read_user_config
 from mlxchat.config.layers import prompt_in
-from mlxchat.terminal.listing import write, write_json_lines, write_table
+from mlxchat.terminal.table import write, write_json_lines, write_table
 
 prompts_app = App(
     help="List, show and edit prompts of your own.",

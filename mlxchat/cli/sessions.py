@@ -8,8 +8,8 @@ import typer
 
 from mlxchat.cli.completion import complete_session
 from mlxchat.cli.group import App
-from mlxchat.cli.shared_options import Json, Yes, agrees
-from mlxchat.terminal.listing import minute, write, write_json_lines, write_table
+from mlxchat.cli.options import Json, Yes, agrees
+from mlxchat.terminal.table import minute, write, write_json_lines, write_table
 
 session_app = App(
     help="List, show, search, move and verify saved chats.",
@@ -176,9 +176,20 @@ def verify(name: Name) -> None:
     They differ slightly if turns were evicted, because later turns were computed with those in
     view.
     """
-    from mlxchat.terminal.run_verify import verify_session
+    from mlxchat.app.verify import verify_session
+    from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.observing import observer_of
+    from mlxchat.units import count, format_bytes
 
-    write(verify_session(name))
+    found = verify_session(name, observer_of(Messages()))
+    agreement = found.agreement
+    write(
+        f"{name}: {format_bytes(found.size_bytes)}, checksum right, "
+        f"{count(found.held_tokens, 'token')} held · "
+        f"from a fresh prefill of the same tokens: KL {agreement.kl:.2g} nats per token, largest "
+        f"logit difference {agreement.logit_difference:.2g}, same first choice at "
+        f"{agreement.same_choice} of {agreement.tokens} tokens\n"
+    )
 
 
 def _row(info: Any) -> tuple[str, ...]:

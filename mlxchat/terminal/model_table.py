@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 from mlxchat.models.describe import ModelFacts
 from mlxchat.terminal import visible
-from mlxchat.terminal.listing import write, write_json_lines, write_table
 from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.table import write, write_json_lines, write_table
 from mlxchat.units import format_bytes
 
 COLUMNS = ("NAME", "SIZE", "MEMORY", "FITS", "HERE", "PARAMETERS", "QUANTIZATION")

@@ -1,10 +1,17 @@
-"""Tables and findings on a terminal, tab-separated columns in a pipe."""
+"""Output of commands that list things: a table or findings for people, lines for programs.
+
+Rich is imported only for a terminal.
+"""
 
 import io
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+import json
+import shutil
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from mlxchat.terminal import visible
+from mlxchat.terminal.text_output import Stdout
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -13,8 +20,46 @@ if TYPE_CHECKING:
 GAP = 2
 # A column that is cut to fit is at least this wide.
 MIN_WIDTH = 8
-# The widths of a finding's first two columns, and the least of its text next to them.
-VERDICT, TOPIC, TEXT = 8, 17, 30
+# The widths of a finding's first two columns.
+VERDICT, TOPIC = 8, 17
+
+
+def write(text: str) -> None:
+    """To stdout. Raises OutputError."""
+    Stdout().write(text)
+
+
+def write_json_lines(values: Iterable[dict[str, Any]]) -> None:
+    write("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values))
+
+
+def write_table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right_aligned: Collection[str] = (),
+    cut: Collection[str] | None = None,
+    *,
+    paged: bool = False,
+) -> None:
+    """A table on a terminal, tab-separated lines in a pipe; nothing if there are no rows. With
+    `paged`, a table longer than the terminal is shown in a pager. See `format_table` for `cut`."""
+    stdout = Stdout()
+    if rows:
+        for_terminal = stdout.is_terminal
+        table = format_table(
+            headers, rows, right_aligned=right_aligned, cut=cut, for_terminal=for_terminal
+        )
+        if paged and for_terminal and table.count("\n") >= shutil.get_terminal_size().lines:
+            from mlxchat.terminal.manual_page import page
+
+            page(table)
+        else:
+            stdout.write(table)
+
+
+def minute(seconds: float) -> str:
+    """A time in seconds since 1970, to the minute."""
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
 def format_table(
@@ -76,22 +121,15 @@ def _fitting(columns: Mapping[str, Sequence[str]], cut: Collection[str], width: 
 
 def format_finding(verdict: str, topic: str, text: str, advice: str | None) -> str:
     """The verdict, the topic, the text, and below it the advice after an arrow."""
-    from rich.console import Console, Group
-    from rich.padding import Padding
     from rich.table import Table
 
-    body = Group(_text(text))
-    if advice is not None:
-        arrow = Table.grid(padding=(0, 1))
-        arrow.add_row("→", _text(advice))
-        body = Group(_text(text), arrow)
-    if Console().width < VERDICT + TOPIC + TEXT:
-        return _drawn(Group(_text(f"{verdict} {topic}"), Padding(body, (0, 0, 0, 2))))
     table = Table.grid(padding=(0, 1))
     table.add_column(width=VERDICT)
     table.add_column(width=TOPIC)
     table.add_column(overflow="fold")
-    table.add_row(verdict, topic, body)
+    table.add_row(verdict, topic, _text(text))
+    if advice is not None:
+        table.add_row("", "", _text(f"→ {advice}"))
     return _drawn(table)
 
 
