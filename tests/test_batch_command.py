@@ -5,7 +5,6 @@ import json
 import re
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +12,9 @@ import pytest
 import mlxchat
 from mlxchat import platform
 from mlxchat.app import batch_run
-from mlxchat.app.batch_run import Figures
-from mlxchat.rows.pending import Pending, Tally
+from mlxchat.rows.pending import Pending
 from mlxchat.rows.row import Row
-from mlxchat.terminal import batch_progress as module
-from mlxchat.terminal.batch_progress import BatchBar
+from mlxchat.terminal import progress as module
 from tests.conftest import RunMlxchat
 from tests.test_progress import Terminal, seen_on, wait_for
 
@@ -284,24 +281,21 @@ def test_a_batch_from_python() -> None:
 @pytest.mark.parametrize(
     ("columns", "line"),
     [
-        (80, r"[━╺╸]+ 250/1,000 rows · 345 tok/s · 0:30 left"),
-        (20, r"250/1,000 rows"),
+        (80, r"[━╺╸]+ running 250/1,000 rows · 345 tok/s · 0:30 left"),
+        (20, r"running 250"),
     ],
 )
 def test_the_progress_shows_rows_tokens_and_time_left(
     columns: int, line: str, ordinary_terminal: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
     now = [0.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    figures = Figures(Tally(finished=240), 1_000)
-    monkeypatch.setattr(Figures, "tokens_per_s", 345.0)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     stderr = Terminal()
-    bar = BatchBar(is_shown=True)
+    bar = module.Bar("running", "rows", 0.0)
     with seen_on(stderr):
-        for now[0], figures.rows.finished in ((1.0, 240), (1.4, 250)):
-            bar(figures)
+        for now[0], done in ((1.0, 240), (1.4, 250)):
+            bar(done, 1_000, "345 tok/s")
         wait_for("250", stderr)
         bar.stop()
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stderr.getvalue())

@@ -19,6 +19,7 @@ from mlxchat.bench.catalog import BENCHES, Entry
 from mlxchat.bench.report import Figures
 from mlxchat.bench.startup import process_seconds
 from mlxchat.bench.subject import Subject
+from mlxchat.request import Setup
 from mlxchat.terminal import run_bench
 from mlxchat.terminal.run_bench import BenchRequest
 from tests.conftest import RunMlxchat, made_once
@@ -180,11 +181,7 @@ def test_one_failing_benchmark_does_not_stop_the_others(
     monkeypatch.setattr(run_bench, "load", benches.__getitem__)
     request = BenchRequest(
         entries=tuple(Entry(name, "") for name in benches),
-        model=str(tiny_model),
-        offline=True,
-        device="auto",
-        dtype="auto",
-        pipeline=False,
+        setup=Setup(model=str(tiny_model), offline=True),
         against=False,
         quick=True,
         json_file="-",

@@ -31,7 +31,7 @@ def measure(
     machine: Machine,
     *,
     command: str,
-    shown: AbstractContextManager[None],
+    shown: AbstractContextManager[object],
     hand_out: Callable[[Measured], None],
     note: Callable[[str], None],
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 from mlxchat.bench.catalog import BENCHES, Entry
 from mlxchat.bench.workload_texts import WorkloadName
 from mlxchat.cli.group import HELP_NAMES, App, Group
-from mlxchat.cli.options import some_of, with_options
+from mlxchat.cli.options import build, some_of, with_options
 from mlxchat.options import Group as Heading
 
 ALL = "all"
@@ -81,15 +81,17 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
         json_file: JsonFileOption = None,
         **values: Any,
     ) -> None:
+        from mlxchat.request import Setup
         from mlxchat.terminal.run_bench import BenchRequest, run_benches
 
         request = BenchRequest(
             entries=entries,
+            setup=build(Setup, values, window=None, seed=0),
             against=against is not None,
             workloads=tuple(workload or ()),
             quick=quick,
             json_file=json_file,
-            **values,
+            quiet=values["quiet"],
         )
         raise typer.Exit(run_benches(request))
 

@@ -117,20 +117,21 @@ class Bar(Late):
         super().__init__()
         self._what, self._unit = what, unit
         self._patience_s = patience_s
-        self._begun_s = 0.0
+        self._begun_s, self._done_before = 0.0, 0
 
-    def __call__(self, done: int, total: int) -> None:
-        """Show that `done` of `total` are done. The bar disappears with the last one, because the
-        caller may write to the terminal next."""
+    def __call__(self, done: int, total: int | None, speed: str = "") -> None:
+        """Show that `done` of `total` are done, and the `speed` instead of the rate. The bar
+        disappears with the last one, because the caller may write to the terminal next."""
         if self._patience_s is None:
             return
         with self._lock:
-            if self._timer is None and done < total:
-                self._begun_s = time.monotonic()
+            if self._timer is None and (total is None or done < total):
+                self._begun_s, self._done_before = time.monotonic(), done
                 self.begin(self._patience_s)
-            plain = f"{self._what} {total:,} {self._unit} …"
-            self.change(self._figures(done, total), done=done, total=total, plain=plain)
-        if done >= total:
+            plain = f"{self._what} {'' if total is None else f'{total:,} '}{self._unit} …"
+            text = self._figures(done, total, speed)
+            self.change(text, done=done, total=total, plain=plain)
+        if total is not None and done >= total:
             self.stop()
 
     def counting(self, what: str, unit: str) -> Progress:
@@ -144,17 +145,17 @@ class Bar(Late):
 
         return count
 
-    def _figures(self, done: int, total: int) -> str:
-        figures = f"{self._what} {done:,}/{total:,} {self._unit}"
-        seconds = time.monotonic() - self._begun_s
-        if not done or not seconds:
+    def _figures(self, done: int, total: int | None, speed: str) -> str:
+        figures = f"{self._what} {done:,}{'' if total is None else f'/{total:,}'} {self._unit}"
+        seconds, counted = time.monotonic() - self._begun_s, done - self._done_before
+        if not counted or not seconds:
             return figures
-        rate = done / seconds
-        left = duration((total - done) / rate)
-        return f"{figures} · {rate:,.{0 if rate >= 10 else 1}f} {self._unit}/s · {left} left"
+        rate = counted / seconds
+        figures += f" · {speed or f'{rate:,.{0 if rate >= 10 else 1}f} {self._unit}/s'}"
+        return figures if total is None else f"{figures} · {_duration((total - done) / rate)} left"
 
 
-def duration(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     minutes, s = divmod(round(seconds), 60)
     hours, m = divmod(minutes, 60)
     return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"

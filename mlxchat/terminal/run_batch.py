@@ -4,9 +4,9 @@ from mlxchat.app.batch_run import BatchRun, Figures, open_batch
 from mlxchat.errors import ExitStatus, MlxchatError
 from mlxchat.request import BatchRequest
 from mlxchat.request.shown import Shown
-from mlxchat.terminal.batch_progress import batch_progress
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.observing import observer_of
+from mlxchat.terminal.progress import progress
 from mlxchat.terminal.signals import StopRequest
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import piped_stdin
@@ -35,10 +35,10 @@ def run(request: BatchRequest, shown: Shown) -> int:
 
 def _run(batch: BatchRun, messages: Messages) -> ExitStatus | None:
     """Run all rows; return the exit status of the signal that stopped it, if any."""
-    with StopRequest() as stop, batch_progress(messages.quiet) as bar:
+    with StopRequest() as stop, progress("running", "rows", messages.quiet) as bar:
         stop.say = bar.say
         stop.before_leaving(bar.stop)
-        batch.run(stop.requested, bar)
+        batch.run(stop.requested, lambda now: bar(now.rows.done, now.total, _speed(now)))
     return stop.status
 
 
@@ -80,12 +80,15 @@ def figures_line(figures: Figures) -> str:
         cached = f", {figures.cached_tokens:,} cached" if figures.cached_tokens else ""
         parts += [
             f"prompts {count(figures.prompt_tokens, 'token')}{cached}",
-            f"generated {count(figures.generated_tokens, 'token')}, "
-            f"{figures.tokens_per_s:,.1f} tok/s",
+            f"generated {count(figures.generated_tokens, 'token')}, {_speed(figures)}",
             f"evicted {figures.evicted_tokens:,}",
             f"{figures.seconds:.1f} s",
         ]
     return " · ".join(parts)
+
+
+def _speed(figures: Figures) -> str:
+    return f"{figures.tokens_per_s:,.1f} tok/s"
 
 
 def _refuse(line: str) -> None:

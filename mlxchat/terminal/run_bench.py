@@ -5,14 +5,13 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Self
 
-from rich.progress import Progress, TaskID
+from rich.progress import TaskID
 
 from mlxchat.app.opening import load_model, start
 from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
@@ -41,60 +40,12 @@ class BenchRequest:
     """The options of the command."""
 
     entries: tuple[Entry, ...]
-    model: str | None
-    offline: bool
-    device: str
-    dtype: str
+    setup: Setup
     against: bool
     quick: bool
     json_file: str | None
     quiet: bool
-    pipeline: bool = False
-    adapter: str | None = None
     workloads: tuple[WorkloadName, ...] = ()
-
-    def setup(self) -> Setup:
-        return Setup(
-            model=self.model,
-            adapter=self.adapter,
-            offline=self.offline,
-            device=self.device,
-            dtype=self.dtype,
-            window=None,
-            seed=0,
-            pipeline=self.pipeline,
-        )
-
-
-class _Progress:
-    """Drawn between runs only, so that drawing does not affect the measurements. `tick` may be
-    called at any time; it draws only while the body of `of` runs."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._is_shown = is_drawn(quiet)
-        self._line: Progress | None = None
-        self._bench = ""
-
-    @contextmanager
-    def of(self, name: str) -> Iterator[None]:
-        self._bench = f"bench {name}"
-        if not self._is_shown:
-            yield
-            return
-        self._line = moving_line(f"{self._bench} getting ready", 1, is_animated=False)
-        try:
-            with self._line:
-                yield
-        finally:
-            self._line = None
-
-    def tick(self, done: int, total: int, what: str) -> None:
-        if self._line is not None:
-            self._line.update(TaskID(0), completed=done, total=total)
-            text = f"{self._bench} {done}/{total} {what}"
-            self._line.update(
-                TaskID(0), completed=done, total=total, description=text, refresh=True
-            )
 
 
 def run_benches(request: BenchRequest) -> int:
@@ -105,7 +56,8 @@ def run_benches(request: BenchRequest) -> int:
 
 
 def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
-    check_ranks(ranks, pipeline=request.pipeline, adapter=request.adapter is not None)
+    setup = request.setup
+    check_ranks(ranks, pipeline=setup.pipeline, adapter=setup.adapter is not None)
     compared = request.against or request.workloads
     if ranks is not None and (compared or not all(e.on_ranks for e in request.entries)):
         raise UsageError(
@@ -114,7 +66,6 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
         )
     messages = Messages(request.quiet)
     report = BenchReport.prepare(request.json_file)
-    setup = request.setup()
     start(setup, messages.warn)
     found = find_model(setup, messages)
     machine = this_machine()
@@ -123,7 +74,13 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
             f"this machine is busy (load {machine.load} on {machine.cores} cores): trust only the "
             "ratios"
         )
-    progress = _Progress(request.quiet)
+    # Drawn between runs only, so that drawing does not affect the measurements.
+    line = moving_line("getting ready", 1, is_animated=False)
+
+    def tick(done: int, total: int, what: str) -> None:
+        text = f"{done}/{total} {what}"
+        line.update(TaskID(0), completed=done, total=total, description=text, refresh=True)
+
     status = ExitStatus.OK
     with tempfile.TemporaryDirectory(prefix="mlxchat-bench-") as scratch:
         subject = Subject(
@@ -131,13 +88,13 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
             found.name,
             partial(load_model, setup, found, messages.warn, ranks=ranks),
             scratch=Path(scratch),
-            tick=progress.tick,
-            dtype=request.dtype,
-            device=request.device,
+            tick=tick,
+            dtype=setup.dtype,
+            device=setup.device,
             quick=request.quick,
             against=request.against,
             workloads=request.workloads,
-            adapter=request.adapter,
+            adapter=setup.adapter,
             notify=messages.warn,
         )
         for entry in request.entries:
@@ -148,7 +105,7 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
                     subject,
                     machine,
                     command=shlex.join(["mlxchat", *sys.argv[1:]]),
-                    shown=progress.of(entry.name),
+                    shown=line if is_drawn(request.quiet) else nullcontext(),
                     hand_out=report.hand_out,
                     note=messages.note,
                 )
