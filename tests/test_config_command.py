@@ -129,14 +129,12 @@ def test_a_commands_own_model_overrides_only_its_own_level(
     assert parameters("chat")["model"] == "a/chat-variable"
 
 
-def test_an_unknown_option_and_one_set_twice_are_refused_with_their_place(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-):
-    path = write_user('[chat]\nsystem = "a"\nsystem-prompt = "b"')
+def test_an_unknown_option_is_refused_with_its_place(here: Path, monkeypatch: pytest.MonkeyPatch):
+    path = write_user('[chat]\nsystem-prompt = "b"')
     with pytest.raises(ConfigError) as caught:
         parameters("chat")
     assert str(caught.value) == (
-        f"{path}: chat.system-prompt: same option as chat.system: remove one of them"
+        f"{path}: chat.system-prompt is not an option of chat; did you mean 'system'?"
     )
     write_user("")
     monkeypatch.setenv("MLXCHAT_CHAT_TMEP", "1")
@@ -217,7 +215,7 @@ def test_set_keeps_the_rest_and_unset_removes_the_key(here: Path, run_mlxchat: R
     path.chmod(0o640)
     assert run_mlxchat("config", "set", "chat.temp", "0.9").returncode == 0
     assert path.read_text() == text.replace("0.5", "0.9")
-    assert run_mlxchat("config", "set", "chat.max_kv_size", "512").returncode == 0
+    assert run_mlxchat("config", "set", "chat.max-kv-size", "512").returncode == 0
     assert run_mlxchat("config", "set", "chat.max-kv-size", "--unset").returncode == 0
     assert run_mlxchat("config", "set", "chat.temp", "0.5").returncode == 0
     assert path.read_text() == text
@@ -234,7 +232,7 @@ def test_set_keeps_the_rest_and_unset_removes_the_key(here: Path, run_mlxchat: R
         (["generate.max-kv-size", "4096"], "max-kv-size = 4096"),
         (["generate.on-loop", "stop"], 'on-loop = "stop"'),
         (["generate.stop", "END", "--x"], 'stop = ["END", "--x"]'),
-        (["generate.system-prompt", "Sei kürzer."], 'system = "Sei kürzer."'),
+        (["generate.system", "Sei kürzer."], 'system = "Sei kürzer."'),
         (["generate.for", "8h"], 'for = "8h"'),
         (["generate.seed", "18446744073709551615"], None),
     ],
@@ -259,6 +257,10 @@ def test_set_writes_a_value_of_the_options_type(
         (["model", "smollm2", "x"], "model takes one value, got 2"),
         (["chat.temp", "-1"], "chat.temp: --temp must be 0 or more, got -1.0"),
         (["chat.keep", "-1"], "chat.keep: --keep must not be negative, got -1"),
+        (
+            ["chat.max_kv_size", "1"],
+            "unknown key 'chat.max_kv_size'; did you mean 'chat.max-kv-size'?",
+        ),
         (["chat.tmep", "1"], "unknown key 'chat.tmep'; did you mean 'chat.temp'?"),
         (["aliases", "1"], "unknown key 'aliases': `mlxchat config show` lists them"),
         (["chat.temp", "1", "--projet"], "chat.temp takes one value, got 2"),

@@ -10,7 +10,7 @@ import pytest
 
 from mlxchat import paths
 from mlxchat.config.edit import set_default_model, set_key
-from mlxchat.config.file import MAX_BYTES, ConfigFile, read_user_config
+from mlxchat.config.file import ConfigFile, read_user_config
 from mlxchat.errors import ConfigError, OutputError
 
 
@@ -45,7 +45,7 @@ def test_a_file_is_read_with_its_options_named_like_flags():
         [generate]
         max-tokens = 500
         temp = 0.7
-        ignore_eos = true
+        ignore-eos = true
         stop = ["END", "###"]
         """
     )
@@ -72,7 +72,7 @@ def test_a_file_is_read_with_its_options_named_like_flags():
         ("xyz = 1", "unknown key 'xyz'; known: aliases, batch, chat, generate, model, prompts"),
         ("model = 3", "model must be a string in quotes, not 3"),
         ("model = ' '", "model must not be empty"),
-        ("aliases = 'x'", "aliases must be a table, [aliases], not the string 'x'"),
+        ("aliases = 'x'", "aliases must be a table, [aliases], not 'x'"),
         ("[aliases]\nx = ['y']", "aliases.x must be a string in quotes, not a list"),
         ("generate = 1", "generate must be a table, [generate], not 1"),
         (
@@ -80,17 +80,13 @@ def test_a_file_is_read_with_its_options_named_like_flags():
             "generate.temp must be a string, a number, true or false, or a list of those, "
             "not a table",
         ),
-        (
-            "[generate]\nmax-tokens = 1\nmax_tokens = 2",
-            "generate.max_tokens is set twice, with - and with _",
-        ),
     ],
 )
 def test_an_invalid_key_or_value_is_refused_by_file_and_key(text: str, message: str):
     assert refusal(text) == message
 
 
-def test_devices_pipes_and_huge_files_are_not_read(tmp_path: Path):
+def test_devices_and_pipes_are_not_read(tmp_path: Path):
     """Reading a link to a device, or a pipe, would never end."""
     path = paths.config_file()
     path.parent.mkdir(parents=True)
@@ -105,10 +101,6 @@ def test_devices_pipes_and_huge_files_are_not_read(tmp_path: Path):
     path.symlink_to("/dev/zero")
     with pytest.raises(ConfigError, match="cannot be read: not a regular file"):
         read_user_config()
-    path.unlink()
-    path.write_bytes(b"#" * (MAX_BYTES + 1))
-    with pytest.raises(ConfigError, match=r"1,000,001 bytes is too large"):
-        read_user_config()
 
 
 TEXT = """# mine
@@ -118,7 +110,7 @@ model = "small"  # the small one
 small = "org/small"
 
 [generate]  # for pipes
-max_tokens = 5
+max-tokens = 5
 """
 
 
@@ -142,7 +134,7 @@ def test_a_key_is_set_in_place_and_every_other_byte_stays(
     key: tuple[str, ...], value: Any, changed: str
 ):
     path = write_config(TEXT)
-    set_key(path, key, value, spellings=[key[-1]] if key[0] == "generate" else [])
+    set_key(path, key, value)
     assert path.read_text() == changed
 
 

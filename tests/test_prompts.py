@@ -20,7 +20,7 @@ max-tokens = 9
 [prompts.commit]
 system = "Be brief."
 prompt = "A message for {input}, in {braces} and {{input}}:"
-max_tokens = 4
+max-tokens = 4
 temp = 0
 
 [prompts.joke]

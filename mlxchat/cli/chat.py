@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.named_prompt import PromptName, prompt_fields, take_prompt
+from mlxchat.cli.named_prompt import PromptName, take_prompt
 from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_options
 from mlxchat.cli.question import check_question
 from mlxchat.errors import UsageError
@@ -56,7 +56,7 @@ def chat(
     **values: Any,
 ) -> None:
     """Chat with a model, or ask it one question."""
-    template = take_prompt(context, named, values)
+    template, prompt_fields = take_prompt(context, named, values)
     asks = question is not None or template is not None
     if question is not None:
         _check(question, context)
@@ -66,7 +66,7 @@ def chat(
     from mlxchat.terminal.run_chat import run
 
     generation = build(GenerationSettings, values, logprobs=0 if values["events"] else None)
-    chosen = given_names(context) - {"question", "named"} | prompt_fields(context, named)
+    chosen = given_names(context) - {"question", "named"} | prompt_fields
     options = build(
         ChatOptions, values, setup=setup_of(values), generation=generation, chosen=chosen
     )

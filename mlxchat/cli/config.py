@@ -7,14 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.completion import Names, complete_model, quietly
+from mlxchat.cli.completion import Names, quietly
 from mlxchat.cli.configured import (
     check_file,
     configurable,
     configured,
     keys_of,
-    name_of,
-    option_named,
     option_value,
     read_setting,
 )
@@ -63,27 +61,9 @@ TABLES = ("model", "aliases")
 
 @quietly
 def complete_key(context: typer.Context, incomplete: str) -> Names:
-    """Keys of `config set`."""
+    """Keys, and the tables that `config show` takes, too."""
     aliases = (f"aliases.{alias}" for alias in read_user_config().aliases)
-    return [*keys_of(_root(context)), *aliases]
-
-
-@quietly
-def complete_shown_key(context: typer.Context, incomplete: str) -> Names:
-    """Keys of `config show`, which also takes tables."""
-    return [*COMMANDS, *complete_key(context, incomplete)]
-
-
-@quietly
-def complete_value(context: typer.Context, incomplete: str) -> Names:
-    """Values of the key on the command line."""
-    table, _, name = str(context.params.get("key")).partition(".")
-    if table in TABLES or name == "model":
-        return complete_model(incomplete)
-    option = configurable(_root(context).commands[table])[name.replace("_", "-")]
-    if option.is_flag:
-        return ["true", "false"]
-    return [str(each) for each in option.type_descriptor.choices or ()]
+    return [*COMMANDS, *keys_of(_root(context)), *aliases]
 
 
 @config_app.command(epilog="Example: mlxchat config show chat.max-kv-size")
@@ -94,7 +74,7 @@ def show(
         typer.Argument(
             metavar="KEY",
             help="Key, such as chat.temp, or table, such as chat",
-            autocompletion=complete_shown_key,
+            autocompletion=complete_key,
         ),
     ] = None,
     as_json: Json = False,
@@ -135,7 +115,6 @@ def set_value(
         typer.Argument(
             metavar="VALUE…",
             help="Several values only for a repeatable option",
-            autocompletion=complete_value,
         ),
     ] = None,
     unset: Annotated[
@@ -163,30 +142,29 @@ def set_value(
 def edit(context: typer.Context) -> None:
     """Edit the configuration file with $VISUAL or $EDITOR.
 
-    You edit a copy, which replaces the file once it has no errors.
+    You edit a copy, which replaces the file if it has no errors.
     """
     from mlxchat import paths
     from mlxchat.config.edit import install
     from mlxchat.terminal.messages import Messages
-    from mlxchat.terminal.plain_input import Draft
+    from mlxchat.terminal.plain_input import edit as edited_text
 
     path = paths.config_file()
     text = read_text(path)
-    draft = Draft(text or NEW_FILE)
+    edited = edited_text(text or NEW_FILE, "config.toml")
+    if edited == (text or NEW_FILE).removesuffix("\n"):
+        Messages().note(f"{path} is unchanged")
+        return
+    edited = f"{edited}\n" if edited else ""
     try:
-        while draft.edit():
-            wrong = _what_is_wrong(context, path, draft.text)
-            if wrong is None:
-                install(path, draft.text, instead_of=text)
-                Messages().note(f"written to {path}")
-                return
-            if not _wants_to_continue(wrong):
-                raise wrong
-    except (MlxchatError, KeyboardInterrupt):
-        if draft.changed:
-            Messages().warn(f"{path} is unchanged; your edits are in {draft.keep()}")
+        file = check_text(path, edited)
+        check_file(file, _root(context), context)
+        check_prompts(file, _root(context), context)
+        install(path, edited, instead_of=text)
+    except MlxchatError:
+        Messages().warn(f"{path} is unchanged; your edits are in {_kept(edited)}")
         raise
-    Messages().note(f"{path} is unchanged")
+    Messages().note(f"written to {path}")
 
 
 @config_app.command(epilog="Example: cat $(mlxchat config path)")
@@ -230,10 +208,7 @@ def _row(key: str, setting: Setting | None, value: Any, if_unset: str = "") -> d
 
 def _chosen(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     """The row of a key, or the rows of a table. Raises UsageError."""
-    wanted = key.replace("_", "-")
-    found = [
-        row for row in rows if row["key"] in (key, wanted) or row["key"].startswith(f"{wanted}.")
-    ]
+    found = [row for row in rows if row["key"] == key or row["key"].startswith(f"{key}.")]
     if not found:
         raise UsageError(f"unknown key {key!r}" + _meant(key, [row["key"] for row in rows]))
     return found
@@ -255,7 +230,7 @@ def _set(context: typer.Context, path: Path, key: tuple[str, ...], values: Seque
     from mlxchat.config.edit import set_key
     from mlxchat.terminal.messages import Messages
 
-    set_key(path, key, _checked(context, key, values), spellings=_spellings(context, key))
+    set_key(path, key, _checked(context, key, values))
     dotted = ".".join(key)
     try:
         row = next((row for row in _rows(context) if row["key"] == dotted), None)
@@ -274,9 +249,8 @@ def _unset(context: typer.Context, path: Path, text: str) -> None:
 
     if unset_key(path, tuple(text.split(".", 1))):
         return
-    key = _parsed(context, text)
-    if not unset_key(path, key, spellings=_spellings(context, key)):
-        Messages().warn(f"{'.'.join(key)} is not set in {path}")
+    _parsed(context, text)
+    Messages().warn(f"{text} is not set in {path}")
 
 
 def _parsed(context: typer.Context, text: str) -> tuple[str, ...]:
@@ -284,18 +258,9 @@ def _parsed(context: typer.Context, text: str) -> tuple[str, ...]:
     table, _, name = text.partition(".")
     if text == "model" or (table == "aliases" and name):
         return (table, name) if name else (table,)
-    if table in COMMANDS:
-        option = option_named(_root(context).commands[table], name.replace("_", "-"))
-        if option is not None:
-            return table, name_of(option)
+    if table in COMMANDS and name in configurable(_root(context).commands[table]):
+        return table, name
     raise UsageError(f"unknown key {text!r}" + _meant(text, keys_of(_root(context))))
-
-
-def _spellings(context: typer.Context, key: tuple[str, ...]) -> list[str]:
-    if key[0] not in COMMANDS:
-        return []
-    option = configurable(_root(context).commands[key[0]])[key[1]]
-    return [flag.removeprefix("--") for flag in option.opts]
 
 
 def _checked(context: typer.Context, key: tuple[str, ...], values: Sequence[str]) -> Any:
@@ -328,28 +293,15 @@ def _checked_model(key: tuple[str, ...], name: str) -> str:
     return lasting_name(name, aliases)
 
 
-# Editing
+def _kept(text: str) -> str:
+    """The path of a temporary file with the text."""
+    from tempfile import NamedTemporaryFile
 
-
-def _what_is_wrong(context: typer.Context, path: Path, text: str) -> ConfigError | None:
-    try:
-        file = check_text(path, text)
-        check_file(file, _root(context), context)
-        check_prompts(file, _root(context), context)
-    except ConfigError as error:
-        return error
-    return None
-
-
-def _wants_to_continue(wrong: ConfigError) -> bool:
-    from mlxchat.terminal.messages import show_error
-    from mlxchat.terminal.observing import terminal_question
-
-    ask = terminal_question()
-    if ask is None:
-        return False
-    show_error(wrong)
-    return ask("Continue editing?")
+    with NamedTemporaryFile(
+        "w", encoding="utf-8", prefix="mlxchat-", suffix=".toml", delete=False
+    ) as file:
+        file.write(text)
+    return file.name
 
 
 def _meant(text: str, valid: Sequence[str]) -> str:

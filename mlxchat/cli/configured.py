@@ -44,20 +44,10 @@ def configurable(command: Any) -> dict[str, TyperOption]:
     """The configurable options by name: all except those that show something and exit, such as
     --help."""
     return {
-        _long_names(each)[0]: each
+        next(flag for flag in each.opts if flag.startswith("--")).removeprefix("--"): each
         for each in command.params
         if isinstance(each, TyperOption) and not each.is_eager
     }
-
-
-def option_named(command: Any, name: str) -> TyperOption | None:
-    """The configurable option with this name, its first or another one."""
-    found = (each for each in configurable(command).values() if name in _long_names(each))
-    return next(found, None)
-
-
-def name_of(option: TyperOption) -> str:
-    return _long_names(option)[0]
 
 
 def keys_of(root: Any) -> list[str]:
@@ -94,30 +84,27 @@ def check_variables(root: Any, context: Any) -> None:
 
 def checked(command: Any, settings: Iterable[Setting], context: Any) -> dict[str, Setting]:
     """The settings by parameter. Raises ConfigError for an option that the command does not have,
-    an invalid value, and an option set twice."""
+    and an invalid value."""
     found: dict[str, Setting] = {}
     for setting in settings:
         option = option_of(command, setting)
-        name = str(option.name)
-        if name in found:
-            raise setting.wrong(f"same option as {found[name].key}: remove one of them")
         read_setting(command, option, setting, context)
         many = option.multiple and not isinstance(setting.value, list)
         value = [setting.value] if many else setting.value
-        found[name] = Setting(setting.key, value, setting.where)
+        found[str(option.name)] = Setting(setting.key, value, setting.where)
     return found
 
 
 def option_of(command: Any, setting: Setting) -> TyperOption:
     """The option that the setting is for. Raises ConfigError."""
     name = setting.key.rpartition(".")[2]
-    option = option_named(command, name)
-    if option is None:
+    options = configurable(command)
+    if name not in options:
         raise ConfigError(
             f"{setting.where}: {setting.key} is not an option of {command.name}"
-            + nearest(name, configurable(command))
+            + nearest(name, options)
         )
-    return option
+    return options[name]
 
 
 def read_setting(command: Any, option: TyperOption, setting: Setting, context: Any) -> Any:
@@ -144,7 +131,3 @@ def option_value(command: Any, option: TyperOption, written: Any, context: Any) 
     if declared is not None:
         declared.value_of(value)
     return value
-
-
-def _long_names(option: TyperOption) -> list[str]:
-    return [flag.removeprefix("--") for flag in option.opts if flag.startswith("--")]

@@ -62,7 +62,7 @@ def generate(
     if resume is not None:
         shown, changes = _given_again(context)
         raise typer.Exit(resume_run(resume, shown, **changes))
-    template = take_prompt(context, named, values)
+    template, _ = take_prompt(context, named, values)
     if values["raw"]:
         # Configured values are meant for the chat template.
         given = given_names(context)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat.cli.completion import complete_prompt
-from mlxchat.cli.configured import option_named, option_of, read_setting
+from mlxchat.cli.configured import configurable, option_of, read_setting
 from mlxchat.cli.options import given_names
 from mlxchat.config.file import TEXT, ConfigFile, read_user_config
 from mlxchat.config.layers import prompt_in
@@ -31,29 +31,23 @@ WITH_PROMPTS = ("generate", "chat")
 
 def take_prompt(
     context: typer.Context, name: str | None, values: MutableMapping[str, Any]
-) -> str | None:
-    """The text of the prompt, empty if it has none; None without a name. Its options become values,
-    except those given on the command line. Raises UsageError, ConfigError."""
+) -> tuple[str | None, frozenset[str]]:
+    """The text of the prompt, empty if it has none, and the fields that it sets; None without a
+    name. Its options become values, except those given on the command line. Raises UsageError,
+    ConfigError."""
     if name is None:
-        return None
+        return None, frozenset()
     settings = prompt_in(read_user_config(), name)
     text = settings.pop(TEXT, None)
     given = given_names(context)
+    fields: set[str] = set()
     for setting in settings.values():
         option = option_of(context.command, setting)
         value = read_setting(context.command, option, setting, context)
+        fields.add(str(option.name))
         if option.name not in given:
             values[str(option.name)] = value
-    return "" if text is None else text.value
-
-
-def prompt_fields(context: typer.Context, name: str | None) -> frozenset[str]:
-    """The fields that the prompt's options set."""
-    if name is None:
-        return frozenset()
-    settings = prompt_in(read_user_config(), name)
-    others = [each for key, each in settings.items() if key != TEXT]
-    return frozenset(str(option_of(context.command, each).name) for each in others)
+    return "" if text is None else text.value, frozenset(fields)
 
 
 def check_prompts(file: ConfigFile, root: Any, context: Any) -> None:
@@ -62,6 +56,6 @@ def check_prompts(file: ConfigFile, root: Any, context: Any) -> None:
     for name in file.prompts:
         for key, setting in prompt_in(file, name).items():
             if key != TEXT:
-                having = [each for each in commands if option_named(each, key) is not None]
+                having = [each for each in commands if key in configurable(each)]
                 command = (having or commands)[0]
                 read_setting(command, option_of(command, setting), setting, context)

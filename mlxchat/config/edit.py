@@ -4,7 +4,7 @@ The new text is parsed before it is written; if it does not contain the change, 
 """
 
 import stat
-from collections.abc import Collection, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,27 +28,33 @@ def set_default_model(name: str | None) -> None:
         set_key(paths.config_file(), ("model",), name)
 
 
-def set_key(path: Path, key: Key, value: Any, *, spellings: Collection[str] = ()) -> None:
-    """Set a key. If the file already has it, under its own name or one of `spellings`, with - or _,
-    replace its value there.
+def set_key(path: Path, key: Key, value: Any) -> None:
+    """Set a key; if the file already has it, replace its value there.
 
     Raises ConfigError if the file is not TOML or writes the key in a form that cannot be edited,
     OutputError if it cannot be written. Either way, the file is unchanged.
     """
     with _changing(path) as document:
-        table = _table(document, key, path, creates=True)
-        table[_written(table, key, spellings)] = value
+        table = document
+        for name in key[:-1]:
+            table = table.setdefault(name, {})
+            if not isinstance(table, MutableMapping):
+                raise ConfigError(
+                    f"{path}: {name} must be a table, [{name}]: run `mlxchat config edit`"
+                )
+        table[key[-1]] = value
 
 
-def unset_key(path: Path, key: Key, *, spellings: Collection[str] = ()) -> bool:
+def unset_key(path: Path, key: Key) -> bool:
     """Remove a key; False if it is not there. Raises what `set_key` raises."""
-    table = _table(parse(path, read_text(path)), key, path, creates=False)
-    if _written(table, key, spellings) not in table:
-        return False
     with _changing(path) as document:
-        table = _table(document, key, path, creates=False)
-        table.pop(_written(table, key, spellings), None)
-    return True
+        table = document
+        for name in key[:-1]:
+            table = table.get(name, {})
+        was_set = isinstance(table, MutableMapping) and key[-1] in table
+        if was_set:
+            del table[key[-1]]
+    return was_set
 
 
 def install(path: Path, text: str, *, instead_of: str) -> None:
@@ -77,7 +83,8 @@ def _changing(path: Path) -> Iterator[Any]:
         changed = tomlkit.dumps(document)
         if parse(path, changed) != document.unwrap():
             raise ConfigError(f"{path}: cannot be edited: run `mlxchat config edit`")
-        _write(path, changed)
+        if changed != text:
+            _write(path, changed)
 
 
 @contextmanager
@@ -94,22 +101,3 @@ def _locked(path: Path) -> Iterator[None]:
 def _write(path: Path, text: str) -> None:
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else OWNER_ONLY
     write_atomically(path, text.encode("utf-8"), mode)
-
-
-def _table(document: Any, key: Key, path: Path, *, creates: bool) -> MutableMapping[str, Any]:
-    """The table that contains the key; an empty one if it is missing and not created."""
-    table = document
-    for name in key[:-1]:
-        if name not in table and not creates:
-            return {}
-        table = table.setdefault(name, {})
-        if not isinstance(table, MutableMapping) and creates:
-            raise ConfigError(
-                f"{path}: {name} must be a table, [{name}]: run `mlxchat config edit`"
-            )
-    return table if isinstance(table, MutableMapping) else {}
-
-
-def _written(table: MutableMapping[str, Any], key: Key, spellings: Collection[str]) -> str:
-    """The name that the table has for the key."""
-    return next((each for each in table if each.replace("_", "-") in spellings), key[-1])

@@ -15,7 +15,6 @@ It knows which commands have a table. The commands define their options and the 
 `layers` combines the levels; `edit` changes a file.
 """
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,9 +27,6 @@ from mlxchat.files import open_to_read
 from mlxchat.manual.equivalents import option_for
 
 COMMANDS = ("batch", "chat", "generate")
-
-# A file written by hand is a thousandth of this; anything larger is something else.
-MAX_BYTES = 1_000_000
 
 # The key of a prompt's own text, next to its options.
 TEXT = "prompt"
@@ -70,10 +66,7 @@ def read_text(path: Path) -> str:
     """
     try:
         with open_to_read(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > MAX_BYTES:
-                raise ConfigError(f"{path}: cannot be read: {size:,} bytes is too large")
-            return file.read(MAX_BYTES).decode("utf-8")
+            return file.read().decode("utf-8")
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -158,13 +151,14 @@ def _prompts(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _options(table: dict[str, Any], key: str, path: str = "") -> dict[str, Any]:
-    path = path or key
-    options: dict[str, Any] = {}
-    for written, value in _table(table, key, path).items():
-        name = written.replace("_", "-")
-        if name in options:
-            raise _WrongError(f"{path}.{written} is set twice, with - and with _")
-        options[name] = _option_value(f"{path}.{written}", value)
+    options = _table(table, key, path)
+    for name, value in options.items():
+        for each in value if isinstance(value, list) else [value]:
+            if not isinstance(each, str | int | float | bool):
+                raise _WrongError(
+                    f"{path or key}.{name} must be a string, a number, true or false, or a list of "
+                    f"those, not {_describe(each)}"
+                )
     return options
 
 
@@ -184,22 +178,9 @@ def _name(key: str, value: object) -> str:
     return value
 
 
-def _option_value(key: str, value: object) -> object:
-    values = value if isinstance(value, list) else [value]
-    for each in values:
-        if not isinstance(each, str | int | float | bool):
-            raise _WrongError(
-                f"{key} must be a string, a number, true or false, or a list of those, "
-                f"not {_describe(each)}"
-            )
-    return value
-
-
 def _describe(value: object) -> str:
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):
         return "a list"
-    if isinstance(value, str):
-        return f"the string {value!r}"
-    return str(value)
+    return repr(value)
