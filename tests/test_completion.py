@@ -149,6 +149,7 @@ def test_nothing_heavy_is_imported():
             ["generate", "-m", ""],
             ["session", "show", ""],
             ["config", "set", ""],
+            ["cache", "rm", ""],
             ["generate", "--"],
             [""],
         )

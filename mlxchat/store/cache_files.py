@@ -16,12 +16,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlxchat.errors import SnapshotBroken
 from mlxchat.files import make_private_directory
-from mlxchat.store import tensor_file
-from mlxchat.store.tensor_file import Tensor
+from mlxchat.store.tensor_header import read_facts
+
+if TYPE_CHECKING:
+    from mlxchat.store.tensor_file import Tensor
 
 SUFFIX = ".safetensors"
 ROOT = ""  # the parent of a text's first page, and of a block
@@ -73,12 +75,14 @@ class CacheFiles:
     def facts(self, key: str) -> dict[str, Any]:
         """What the file says of itself; nothing if there is none, or no readable one."""
         try:
-            return tensor_file.read_facts(self.path_of(key))
+            return read_facts(self.path_of(key))
         except (OSError, SnapshotBroken):
             return {}
 
-    def read(self, key: str) -> dict[str, Tensor] | None:
+    def read(self, key: str) -> "dict[str, Tensor] | None":
         """The tensors; None if there is no file. A file that cannot be trusted is deleted."""
+        from mlxchat.store import tensor_file
+
         try:
             tensors, facts = tensor_file.read_bits(self.path_of(key))
             if facts.get("key") == key:
@@ -91,9 +95,11 @@ class CacheFiles:
         return None
 
     def write(
-        self, key: str, tensors: Mapping[str, Tensor], facts: dict[str, Any], used: float
+        self, key: str, tensors: "Mapping[str, Tensor]", facts: dict[str, Any], used: float
     ) -> None:
         """Write a file, and enforce the limit. Raises OSError."""
+        from mlxchat.store import tensor_file
+
         make_private_directory(self.directory)
         facts = facts | {"key": key}
         size_bytes = tensor_file.write(self.path_of(key), tensors, facts, full_sync=False)
