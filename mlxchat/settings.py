@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
-from mlxchat.amounts import parse_number_or_auto
 from mlxchat.errors import UsageError
 from mlxchat.options import (
     Group,
@@ -34,9 +33,6 @@ _BIAS = re.compile(r"[0-9]{1,9}=[+-]?[0-9]{1,9}(\.[0-9]{1,9})?")
 
 DEFAULT_KEEP = 4
 DEFAULT_PREFILL_STEP_SIZE = 512
-MAX_AUTOMATIC_STEP_SIZE = 2_048
-
-StepSize = int | Literal["auto"]
 
 # The longest draft, in tokens: with the token before it, it fills the window's spare slots.
 MAX_DRAFT = 15
@@ -46,8 +42,7 @@ MAX_DRAFT = 15
 class CacheSettings:
     """The window `W`, the kept tokens `K` and the prefill step `S`, all in tokens.
 
-    `max_kv_size` None means an unbounded window. `prefill_step_size` "auto" finds the fastest step
-    on long prompts. Raises UsageError unless the window holds the kept
+    `max_kv_size` None means an unbounded window. Raises UsageError unless the window holds the kept
     tokens and at least one more.
     """
 
@@ -62,21 +57,13 @@ class CacheSettings:
         must=at_least(0, "not be negative"),
         saved=True,
     )
-    prefill_step_size: StepSize = option(
+    prefill_step_size: int = option(
         DEFAULT_PREFILL_STEP_SIZE,
-        "Prompt tokens per step, or auto for the fastest",
+        "Prompt tokens per step",
         Group.WINDOW,
         metavar="TOKENS",
-        parse=parse_number_or_auto,
-        must=Must("be at least 1 token", lambda value: value == "auto" or value >= 1),
+        must=at_least(1, "be at least 1 token"),
     )
-
-    @property
-    def max_step_size(self) -> int:
-        """The largest number of tokens in a step."""
-        if self.prefill_step_size == "auto":
-            return MAX_AUTOMATIC_STEP_SIZE
-        return self.prefill_step_size
 
     def __post_init__(self) -> None:
         check_options(self)

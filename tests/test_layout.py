@@ -19,7 +19,7 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_849,
+    "": 1_836,
     "files": 409,
     "request": 883,
     "manual": 329,
@@ -30,17 +30,17 @@ CEILINGS = {
     "constraint": 850,
     "cache": 2_809,
     "models": 4_175,
-    "engine": 2_813,
+    "engine": 2_621,
     "chat": 2_281,
     "store": 1_772,
     "sessions": 2_003,
     "rows": 1_278,
     "distributed": 1_174,
-    "app": 4_599,
+    "app": 4_554,
     "bench": 1_587,
-    "terminal": 4_157,
+    "terminal": 4_148,
     "doctor": 304,
-    "cli": 2_633,
+    "cli": 2_632,
 }
 
 # The package's entry points come after everything else.

@@ -110,20 +110,6 @@ def test_a_constraint_that_becomes_too_complex_raises(vocabulary: Vocabulary) ->
         write()
 
 
-def test_a_rollback_takes_back_tokens_and_ends(vocabulary: Vocabulary) -> None:
-    """llguidance does not count an end that follows a complete answer."""
-    matcher = feed(Matcher(vocabulary, PERSON), '{"name": "Ada", "age": 3}')
-    (end,) = vocabulary.ends
-    before = Matcher(vocabulary, PERSON)
-    feed(before, '{"name": "Ada", "age": ')
-    matcher.accept(end)
-    matcher.rollback(3)
-    assert allowed(matcher) == allowed(before)
-    matcher.rollback(0)
-    feed(matcher, "42}")
-    assert matcher.is_complete
-
-
 def test_a_copy_is_independent(vocabulary: Vocabulary) -> None:
     matcher = feed(Matcher(vocabulary, PERSON), '{"name": "')
     copy = matcher.copy()

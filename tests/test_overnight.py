@@ -182,7 +182,7 @@ def test_a_restarted_run_prefills_in_the_same_steps(
     begun = json.loads(path.read_text())
     assert begun["steps"][0][0] == 16
     # Pretend that the device is faster now.
-    begun["request"]["setup"]["prefill_step_size"] = "auto"
+    begun["request"]["setup"]["prefill_step_size"] = 512
     path.write_text(json.dumps(begun))
     run.ends()
     assert json.loads(path.read_text())["steps"] == begun["steps"]

@@ -8,12 +8,12 @@ import pytest
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.app.verify import compare
+from mlxchat.app import verify
+from mlxchat.app.verify import compare, read_again
 from mlxchat.cache import make_cache
 from mlxchat.engine import loops
 from mlxchat.engine.loops import prefill
 from mlxchat.engine.pace import Pace, first_step, from_run_lengths, run_lengths
-from mlxchat.settings import CacheSettings
 from tests.conftest import build_random_model
 
 PROMPT = np.random.default_rng(0).integers(0, 256, 3000).astype(np.int32)
@@ -118,18 +118,13 @@ def test_sizes_are_saved_as_run_lengths() -> None:
 def test_a_session_is_verified_at_the_same_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was read in steps of 512 tokens however long they took, without any display."""
     device = SlowDevice(monkeypatch, 0.0, 0.05)
-    monkeypatch.setattr(Pace, "of", lambda *_: Pace(512))
-    filled, network, shown = make_cache(device.network), device, list[int]()
+    monkeypatch.setattr(verify, "first_step", lambda _: 512)
+    filled, shown = make_cache(device.network), list[int]()
+    network: Any = device
     prefill(device.network, filled, PROMPT[:600], step_size=512)
-    agreement = compare(
-        network,  # type: ignore[arg-type]
-        filled,
-        make_cache(device.network),
-        PROMPT[:600],
-        PROMPT[:4],
-        settings=CacheSettings(),
-        on_progress=lambda done, _: shown.append(done),
-    )
+    fresh: Any = make_cache(device.network)
+    read_again(network, fresh, PROMPT[:600], 512, lambda done, _: shown.append(done))
+    agreement = compare(network, filled, fresh, PROMPT[:4])
     assert device.steps == [512, 32, 32, 24, 4, 4]
     assert shown == [0, 512, 544, 576, 600]
     assert agreement.same_choice == 4

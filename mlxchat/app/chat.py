@@ -19,6 +19,7 @@ from typing import Any, Self, Unpack
 from mlx import nn
 
 from mlxchat.app.loading import Loading
+from mlxchat.app.observer import Observer
 from mlxchat.app.opening import (
     POSITIONS_RUN_ON,
     Notify,
@@ -94,7 +95,7 @@ class Chat:
         """As `open`, with an open session, or None to save nothing."""
         self.notices: list[str] = []
         self._notify = notify or self.notices.append
-        self._find = find or (lambda setup: find_model(setup, self._notify))
+        self._find = find or (lambda setup: find_model(setup, Observer(self._notify)))
         self._options = options if session is None else resumed(options, session)
         self._ranks = ranks
         self._keeper = Keeper(session, self._notify, exact=options.exact)

@@ -16,7 +16,7 @@ from mlxchat.app.outage import Outage
 from mlxchat.app.watch import Begun, Loop, Reached, Saved, Watch
 from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.engine.generate import Stats
-from mlxchat.engine.pace import Pace, from_run_lengths, run_lengths
+from mlxchat.engine.pace import Pace, first_step, from_run_lengths, run_lengths
 from mlxchat.engine.reply import ResumePoint
 from mlxchat.errors import (
     DeviceError,
@@ -28,7 +28,7 @@ from mlxchat.errors import (
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.request import Request
-from mlxchat.settings import CacheSettings, OnLoop, SamplingSettings
+from mlxchat.settings import OnLoop, SamplingSettings
 from mlxchat.store.checkpoint import Checkpoint, RunRecord
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.output_file import OutputFile
@@ -198,15 +198,13 @@ def continued(
         raise OutputError(f"cannot read {path}: {why}") from error
 
 
-def pace_of(
-    network: nn.Module, settings: CacheSettings, begun: Begun, checkpoint: Checkpoint | None
-) -> Pace:
+def pace_of(network: nn.Module, begun: Begun, checkpoint: Checkpoint | None) -> Pace:
     """The sizes of the steps for the rest of the prompt: those of the first reading, as far as it
     got."""
     steps = [] if checkpoint is None else checkpoint.steps()
     ends = accumulate(steps)
     planned = [step for step, end in zip(steps, ends, strict=True) if end > begun.at.prefilled]
-    return Pace.of(network, settings, planned)
+    return Pace(first_step(network), planned)
 
 
 def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:

@@ -65,7 +65,7 @@ def open_model(
     observer = observer or Observer()
     setup.check()
     start(setup, observer.warn)
-    found = find_model(setup, observer.warn, observer.ask, show_progress=observer.show_progress)
+    found = find_model(setup, observer)
 
     def check(network: nn.Module, tokenizer: Tokenizer) -> None:
         _keeping(setup.cache_settings(), count_pinned(tokenizer))

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from mlx import nn
 
 from mlxchat import platform
+from mlxchat.app.observer import Observer
 from mlxchat.app.ranks import check_ranks
 from mlxchat.cache import check_bound
 from mlxchat.distributed.load import lead_loading
@@ -36,29 +38,16 @@ def start(setup: Setup, notify: Notify) -> None:
     platform.select_device(setup.device)
 
 
-def find_model(
-    setup: Setup,
-    notify: Notify,
-    ask: Callable[[str], bool] | None = None,
-    *,
-    show_progress: bool = False,
-) -> ResolvedModel:
-    """The files of the model and its adapter, downloaded if necessary. `ask` is asked before a
-    download that was not chosen by name."""
+def find_model(setup: Setup, observer: Observer) -> ResolvedModel:
+    """The files of the model and its adapter, downloaded if necessary."""
+    how: dict[str, Any] = {
+        "offline": setup.offline,
+        "notify": observer.warn,
+        "show_progress": observer.show_progress,
+    }
     template = None if setup.chat_template is None else read_template(setup.chat_template)
-    found = resolve_model(
-        setup.model,
-        offline=setup.offline,
-        ask=ask,
-        notify=notify,
-        show_progress=show_progress,
-    )
-    found = replace(found, template=template)
-    if setup.adapter is None:
-        return found
-    adapter = find_adapter(
-        setup.adapter, offline=setup.offline, notify=notify, show_progress=show_progress
-    )
+    found = replace(resolve_model(setup.model, ask=observer.ask, **how), template=template)
+    adapter = None if setup.adapter is None else find_adapter(setup.adapter, **how)
     return replace(found, adapter=adapter)
 
 

@@ -373,7 +373,7 @@ class Run:
                 may_think=allows_thinking(request.variables()),
                 beginning=asked.beginning,
             )
-        how["pace"] = pace_of(loaded.model.network, loaded.settings, begun, self._checkpoint)
+        how["pace"] = pace_of(loaded.model.network, begun, self._checkpoint)
         return _Callbacks(watch, checkpointer, begun, record, on_prefill, written, how)
 
 
@@ -414,7 +414,7 @@ def _generation(
 ) -> Generation:
     begun = callbacks.begun
     how: dict[str, Any] = callbacks.how | {
-        "prefill_step_size": loaded.settings.max_step_size,
+        "prefill_step_size": loaded.settings.prefill_step_size,
         "on_prefill": callbacks.read,
         "on_held": callbacks.held,
         "should_stop": callbacks.watch.should_stop,

@@ -238,7 +238,7 @@ class Running:
         return {
             "sampling": run.plan.sampling,
             "settings": run.plan.settings,
-            "prefill_step_size": self._loaded.settings.max_step_size,
+            "prefill_step_size": self._loaded.settings.prefill_step_size,
             "constrained": constrained,
             "drafter": make_drafter(self._model, run.plan.settings),
             "reply": run.plan.reader(self._model.tokenizer)[0],

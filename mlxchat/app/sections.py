@@ -231,7 +231,7 @@ class SectionReader:
             max_tokens=self._window - len(ids),
             is_stopped=should_stop,
             sampling=sampling,
-            prefill_step_size=loaded.settings.max_step_size,
+            prefill_step_size=loaded.settings.prefill_step_size,
         )
         answer = brief.write()
         mx.clear_cache()

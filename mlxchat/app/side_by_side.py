@@ -16,7 +16,7 @@ from mlxchat.cache import Cache, kv_bytes_per_token
 from mlxchat.cache.side_by_side import find_support, most_together
 from mlxchat.engine.batch import prefill_together
 from mlxchat.engine.loops import ShouldStop, prefill
-from mlxchat.engine.pace import Pace
+from mlxchat.engine.pace import Pace, first_step
 from mlxchat.engine.shared_prefix import Begun, SharedPrefixes
 from mlxchat.errors import DeviceError, MlxchatError
 from mlxchat.failures import device_failures
@@ -75,7 +75,7 @@ class SideBySide:
         self._most = AUTO_ROWS if request.rows == "auto" else request.rows
         self._token_bytes = kv_bytes_per_token(loaded.model.shard, loaded.model.dtype)
         self._known = Prefixes(request.setup, notify)
-        self._pace = Pace.of(loaded.model.network, loaded.settings)
+        self._pace = Pace(first_step(loaded.model.network))
         self._plans: deque[RowPlan] = deque()
         self._shares_start = False
         self._begin_again()
@@ -257,7 +257,7 @@ class SideBySide:
             self._model.network,
             cache,
             ids[start + known : stop],
-            step_size=self._loaded.settings.max_step_size,
+            step_size=self._loaded.settings.prefill_step_size,
             pace=self._pace,
             on_held=record,
             should_stop=self._should_stop,

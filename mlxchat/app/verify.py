@@ -14,12 +14,11 @@ from mlxchat.app.observer import Observer
 from mlxchat.app.opening import find_model, start
 from mlxchat.cache import Cache
 from mlxchat.engine.loops import prefill
-from mlxchat.engine.pace import Pace
+from mlxchat.engine.pace import Pace, first_step
 from mlxchat.errors import SessionError, SnapshotError
 from mlxchat.progress import Progress
 from mlxchat.request import ChatOptions
 from mlxchat.sessions.session import Session
-from mlxchat.settings import CacheSettings
 from mlxchat.text.spans import TokenIds
 
 PROBE = "What have we talked about so far, and what did you say about it?"
@@ -37,17 +36,9 @@ class Agreement:
     same_choice: int
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """A snapshot of `size_bytes` with a valid checksum and `held_tokens` tokens."""
-
-    size_bytes: int
-    held_tokens: int
-    agreement: Agreement
-
-
-def verify_session(name: str, observer: Observer | None = None) -> Verified:
-    """Raises SessionError and SnapshotError if there is nothing to compare."""
+def verify_session(name: str, observer: Observer | None = None) -> tuple[int, int, Agreement]:
+    """The bytes of the snapshot, whose checksum is right, the tokens it holds, and the agreement.
+    Raises SessionError and SnapshotError if there is nothing to compare."""
     shown = observer or Observer()
     with Session.open(name) as session:
         path = session.snapshot_path
@@ -57,58 +48,34 @@ def verify_session(name: str, observer: Observer | None = None) -> Verified:
         options = ChatOptions()
         start(options.setup, shown.warn)
         # Never closed, so that the session is not changed.
-        chat = Chat(
-            options,
-            session,
-            find=lambda setup: find_model(
-                setup, shown.warn, shown.ask, show_progress=shown.show_progress
-            ),
-        )
+        chat = Chat(options, session, find=lambda setup: find_model(setup, shown))
         with shown.waiting(f"loading {chat.model_name} …"):
             conversation = chat.conversation
-        held, model = conversation.held_ids, conversation.model
+        held, model, ledger = conversation.held_ids, conversation.model, conversation.ledger
         if len(held) == 0:
             reasons = "; ".join(chat.notices)
             raise SnapshotError(reasons or f"the snapshot of session {name!r} is empty")
         for notice in chat.notices:
             shown.warn(notice)
-        ledger = conversation.ledger
+        fresh = model.make_cache(ledger.window, ledger.keep)
+        step_size = conversation.settings.prefill_step_size
         with shown.counting("reading", "tokens") as on_progress:
-            agreement = compare(
-                model.network,
-                conversation.cache,
-                model.make_cache(ledger.window, ledger.keep),
-                held,
-                model.tokenizer.encode(PROBE),
-                settings=conversation.settings,
-                on_progress=on_progress,
-            )
-    return Verified(size_bytes, len(held), agreement)
+            read_again(model.network, fresh, held, step_size, on_progress)
+        probe = model.tokenizer.encode(PROBE)
+        agreement = compare(model.network, conversation.cache, fresh, probe)
+    return size_bytes, len(held), agreement
 
 
-def compare(
-    network: nn.Module,
-    restored: Cache,
-    empty: Cache,
-    held: TokenIds,
-    probe: TokenIds,
-    *,
-    settings: CacheSettings,
-    on_progress: Progress | None = None,
-) -> Agreement:
-    """Prefill `held: (T,)` into a fork of `empty`, let both states read `probe: (N,)`, compare.
+def read_again(
+    network: nn.Module, cache: Cache, held: TokenIds, step_size: int, on_progress: Progress
+) -> None:
+    """Prefill `held: (T,)` into the empty cache."""
+    pace = Pace(first_step(network))
+    prefill(network, cache, held, step_size=step_size, pace=pace, on_progress=on_progress)
 
-    `on_progress` counts tokens of `held`.
-    """
-    fresh = empty.fork()
-    prefill(
-        network,
-        fresh,
-        held,
-        step_size=settings.max_step_size,
-        pace=Pace.of(network, settings),
-        on_progress=on_progress,
-    )
+
+def compare(network: nn.Module, restored: Cache, fresh: Cache, probe: TokenIds) -> Agreement:
+    """Let forks of both states read `probe: (N,)`, and compare what they predict."""
     tokens = mx.array(probe)[None]
     a, b = (_logits(network, cache.fork(), tokens) for cache in (restored, fresh))
     log_a, log_b = (x - np.logaddexp.reduce(x, axis=-1, keepdims=True) for x in (a, b))

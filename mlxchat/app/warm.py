@@ -10,7 +10,7 @@ from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import Observer
 from mlxchat.app.prefixes import MIN_TOKENS, Prefixes
 from mlxchat.engine.loops import OnHeld, prefill
-from mlxchat.engine.pace import Pace
+from mlxchat.engine.pace import Pace, first_step
 from mlxchat.errors import CacheError, InputError
 from mlxchat.request import Setup
 from mlxchat.text.document import name_of
@@ -104,8 +104,8 @@ def _read(
             loaded.model.network,
             loaded.cache,
             ids,
-            step_size=loaded.settings.max_step_size,
-            pace=Pace.of(loaded.model.network, loaded.settings),
+            step_size=loaded.settings.prefill_step_size,
+            pace=Pace(first_step(loaded.model.network)),
             on_progress=on_progress,
             on_held=on_held,
         )

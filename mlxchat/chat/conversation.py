@@ -29,7 +29,7 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.generate import Generation, Stats, nothing_done
-from mlxchat.engine.pace import Pace
+from mlxchat.engine.pace import Pace, first_step
 from mlxchat.engine.repetition import LoopDetector
 from mlxchat.engine.reply import Token
 from mlxchat.errors import (
@@ -109,7 +109,7 @@ class Conversation:
         args = dict(template_args or {})
         rendering = Rendering(model.tokenizer, system, dict(variables or {}), args)
         settings = settings or CacheSettings(keep=0)
-        self._pace = Pace.of(model.network, settings)
+        self._pace = Pace(first_step(model.network))
         self.view = View(model, settings, rendering, self.turns, prefixes=prefixes)
 
     @property
@@ -532,7 +532,7 @@ class Conversation:
             self.cache,
             sampling=replace(self.sampling, seed=self.reply_seed),
             settings=self._within_window(self.generation, len(ids)),
-            prefill_step_size=self.settings.max_step_size,
+            prefill_step_size=self.settings.prefill_step_size,
             pace=self._pace,
             cached_tokens=cached,
             reply=reader,

@@ -175,7 +175,7 @@ class NoteWriter:
             is_stopped=watch.is_stopped,
             on_tokens=lambda tokens: watch.count_note(tokens, self._limit),
             sampling=self._sampling,
-            prefill_step_size=self._settings.max_step_size,
+            prefill_step_size=self._settings.prefill_step_size,
             pace=self._pace,
             cached_tokens=cached,
             on_prefill=watch.on_prefill,

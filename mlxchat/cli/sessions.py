@@ -181,11 +181,10 @@ def verify(name: Name) -> None:
     from mlxchat.terminal.observing import observer_of
     from mlxchat.units import count, format_bytes
 
-    found = verify_session(name, observer_of(Messages()))
-    agreement = found.agreement
+    size_bytes, held_tokens, agreement = verify_session(name, observer_of(Messages()))
     write(
-        f"{name}: {format_bytes(found.size_bytes)}, checksum right, "
-        f"{count(found.held_tokens, 'token')} held · "
+        f"{name}: {format_bytes(size_bytes)}, checksum right, "
+        f"{count(held_tokens, 'token')} held · "
         f"from a fresh prefill of the same tokens: KL {agreement.kl:.2g} nats per token, largest "
         f"logit difference {agreement.logit_difference:.2g}, same first choice at "
         f"{agreement.same_choice} of {agreement.tokens} tokens\n"

@@ -38,8 +38,6 @@ def prefill(
     done = 0
     if on_progress is not None:
         on_progress(done, len(ids))
-    if pace is not None:
-        pace.begin(len(ids))
     with platform.prefill_streams() as streams:
         while done < len(ids) and not (should_stop and should_stop()):
             size = step_size if pace is None else pace.size(step_size, done)

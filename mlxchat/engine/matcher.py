@@ -25,7 +25,6 @@ class Matcher:
         self._kind = constraint.kind
         self._inner = new_matcher(vocabulary.table, constraint.grammar)
         self._ids: list[int] = []
-        self._ended = 0
         self._words = (vocabulary.size + 31) // 32
         self._check()
 
@@ -53,8 +52,6 @@ class Matcher:
         """Append a token to the answer. Raises ConstraintError if it is not allowed."""
         self._check()
         if self._inner.is_stopped() and id_ in self._vocabulary.ends:
-            # llguidance would take it without counting it for a rollback.
-            self._ended += 1
             return
         self._inner.consume_token(id_)
         self._check()
@@ -101,15 +98,6 @@ class Matcher:
         copied.__dict__.update(self.__dict__)
         copied._inner, copied._ids = self._inner.deep_copy(), [*self._ids]
         return copied
-
-    def rollback(self, count: int) -> None:
-        """Take back the last `count` accepted tokens."""
-        uncounted = min(count, self._ended)
-        self._ended -= uncounted
-        if count > uncounted:
-            self._inner.rollback(count - uncounted)
-            del self._ids[len(self._ids) - (count - uncounted) :]
-            self._check()
 
     def _check(self) -> None:
         reason = failure(self._inner)

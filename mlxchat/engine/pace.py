@@ -12,9 +12,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.engine.step_trial import StepTrial
 from mlxchat.models.skeleton import named_parameters
-from mlxchat.settings import CacheSettings
 
 TARGET_S = 2.0
 
@@ -29,9 +27,6 @@ GPU_FLOPS = 5e12
 CPU_FLOAT32_FLOPS = 20e9
 CPU_OTHER_FLOPS = 0.1e9
 
-# A step's memory grows with its tokens and with those before it, which it attends to.
-MEMORY_RESERVE = 2
-
 # GPU steps should be multiples of 32: see ml-explore/mlx issue 3856.
 MIN_FIRST_ON_GPU = 32
 
@@ -41,28 +36,12 @@ class Pace:
 
     `first` is the initial size. A step that takes too long makes the following ones shorter; quick
     ones make them longer again. `planned` sizes come first, to read a prompt in the same steps as
-    before. A `trial` finds the fastest size, among those quick enough.
+    before.
     """
 
-    def __init__(
-        self, first: int, planned: Sequence[int] = (), trial: StepTrial | None = None
-    ) -> None:
+    def __init__(self, first: int, planned: Sequence[int] = ()) -> None:
         self._size = first
         self._planned = deque(planned)
-        self._trial = trial
-
-    @classmethod
-    def of(cls, network: nn.Module, settings: CacheSettings, planned: Sequence[int] = ()) -> "Pace":
-        """Start with the step that this device should manage in the target time."""
-        trial = None
-        if settings.prefill_step_size == "auto":
-            trial = StepTrial(_largest_trial(settings), affords)
-        return cls(first_step(network), planned, trial)
-
-    def begin(self, tokens: int) -> None:
-        """Begin a prompt of this many tokens."""
-        if self._trial is not None:
-            self._trial.begin(0 if self._planned else tokens)
 
     def size(self, max_tokens: int, done: int) -> int:
         """Tokens in the next step, at most `max_tokens`, after `done` tokens of this prompt.
@@ -72,16 +51,13 @@ class Pace:
         """
         if self._planned:
             return self._planned[0]
-        wanted = max_tokens if self._trial is None else min(max_tokens, self._trial.size())
-        size = min(wanted, self._size)
+        size = min(max_tokens, self._size)
         return size - done % size
 
     def took(self, tokens: int, seconds: float) -> None:
         """Report a completed step."""
         if self._planned:
             self._planned.popleft()
-        if self._trial is not None:
-            self._trial.took(tokens, seconds)
         affordable = _power_of_two(TARGET_S * tokens / max(seconds, 1e-9))
         # A short step does not predict the time of a full one, but a full one takes no longer per
         # token.
@@ -95,24 +71,6 @@ def first_step(network: nn.Module) -> int:
     on_gpu = platform.on_gpu()
     affordable = TARGET_S * _flops(network, on_gpu) / max(2 * _weights(network), 1)
     return max(_power_of_two(affordable), MIN_FIRST_ON_GPU if on_gpu else 1)
-
-
-def _largest_trial(settings: CacheSettings) -> int:
-    """The largest step worth trying: more than a window only computes what the mask hides. Ranks
-    try none, since each has its own memory."""
-    if platform.launched_rank() is not None:
-        return 0
-    return settings.max_kv_size or settings.max_step_size
-
-
-def affords(size: int, tokens: int, seconds: float) -> bool:
-    """Whether the target time and the free memory suffice for a step of `size` tokens, after one of
-    `tokens` that took `seconds`."""
-    step_bytes = mx.get_peak_memory() - mx.get_active_memory()
-    return (
-        seconds * size / tokens <= TARGET_S
-        and step_bytes * MEMORY_RESERVE * size / tokens <= platform.free_memory_bytes()
-    )
 
 
 def _flops(network: nn.Module, on_gpu: bool) -> float:

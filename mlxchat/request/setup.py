@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from mlxchat.amounts import parse_bytes, parse_window
 from mlxchat.options import Group, Must, check_options, option, same_as
-from mlxchat.settings import CacheSettings, SamplingSettings, StepSize, random_seed
+from mlxchat.settings import CacheSettings, SamplingSettings, random_seed
 
 Window = int | Literal["auto"] | None
 
@@ -73,7 +73,7 @@ class Setup:
         saved=True,
     )
     keep: int = same_as(CacheSettings, "keep")
-    prefill_step_size: StepSize = same_as(CacheSettings, "prefill_step_size")
+    prefill_step_size: int = same_as(CacheSettings, "prefill_step_size")
     prefix_cache: bool = option(True, "Keep long prompts in the prefix cache on disk", Group.WINDOW)
     prefix_cache_bytes: int = option(
         4_000_000_000,

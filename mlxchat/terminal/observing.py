@@ -3,10 +3,7 @@
 import sys
 from collections.abc import Callable
 
-from mlxchat.app import opening
 from mlxchat.app.observer import Observer
-from mlxchat.models.resolve import ResolvedModel
-from mlxchat.request import Setup
 from mlxchat.terminal import visible
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.progress import progress, waiting
@@ -21,13 +18,6 @@ def observer_of(messages: Messages) -> Observer:
         show_progress=not messages.quiet,
         waiting=lambda text: waiting(text, messages.quiet),
         counting=lambda what, unit: progress(what, unit, messages.quiet),
-    )
-
-
-def find_model(setup: Setup, messages: Messages) -> ResolvedModel:
-    """Find the model's files; questions and download progress appear on the terminal."""
-    return opening.find_model(
-        setup, messages.warn, terminal_question(), show_progress=not messages.quiet
     )
 
 

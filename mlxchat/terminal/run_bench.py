@@ -13,7 +13,7 @@ from typing import Self
 
 from rich.progress import TaskID
 
-from mlxchat.app.opening import load_model, start
+from mlxchat.app.opening import find_model, load_model, start
 from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
 from mlxchat.bench.catalog import Entry, load
 from mlxchat.bench.measure import Measured, measure
@@ -26,7 +26,7 @@ from mlxchat.request import Setup
 from mlxchat.terminal import visible
 from mlxchat.terminal.messages import Messages, show_error
 from mlxchat.terminal.moving import moving_line
-from mlxchat.terminal.observing import find_model
+from mlxchat.terminal.observing import observer_of
 from mlxchat.terminal.progress import is_drawn
 from mlxchat.terminal.signals import ignore_signals
 from mlxchat.terminal.table import format_table
@@ -67,7 +67,7 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
     messages = Messages(request.quiet)
     report = BenchReport.prepare(request.json_file)
     start(setup, messages.warn)
-    found = find_model(setup, messages)
+    found = find_model(setup, observer_of(messages))
     machine = this_machine()
     if machine.is_busy:
         messages.note(

@@ -7,13 +7,14 @@ from dataclasses import replace
 from mlxchat import paths
 from mlxchat.app.answer import constraint_of, with_schema
 from mlxchat.app.chat import Chat
+from mlxchat.app.opening import find_model
 from mlxchat.app.prompt import read_into
 from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
 from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.request import Answer, ChatOptions
 from mlxchat.request.shown import ChatShown
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.observing import find_model
+from mlxchat.terminal.observing import observer_of
 from mlxchat.terminal.signals import ignore_signals
 from mlxchat.text.document import STDIN
 from mlxchat.text.documents import (
@@ -71,7 +72,7 @@ def _run(
         latest=shown.latest,
         save=shown.save,
         ranks=ranks,
-        find=lambda setup: find_model(setup, messages),
+        find=lambda setup: find_model(setup, observer_of(messages)),
         # On a terminal, notices appear between the replies.
         notify=None if on_terminal else messages.warn,
         note=None if on_terminal else messages.note,
