@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from mlxchat import cli
-from mlxchat.cli.group import EVERYTHING
+from mlxchat.cli.group import help_page
 from mlxchat.errors import ExitStatus
 from tests import docs
 from tests.conftest import RunMlxchat
@@ -104,10 +104,9 @@ def page(path: str, *, everything: bool) -> str:
         command = ROOT if context is None else command.commands[name]
         context = command.make_context(name, [], parent=context, resilient_parsing=True)
     assert context is not None
-    context.meta[EVERYTHING] = everything
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", str(COLUMNS))
-        return command.get_help(context)
+        return help_page(context, everything=everything)
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])

@@ -24,7 +24,7 @@ from mlxchat.cli.configured import Configured
 from mlxchat.cli.doctor import doctor
 from mlxchat.cli.generate import EPILOG as GENERATE_EPILOG
 from mlxchat.cli.generate import generate
-from mlxchat.cli.group import HELP_NAMES, App, Group
+from mlxchat.cli.group import HELP_NAMES, SHOWN, App, Group
 from mlxchat.cli.help import EPILOG as HELP_EPILOG
 from mlxchat.cli.help import help_
 from mlxchat.cli.models import models_app
@@ -88,11 +88,18 @@ class ChatByDefault(Group):
     """Without a command, the arguments are those of `mlxchat chat`."""
 
     def get_params(self, ctx: Any) -> Any:
-        parameters = super().get_params(ctx)
-        for each in parameters:
+        """The group's own; in help, and for completion, after those of chat."""
+        own = super().get_params(ctx)
+        for each in own:
             # Typer adds these itself.
             each.help = COMPLETION_HELP.get(each.name, each.help)
-        return parameters
+            each.hidden = each.name in COMPLETION_HELP and not ctx.meta.get(SHOWN)
+        # A command asks for these, too, with its own context.
+        if ctx.command is not self or SHOWN not in ctx.meta:
+            return own
+        names = {each.name for each in own}
+        others = self.commands["chat"].get_params(ctx)
+        return [*(each for each in others if each.name not in names), *own]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if self._is_for_chat(ctx, args):
@@ -110,32 +117,9 @@ class ChatByDefault(Group):
             return bool(args) and args[0].startswith("-") and args[0] not in GROUP_OPTIONS
         return not args or not (args[0] in self.commands or args[0] in GROUP_OPTIONS)
 
-    def help_parameters(self, ctx: Any) -> list[Any]:
-        """Those of chat, then the group's own."""
-        own = self.get_params(ctx)
-        names = {each.name for each in own}
-        chat_command: Any = self.commands["chat"]
-        return [*(each for each in chat_command.params if each.name not in names), *own]
-
-    def is_common(self, parameter: Any) -> bool:
-        chat_command: Any = self.commands["chat"]
-        if parameter in chat_command.params:
-            return chat_command.is_common(parameter)
-        return parameter.name not in COMPLETION_HELP
-
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         formatter.write_usage(ctx.command_path, "[OPTIONS] [QUESTION]")
         formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [ARGUMENTS]")
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        found = super().shell_complete(ctx, incomplete)
-        if not incomplete.startswith("-"):
-            return found
-        chat_command = self.commands["chat"]
-        chat_context = chat_command.make_context("chat", [], parent=ctx, resilient_parsing=True)
-        known = {item.value for item in found}
-        options = chat_command.shell_complete(chat_context, incomplete)
-        return [*found, *(item for item in options if item.value not in known)]
 
 
 app = App(

@@ -14,7 +14,31 @@ HELP_ALL = "--help-all"
 HELP_NAMES = ("-h", "--help", HELP_ALL)
 
 
-EVERYTHING = f"{__name__}.everything"
+# In a context's `meta` while its options are shown: whether these are all.
+SHOWN = f"{__name__}.shown"
+
+
+def help_page(context: Any, *, everything: bool) -> str:
+    """The help of the context's command."""
+    context.meta[SHOWN] = everything
+    return f"{context.get_help()}\n"
+
+
+def _exit_with_help(context: Any, status: int = ExitStatus.OK, *, everything: bool) -> None:
+    from mlxchat.terminal.text_output import Stdout
+
+    Stdout().write(help_page(context, everything=everything))
+    context.exit(status)
+
+
+def _show_help(context: typer.Context, option: Any, wanted: bool) -> None:
+    # A shell that completes a line must not run it.
+    if wanted and not context.resilient_parsing:
+        _exit_with_help(context, everything=HELP_ALL in option.opts)
+
+
+def _help_option(*names: str, text: str) -> Any:
+    return typer.Option(*names, callback=_show_help, is_eager=True, expose_value=False, help=text)
 
 
 def summary(command: Any) -> str:
@@ -22,18 +46,8 @@ def summary(command: Any) -> str:
     return (command.help or "").split("\n\n")[0].replace("\n", " ").removesuffix(".")
 
 
-def _show_help(context: typer.Context, option: Any, wanted: bool) -> None:
-    # A shell that completes a line must not run it.
-    if wanted and not context.resilient_parsing:
-        _write_help(context, everything=HELP_ALL in option.opts)
-        context.exit()
-
-
-def _write_help(context: Any, *, everything: bool) -> None:
-    from mlxchat.terminal.text_output import Stdout
-
-    context.meta[EVERYTHING] = everything
-    Stdout().write(context.get_help() + "\n")
+def _is_argument(parameter: Any) -> bool:
+    return isinstance(parameter, TyperArgument)
 
 
 def _help_options() -> list[Any]:
@@ -41,26 +55,8 @@ def _help_options() -> list[Any]:
 
     @app.command()
     def command(
-        help_: Annotated[
-            bool,
-            typer.Option(
-                *HELP_NAMES[:2],
-                callback=_show_help,
-                is_eager=True,
-                expose_value=False,
-                help="Show this page",
-            ),
-        ] = False,
-        help_all: Annotated[
-            bool,
-            typer.Option(
-                HELP_ALL,
-                callback=_show_help,
-                is_eager=True,
-                expose_value=False,
-                help="Show all options",
-            ),
-        ] = False,
+        help_: Annotated[bool, _help_option(*HELP_NAMES[:2], text="Show this page")] = False,
+        help_all: Annotated[bool, _help_option(HELP_ALL, text="Show all options")] = False,
     ) -> None:
         """Never run: Typer makes its parameters into options."""
 
@@ -71,34 +67,31 @@ HELP_OPTIONS = _help_options()
 
 
 class _Helped:
-    """Common to commands and groups."""
+    """Common to commands and groups. The declaration of an option may leave it to `--help-all`."""
 
     def get_help_option(self, ctx: Any) -> Any:
         return HELP_OPTIONS[0]
 
     def get_params(self, ctx: Any) -> Any:
-        return [*super().get_params(ctx), HELP_OPTIONS[1]]  # type: ignore[misc]
+        parameters = [*super().get_params(ctx), HELP_OPTIONS[1]]  # type: ignore[misc]
+        declared = getattr(self.callback, "declared", {})  # type: ignore[attr-defined]
+        for each in parameters:
+            is_common = each.name not in declared or declared[each.name].common
+            each.hidden = not (is_common or ctx.meta.get(SHOWN))
+        return parameters
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        self.format_usage(ctx, formatter)  # type: ignore[attr-defined]
-        self.format_help_text(ctx, formatter)  # type: ignore[attr-defined]
-        self.format_options(ctx, formatter)
-        self.format_epilog(ctx, formatter)
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        ctx.meta[SHOWN] = True
+        return super().shell_complete(ctx, incomplete)  # type: ignore[misc]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        command: Any = self
-        sections: dict[str, list[tuple[str, str]]] = {
-            "Commands": [],
-            "Arguments": [],
-            "Options": [],
+        shown: Any = [each for each in self.get_params(ctx) if not each.hidden]
+        commands = getattr(self, "commands", {})
+        sections = {
+            "Commands": [(name, summary(each)) for name, each in commands.items()],
+            "Arguments": [(each.metavar, each.help) for each in shown if _is_argument(each)],
+            "Options": [each.get_help_record(ctx) for each in shown if not _is_argument(each)],
         }
-        for name, each in getattr(command, "commands", {}).items():
-            sections["Commands"].append((name, summary(each)))
-        for each in self.help_parameters(ctx):
-            if isinstance(each, TyperArgument):
-                sections["Arguments"].append((str(each.metavar), each.help or ""))
-            elif ctx.meta.get(EVERYTHING) or self.is_common(each):
-                sections["Options"].append(each.get_help_record(ctx))
         for heading, rows in sections.items():
             if rows:
                 with formatter.section(heading):
@@ -108,19 +101,9 @@ class _Helped:
         """The examples, and the rest if everything is shown. Nothing is wrapped."""
         command: Any = self
         examples, *rest = (command.epilog or "").rstrip("\n").split("\n\n")
-        if not ctx.meta.get(EVERYTHING):
+        if not ctx.meta.get(SHOWN):
             rest = [f"All options and more: {ctx.command_path} {HELP_ALL}"]
         formatter.write("".join(f"\n{each}\n" for each in (examples, *rest)))
-
-    def help_parameters(self, ctx: Any) -> list[Any]:
-        """The parameters that help describes."""
-        return self.get_params(ctx)
-
-    def is_common(self, parameter: Any) -> bool:
-        """Whether `--help` shows the parameter; its declaration may leave it to `--help-all`."""
-        command: Any = self
-        declared = getattr(command.callback, "declared", {}).get(parameter.name)
-        return declared is None or declared.common
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -136,7 +119,7 @@ class Command(_Helped, TyperCommand):
     """A command."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        arguments = [each for each in self.params if isinstance(each, TyperArgument)]
+        arguments = list(filter(_is_argument, self.params))
         names = [f"{each.metavar}" if each.required else f"[{each.metavar}]" for each in arguments]
         return ["[OPTIONS]", *names]
 
@@ -155,8 +138,7 @@ class Group(_Helped, TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
-            _write_help(ctx, everything=False)
-            ctx.exit(ExitStatus.USAGE)
+            _exit_with_help(ctx, ExitStatus.USAGE, everything=False)
         return super().parse_args(ctx, args)
 
 
@@ -164,7 +146,7 @@ class App(typer.Typer):
     """Typer's, whose groups and commands are ours."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"cls": Group, **options})
+        super().__init__(**{"cls": Group, "rich_markup_mode": None, **options})
 
     def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
         return super().command(name, **{"cls": Command, **options})

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mlxchat.cli.group import help_page
 from mlxchat.errors import UsageError
 from mlxchat.manual import PAGES, read_page, summary
 from mlxchat.terminal.table import write
@@ -60,7 +61,7 @@ def _show_command(context: typer.Context, words: list[str]) -> None:
             raise _unknown(words[:at], word, known if at else [*PAGES, *_commands(context)])
         command = known[word]
         parent = command.make_context(word, [], parent=parent, resilient_parsing=True)
-    typer.echo(command.get_help(parent))
+    write(help_page(parent, everything=False))
 
 
 def _unknown(group: list[str], word: str, known: Iterable[str]) -> UsageError:
