@@ -38,7 +38,8 @@ def load_tokenizer(
 
     Raises ModelBroken if files are missing or unreadable, TemplateError if the template is.
     """
-    options = _optional_json(directory / "tokenizer_config.json")
+    path = directory / "tokenizer_config.json"
+    options = read_json(path) if path.is_file() else {}
     backend, specials = _load_backend(directory, config, options)
     source = model_template(directory, options) if given is None else given.source
     template = None
@@ -53,10 +54,6 @@ def load_tokenizer(
     if eos_id is not None:
         eos_ids.add(eos_id)
     return Tokenizer(backend, template, eos_ids)
-
-
-def _optional_json(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
 
 
 def _load_backend(
@@ -75,9 +72,7 @@ def _load_backend(
             raise ModelBroken(f"cannot read {path}: {first_line(error)}") from error
         added = backend.get_added_tokens_decoder().values()
         flagged = [token.content for token in added if token.special]
-        specials = specials_if_alike(
-            backend, text, config, options, lambda name: _optional_json(directory / name)
-        )
+        specials = specials_if_alike(backend, text, config, options, directory)
     if backend is None or specials is None:
         backend, specials = _read_with_transformers(directory, options)
     backend.no_truncation()

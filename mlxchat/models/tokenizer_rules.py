@@ -5,9 +5,9 @@ from their vocabulary. It takes a second to import, so it is left out if it woul
 and used in any doubt.
 """
 
-import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tokenizers
@@ -16,21 +16,23 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 # The special tokens with a name of their own. Source: transformers' SPECIAL_TOKENS_ATTRIBUTES.
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
-# Keys of tokenizer_config.json without effect on these tokenizers, whatever their value.
+# Keys of tokenizer_config.json without effect on these tokenizers, or that are looked at.
 _INERT = {
     *("add_bos_token", "add_eos_token", "chat_template", "clean_up_tokenization_spaces"),
     *("errors", "legacy", "max_length", "model_input_names", "model_max_length", "name_or_path"),
-    *("pad_to_multiple_of", "pad_token_type_id", "processor_class"),
+    *("pad_to_multiple_of", "pad_token_type_id", "processor_class", "tokenizer_class"),
     *("sp_model_kwargs", "spaces_between_special_tokens", "special_tokens_map_file", "stride"),
     *("tokenizer_file", "truncation_strategy", "use_default_system_prompt"),
     *("use_fast", "backend", "is_local", "local_files_only", "response_schema"),
-    # These are looked at.
     *("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"),
-    "tokenizer_class",
 }
-# These have none if they are off, or name a side.
-_OFF = {"add_prefix_space", "split_special_tokens"}
-_SIDES = {"padding_side", "truncation_side"}
+# Others, with their values that have none.
+_INERT_VALUES = {
+    **dict.fromkeys(("add_prefix_space", "split_special_tokens"), (None, False)),
+    **dict.fromkeys(("padding_side", "truncation_side"), ("left", "right")),
+}
+# Files of older tokenizers with further tokens, unless tokenizer_config.json lists all of them.
+_OLDER = ("special_tokens_map.json", "added_tokens.json")
 
 # The class that reads tokenizer.json as it is, by its names.
 _PLAIN = {"PreTrainedTokenizerFast", "TokenizersBackend"}
@@ -63,87 +65,51 @@ def specials_if_alike(
     text: str,
     config: Mapping[str, Any],
     options: dict[str, Any],
-    read_other: Callable[[str], dict[str, Any]],
+    directory: Path,
 ) -> Specials | None:
-    """The special tokens if transformers would read this `backend`, too; None in any doubt.
+    """The special tokens if transformers would read this `backend` from `directory`, too; None in
+    any doubt. Some of its classes build parts of it anew, and so does this.
 
-    `text` is tokenizer.json, `options` is tokenizer_config.json, and `read_other` reads another
-    file of the directory by its name, {} if there is none.
+    `text` is tokenizer.json, `options` is tokenizer_config.json.
     """
     if "mlxchat" in config:
         # Converted by us: the files describe all of it.
         return _specials(options)
-    merged = _merged(options, backend, read_other)
-    kind = None if merged is None else _kind(config, merged, text)
-    specials = None if merged is None or kind is None else _specials(kind.defaults | merged)
-    if merged is None or kind is None or specials is None:
+    kind = _kind(config, options, text)
+    specials = None if kind is None else _specials(kind.defaults | options)
+    if kind is None or specials is None:
         return None
     texts = {*specials.texts.values(), *specials.others}
+    added = backend.get_added_tokens_decoder()
     alike = (
         isinstance(backend.model, models.BPE)
         and backend.truncation is None
         and backend.padding is None
         and "model_name" not in config
-        and all(_is_inert(key, value) for key, value in merged.items())
-        and texts <= {token.content for token in _added(backend).values()}
-        and (kind is _FILE or _is_built_alike(kind, backend, merged, texts))
+        and all(_is_inert(key, value) for key, value in options.items())
+        and texts <= {token.content for token in added.values()}
+        and _lists_the_same(options, added, directory)
+        and (kind is _FILE or _build(kind, backend, options, texts))
     )
     return specials if alike else None
 
 
 def _is_inert(key: str, value: Any) -> bool:
     """Whether this entry of tokenizer_config.json, unless looked at, changes nothing."""
-    return (
-        key in _INERT
-        or key.endswith("_token")
-        or (key in _OFF and not value)
-        or (key in _SIDES and value in ("left", "right"))
-    )
+    return key in _INERT or key.endswith("_token") or value in _INERT_VALUES.get(key, ())
 
 
-def _merged(
-    options: dict[str, Any],
-    backend: tokenizers.Tokenizer,
-    read_other: Callable[[str], dict[str, Any]],
-) -> dict[str, Any] | None:
-    """The options with the special tokens of older files. None if any of the files has other added
-    tokens than tokenizer.json."""
-    added = _added(backend)
-    if "added_tokens_decoder" in options:
-        return options if _are_added(options["added_tokens_decoder"], added) else None
-    ids = {token.content: id_ for id_, token in added.items()}
-    named = _as_texts(read_other("special_tokens_map.json"))
-    if not read_other("added_tokens.json").items() <= ids.items():
-        return None
-    if _lists(options) and _lists(named) not in ([], _lists(options)):
-        return None
-    return options | named
-
-
-def _added(backend: tokenizers.Tokenizer) -> dict[int, AddedToken]:
-    return backend.get_added_tokens_decoder()
-
-
-def _as_texts(named: dict[str, Any]) -> dict[str, Any]:
-    """special_tokens_map.json, whose tokens need no type."""
-    return {
-        key: value | {"__type": "AddedToken"} if isinstance(value, dict) else value
-        for key, value in named.items()
-    }
-
-
-def _lists(options: Mapping[str, Any]) -> list[Any]:
-    keys = ("extra_special_tokens", "additional_special_tokens")
-    return [options[key] for key in keys if options.get(key)]
-
-
-def _are_added(decoder: Any, added: Mapping[int, AddedToken]) -> bool:
-    """Whether each token of `added_tokens_decoder` is `added`, with the same id and flags."""
+def _lists_the_same(
+    options: Mapping[str, Any], added: Mapping[int, AddedToken], directory: Path
+) -> bool:
+    """Whether no other file has tokens that are not `added`, with the same id and flags."""
+    if "added_tokens_decoder" not in options:
+        return not any((directory / name).exists() for name in _OLDER)
     flags = {str(id_): repr(token) for id_, token in added.items()}
     try:
         return all(
             flags.get(id_) == repr(AddedToken(**known_flags(token)))
-            for id_, token in decoder.items()
+            for id_, token in options["added_tokens_decoder"].items()
         )
     except (AttributeError, TypeError):
         return False
@@ -165,17 +131,12 @@ def _specials(options: Mapping[str, Any]) -> Specials | None:
     if isinstance(others, dict):
         named, others = named | others, []
     texts = {key: _text(value) for key, value in named.items() if value is not None}
-    listed = [_text(each) for each in others] if isinstance(others, list) else [None]
-    if None in texts.values() or None in listed:
-        return None
-    return Specials(
-        {key: text for key, text in texts.items() if text is not None},
-        tuple(text for text in listed if text is not None),
-    )
+    listed: list[Any] = [_text(each) for each in others] if isinstance(others, list) else [None]
+    return None if None in (*texts.values(), *listed) else Specials(texts, tuple(listed))
 
 
-def _text(value: Any) -> str | None:
-    """The text of a special token, which may be an object."""
+def _text(value: Any) -> Any:
+    """The text of a special token, which may be an object; None if it is neither."""
     if isinstance(value, dict) and value.get("__type") == "AddedToken":
         value = value.get("content")
     return value if isinstance(value, str) else None
@@ -190,14 +151,13 @@ class Class:
     pre_tokenizer: Any
     decoder: Any
     falls_back_to_bytes: bool
-    flags_anew: bool
     defaults: dict[str, str]
 
 
-_FILE = Class(None, None, None, falls_back_to_bytes=False, flags_anew=False, defaults={})
+_FILE = Class(None, None, None, falls_back_to_bytes=False, defaults={})
 
 
-def _qwen(letters: str, *, flags_anew: bool) -> Class:
+def _qwen(letters: str) -> Class:
     pattern = (
         rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?{letters}+|\p{{N}}"
         rf"| ?[^\s{letters.strip('[]')}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -212,21 +172,19 @@ def _qwen(letters: str, *, flags_anew: bool) -> Class:
         ),
         decoders.ByteLevel(),
         falls_back_to_bytes=False,
-        flags_anew=flags_anew,
         defaults=dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>"),
     )
 
 
 # Source: the classes' own constructors. Others are left to transformers.
 CLASSES = {
-    "Qwen2Tokenizer": _qwen(r"\p{L}", flags_anew=True),
-    "Qwen3_5Tokenizer": _qwen(r"[\p{L}\p{M}]", flags_anew=False),
+    "Qwen2Tokenizer": _qwen(r"\p{L}"),
+    "Qwen3_5Tokenizer": _qwen(r"[\p{L}\p{M}]"),
     "GemmaTokenizer": Class(
         normalizers.Replace(" ", "▁"),
         pre_tokenizers.Split(" ", "merged_with_previous"),
         decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]),
         falls_back_to_bytes=True,
-        flags_anew=False,
         defaults={f"{name}_token": f"<{name}>" for name in ("unk", "bos", "eos", "pad", "mask")},
     ),
 }
@@ -248,47 +206,33 @@ def _kind(config: Mapping[str, Any], options: Mapping[str, Any], text: str) -> C
     return CLASSES.get(name.removesuffix("Fast"))
 
 
-def _is_built_alike(
+def _build(
     kind: Class,
     backend: tokenizers.Tokenizer,
     options: Mapping[str, Any],
     specials: Collection[str],
 ) -> bool:
-    """Whether the class builds the tokenizer that tokenizer.json describes."""
+    """Give `backend` the parts that the class builds, if that makes it the same otherwise."""
+    backend.normalizer, backend.pre_tokenizer = kind.normalizer, kind.pre_tokenizer
+    backend.decoder = kind.decoder
     model: Any = backend.model
-    unknown = _text(kind.defaults["unk_token"] if kind.falls_back_to_bytes else None)
-    added = _added(backend)
+    in_bytes = kind.falls_back_to_bytes
+    model_flags = (model.unk_token, model.fuse_unk, model.byte_fallback, model.ignore_merges)
+    added = backend.get_added_tokens_decoder()
     given = options.get("added_tokens_decoder", {})
     new = [id_ for id_, token in added.items() if model.token_to_id(token.content) is None]
     first = backend.get_vocab_size(with_added_tokens=False)
     return (
-        _described(backend.normalizer) == _described(kind.normalizer)
-        and _described(backend.pre_tokenizer) == _described(kind.pre_tokenizer)
-        and _described(backend.decoder) == _described(kind.decoder)
+        model_flags == (kind.defaults["unk_token"] if in_bytes else None, in_bytes, in_bytes, False)
         and model.dropout is None
-        and not model.ignore_merges
         and not model.continuing_subword_prefix
         and not model.end_of_word_suffix
-        and model.unk_token == unknown
-        and model.fuse_unk == model.byte_fallback == kind.falls_back_to_bytes
         and (not given or len(given) == len(added))
-        # It numbers them anew, and some flag the special ones anew.
+        # It numbers them anew, and flags the special ones anew.
         and new == list(range(first, first + len(new)))
-        and not (kind.flags_anew and any(_has_flags(added[id_], specials) for id_ in added))
+        and all(
+            repr(token) == repr(AddedToken(token.content, special=True))
+            for token in added.values()
+            if token.content in specials
+        )
     )
-
-
-def _has_flags(token: AddedToken, specials: Collection[str]) -> bool:
-    """Whether this special token has other flags than most."""
-    usual = AddedToken(token.content, special=True)
-    return token.content in specials and repr(token) != repr(usual)
-
-
-def _described(part: Any) -> Any:
-    """The part of a tokenizer without what only concerns offsets."""
-    described = {} if part is None else json.loads(part.__getstate__())
-    if isinstance(part, decoders.ByteLevel):
-        return described["type"]
-    for each in described.get("pretokenizers", ()):
-        each.pop("trim_offsets", None)
-    return described
