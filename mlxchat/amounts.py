@@ -1,7 +1,7 @@
 """Parse durations, times, sizes and windows as people write them."""
 
 import re
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Literal
 
 # Help imports this file: patterns are compiled, and `decimal` imported, only when needed.
@@ -45,15 +45,12 @@ def parse_duration_s(text: str) -> float:
 def parse_deadline(text: str, now: datetime | None = None) -> datetime:
     """The time-zone-aware moment of a local time such as 07:00, 23:59:30 or 2026-11-22 07:00.
 
-    A time without a date means its next occurrence after `now`, which must be time-zone-aware. If
-    the clocks go back, that is the first occurrence still to come; a time skipped when they go
-    forward counts from midnight as if they had not. Raises ValueError if the time is malformed or
-    past.
+    A time without a date means its next occurrence after `now`, which must be time-zone-aware.
+    Raises ValueError if the time is malformed or past.
     """
     now = now or datetime.now().astimezone()
     try:
-        walls = _wall_times(text.strip(), now.astimezone().date())
-        moments = [moment for wall in walls for moment in _moments(wall)]
+        moments = _moments(text.strip(), now.astimezone().date())
     except (ValueError, OverflowError):
         raise ValueError(
             f"must be a local time such as 07:00 or '2026-11-22 07:00', got {text!r}"
@@ -65,6 +62,17 @@ def parse_deadline(text: str, now: datetime | None = None) -> datetime:
             "occurrence)"
         )
     return min(later)
+
+
+def _moments(text: str, today: date) -> list[datetime]:
+    """What `text` can mean: today's or tomorrow's time if it has no date."""
+    match = re.fullmatch(_TIME, text)
+    if match is None:
+        raise ValueError(text)
+    year, month, day, hour, minute, second = (int(n) for n in match.groups("0"))
+    days = [date(year, month, day)] if match[1] else [today, today + timedelta(days=1)]
+    clock = time(hour, minute, second)
+    return [datetime.combine(each, clock).astimezone() for each in days]
 
 
 def parse_bytes(text: str) -> int:
@@ -86,41 +94,16 @@ def parse_bytes(text: str) -> int:
 
 def parse_window(text: str) -> int | Literal["auto"] | None:
     """Tokens in a window; None for "none", and "auto" as it is. Raises ValueError otherwise."""
-    if text == "auto":
-        return "auto"
-    if text == "none":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"must be auto, none or a number of tokens, got {text!r}") from None
+    return None if text == "none" else _number_or("auto, none or a number of tokens", text)
 
 
 def parse_number_or_auto(text: str) -> int | Literal["auto"]:
     """A whole number, or "auto" as it is. Raises ValueError otherwise."""
-    if text == "auto":
-        return "auto"
+    return _number_or("auto or a whole number", text)
+
+
+def _number_or(wanted: str, text: str) -> int | Literal["auto"]:
     try:
-        return int(text)
+        return "auto" if text == "auto" else int(text)
     except ValueError:
-        raise ValueError(f"must be auto or a whole number, got {text!r}") from None
-
-
-def _wall_times(text: str, today: date) -> list[datetime]:
-    """The clock times that `text` can mean: today's or tomorrow's if it has no date."""
-    match = re.fullmatch(_TIME, text)
-    if match is None:
-        raise ValueError(text)
-    year, month, day, hour, minute, second = (int(n) for n in match.groups("0"))
-    clock = time(hour, minute, second)
-    days = [date(year, month, day)] if match[1] else [today, today + timedelta(days=1)]
-    return [datetime.combine(each, clock) for each in days]
-
-
-def _moments(wall: datetime) -> list[datetime]:
-    """The moments at which clocks show `wall`: two if they go back then, one if it is skipped."""
-    # Through the timestamp, because `astimezone` puts a skipped time before the change.
-    stamps = [wall.replace(fold=fold).timestamp() for fold in (0, 1)]
-    both = [datetime.fromtimestamp(stamp, UTC).astimezone() for stamp in stamps]
-    shown = [moment for moment in both if moment.replace(tzinfo=None) == wall]
-    return shown or both[:1]
+        raise ValueError(f"must be {wanted}, got {text!r}") from None

@@ -7,7 +7,7 @@ import ctypes
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -121,53 +121,34 @@ def import_from_mlx_lm(module: str) -> Any:
         resource.setrlimit = setrlimit
 
 
-def tested_ranges() -> dict[str, str]:
-    """The versions of mlx and mlx-lm this release was tested with: mlx-lm → >=0.32.2,<0.32.3.
+def tested_versions() -> Iterator[tuple[str, str | None, str, bool]]:
+    """Of mlx and mlx-lm: its name, the installed version or None, the range this release was tested
+    with, such as >=0.32.2,<0.32.3, and whether it is in it.
 
     Read from our own package metadata, so that pyproject.toml is the only place that states them.
-    Empty if mlxchat was never installed, as in a bare checkout.
+    No range is recorded if mlxchat was never installed, as in a bare checkout.
     """
     import importlib.metadata
 
     from packaging.requirements import Requirement
-
-    try:
-        requirements = map(Requirement, importlib.metadata.requires("mlxchat") or [])
-    except importlib.metadata.PackageNotFoundError:
-        return {}
-    return {
-        each.name: str(each.specifier)
-        for each in requirements
-        if each.name in ("mlx", "mlx-lm")
-        and (each.marker is None or each.marker.evaluate({"extra": ""}))
-    }
-
-
-def installed_version(name: str) -> str | None:
-    """The version of a package, None if it is not installed."""
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def is_tested(version: str, tested: str) -> bool:
-    """Whether the version is in a range written as in `tested_ranges`."""
     from packaging.specifiers import SpecifierSet
 
-    return SpecifierSet(tested).contains(version, prereleases=True)
+    def of(read: Callable[[str], Any], name: str) -> Any:
+        try:
+            return read(name)
+        except importlib.metadata.PackageNotFoundError:
+            return None
 
-
-def untested_versions() -> list[str]:
-    """The installed MLX packages outside the tested range."""
-    found: list[str] = []
-    for name, tested in tested_ranges().items():
-        version = installed_version(name)
-        if version is not None and not is_tested(version, tested):
-            found.append(f"{name} {version} (tested: {tested})")
-    return found
+    requirements = map(Requirement, of(importlib.metadata.requires, "mlxchat") or [])
+    ranges = {
+        each.name: each.specifier
+        for each in requirements
+        if each.marker is None or each.marker.evaluate({"extra": ""})
+    }
+    for name in ("mlx", "mlx-lm"):
+        version, tested = of(importlib.metadata.version, name), ranges.get(name, SpecifierSet())
+        is_tested = version is not None and tested.contains(version, prereleases=True)
+        yield name, version, str(tested), is_tested
 
 
 def select_device(choice: str) -> str:

@@ -256,6 +256,11 @@ class GenerationSettings:
             if getattr(self, name):
                 raise UsageError(f"{flag(constraint)} and {flag(name)} cannot be combined")
 
+    @classmethod
+    def of(cls, request: Any) -> "GenerationSettings":
+        """The fields of a `request` that are declared here."""
+        return cls(**{name: getattr(request, name) for name in options_of(cls)})
+
     @property
     def wants_drafts(self) -> bool:
         """Whether drafts were asked for, not just left on."""

@@ -103,13 +103,13 @@ def test_without_mlx_the_rest_is_examined(
 
 
 def test_untested_and_missing_versions_are_reported(monkeypatch: pytest.MonkeyPatch):
-    versions = {"mlx": None, "mlx-lm": "9.9"}
-    monkeypatch.setattr(platform, "installed_version", versions.get)
+    versions = [("mlx", None, "==1", False), ("mlx-lm", "9.9", "==1", False)]
+    monkeypatch.setattr(platform, "tested_versions", lambda: versions)
     found = {each.topic: each for each in doctor.versions()}
     assert found["mlx"].verdict is Verdict.PROBLEM
     assert found["mlx-lm"].verdict is Verdict.WARNING
-    assert found["mlx-lm"].found.startswith("9.9 is untested; tested: ")
-    assert found["mlx-lm"].fix == f"pip install 'mlx-lm{platform.tested_ranges()['mlx-lm']}'"
+    assert found["mlx-lm"].found == "9.9 is untested; tested: ==1"
+    assert found["mlx-lm"].fix == "pip install 'mlx-lm==1'"
 
 
 # The disk

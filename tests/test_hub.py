@@ -221,7 +221,7 @@ def test_a_gated_model_says_how_to_get_access(fake_hub: FakeHub, run_program: Ru
 @pytest.mark.parametrize(
     ("endpoint", "reason"),
     [
-        ("http://127.0.0.1:9", "the connection was refused"),
+        ("http://127.0.0.1:9", "Connection refused"),
         ("http://no-such-host.invalid", "its name cannot be resolved"),
     ],
 )

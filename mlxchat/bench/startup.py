@@ -1,6 +1,4 @@
-"""Seconds from the start of the process to --help, and to the first token of a short prompt, with
-the model's files in memory and not.
-"""
+"""Seconds from the start of the process to --help, and to the first token of a short prompt."""
 
 import os
 import subprocess
@@ -20,14 +18,8 @@ from mlxchat.errors import ModelError
 PROMPT = " one two three four five six seven eight nine ten" * 2
 ROUNDS, QUICK_ROUNDS = 5, 3
 OURS, THEIRS = "mlxchat", theirs.NAME
-HELP, WARM, COLD = "--help", "first token, warm", "first token, cold"
-TITLES = {
-    "start": "Seconds from the start of the process; cold: with the model's files out of memory, "
-    "which only Linux can do"
-}
-
-# Lets the system drop a file from memory. macOS offers users nothing like it.
-FORGET = getattr(os, "posix_fadvise", None)
+HELP, FIRST_TOKEN = "--help", "first token"
+TITLES = {"start": "Seconds from the start of the process, with the model's files in memory"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +31,8 @@ class _Case:
 def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
     """Each run is a process. Neither side applies the chat template, so both read the same text."""
     directory = theirs.same_weights(subject) if subject.against else subject.directory
-    untils = (HELP, WARM, *((COLD,) if FORGET is not None else ()))
     names = (OURS, THEIRS) if subject.against else (OURS,)
-    cases = [_Case(side, until) for until in untils for side in names]
+    cases = [_Case(side, until) for until in (HELP, FIRST_TOKEN) for side in names]
     sides = [_side(subject, case, directory) for case in cases]
     rounds = QUICK_ROUNDS if subject.quick else ROUNDS
     for values in interleave(sides, rounds, subject.tick):
@@ -56,16 +47,10 @@ def _side(subject: Subject, case: _Case, directory: Path) -> Side[float]:
         command, environment = _their_command(directory, case.until), theirs.environment()
 
     def run() -> float:
-        if case.until == COLD:
-            evict_from_memory(directory)
         return process_seconds(command, environment)[0]
 
-    def warm_up() -> None:
-        # Run once to compile everything; the first run also reads the model's files.
-        if case.until != COLD:
-            process_seconds(command, environment)
-
-    return Side(f"{case.until}, {case.side}", run, warm_up)
+    # The first run compiles everything, and reads the model's files.
+    return Side(f"{case.until}, {case.side}", run, warm_up=run)
 
 
 def _our_command(subject: Subject, directory: Path, until: str) -> list[str]:
@@ -85,18 +70,6 @@ def _their_command(directory: Path, until: str) -> list[str]:
         *("--model", str(directory), "--max-tokens", "1", "--ignore-chat-template"),
         *("--prompt", PROMPT),
     )
-
-
-def evict_from_memory(directory: Path) -> None:
-    """Evict the directory's files from memory, so that the next reader waits for the disk."""
-    assert FORGET is not None
-    for file in directory.rglob("*"):
-        if file.is_file():
-            descriptor = os.open(file, os.O_RDONLY)
-            try:
-                FORGET(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
 
 
 def process_seconds(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:

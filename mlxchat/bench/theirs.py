@@ -21,7 +21,6 @@ from mlxchat import platform
 from mlxchat.bench.subject import Subject
 from mlxchat.cache.powers import mlx_lms_own
 from mlxchat.errors import OutputError, UsageError
-from mlxchat.files import force_to_disk
 from mlxchat.models.model import Model
 from mlxchat.models.skeleton import named_parameters, read_json
 from mlxchat.text.spans import TokenIds
@@ -143,9 +142,5 @@ def same_weights(subject: Subject) -> Path:
     for packing in ("quantization", "quantization_config"):
         config.pop(packing, None)
     (target / "config.json").write_text(json.dumps(config))
-    file = target / "model.safetensors"
-    mx.save_safetensors(str(file), weights, {"format": "mlx"})
-    # Only data on the disk can be evicted from memory, for a cold start.
-    with file.open("rb") as written:
-        force_to_disk(written.fileno(), full=False)
+    mx.save_safetensors(str(target / "model.safetensors"), weights, {"format": "mlx"})
     return target

@@ -115,12 +115,11 @@ def found_by(topic: str, check: Check) -> Iterator[Finding]:
 def versions() -> Iterator[Finding]:
     yield ok("mlxchat", __version__)
     yield ok("python", f"{system.python_version()}, {sys.executable}")
-    tested = platform.tested_ranges()
-    for name, package in (("mlx", INSTALL_MLX), ("mlx-lm", "pip install mlx-lm")):
-        version, wanted = platform.installed_version(name), tested.get(name, "")
+    for name, version, wanted, is_tested in platform.tested_versions():
         if version is None:
+            package = INSTALL_MLX if name == "mlx" else "pip install mlx-lm"
             yield problem(name, "not installed", package)
-        elif platform.is_tested(version, wanted):
+        elif is_tested:
             yield ok(name, f"{version}, tested: {wanted or 'no range recorded'}")
         else:
             found = f"{version} is untested; tested: {wanted}"

@@ -2,26 +2,13 @@
 
 import errno
 import os
-import re
 import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mlxchat.errors import HubError, MlxchatError, ModelNotFound
 from mlxchat.failures import first_line
 from mlxchat.models.hub_cache import hub_cache_dir
-
-_REASONS: dict[type[OSError], str] = {
-    socket.gaierror: "its name cannot be resolved",
-    ConnectionRefusedError: "the connection was refused",
-    ssl.SSLCertVerificationError: "its certificate is not trusted",
-    ConnectionResetError: "the connection was lost",
-    BrokenPipeError: "the connection was lost",
-    TimeoutError: "no answer in time",
-}
-# Python's prefix, as in "[Errno 104] Connection reset by peer".
-_ERRNO = re.compile(r"^\[Errno -?\d+\] ")
 
 
 @contextmanager
@@ -106,13 +93,12 @@ def _lost_connection(error: BaseException, repo_id: str, downloading: bool) -> H
 
 
 def _reason(error: BaseException) -> str:
-    """Why there is no connection: the last known kind among the errors that led to this one."""
-    text = _ERRNO.sub("", first_line(error))
-    cause: BaseException | None = error
-    while cause is not None:
-        text = next((why for kind, why in _REASONS.items() if isinstance(cause, kind)), text)
-        cause = cause.__cause__ or cause.__context__
-    return text
+    """Why there is no connection: the first of the errors that led to this one."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    if isinstance(error, socket.gaierror):
+        return "its name cannot be resolved"
+    return (isinstance(error, OSError) and error.strerror) or first_line(error)
 
 
 def _how_to_resume(repo_id: str) -> str:

@@ -137,12 +137,4 @@ class BatchRequest:
         self.setup.check()
 
     def generation_settings(self) -> GenerationSettings:
-        return GenerationSettings(
-            max_tokens=self.max_tokens,
-            min_tokens=self.min_tokens,
-            stop=self.stop,
-            ignore_eos=self.ignore_eos,
-            lookup=self.lookup,
-            num_draft_tokens=self.num_draft_tokens,
-            logprobs=self.logprobs,
-        )
+        return GenerationSettings.of(self)

@@ -1,7 +1,7 @@
 """A prompt after documents, and how to generate from it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlxchat.errors import UsageError
@@ -139,12 +139,5 @@ class Request:
         return {**thinking, **self.template_args}
 
     def generation_settings(self) -> GenerationSettings:
-        return GenerationSettings(
-            max_tokens=self.max_tokens,
-            min_tokens=self.min_tokens,
-            stop=self.stop,
-            ignore_eos=self.ignore_eos,
-            lookup=self.lookup,
-            num_draft_tokens=self.num_draft_tokens,
-            logprobs=(self.logprobs or 0) if self.events else None,
-        )
+        logprobs = (self.logprobs or 0) if self.events else None
+        return replace(GenerationSettings.of(self), logprobs=logprobs)
