@@ -33,7 +33,7 @@ CEILINGS = {
     "engine": 2_621,
     "chat": 2_281,
     "store": 1_772,
-    "sessions": 2_003,
+    "sessions": 2_005,
     "rows": 1_278,
     "distributed": 1_174,
     "app": 4_555,

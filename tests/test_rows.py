@@ -60,6 +60,7 @@ def test_ids_are_kept_as_given_and_a_row_without_one_is_not_the_row_whose_id_is_
         (2, "3", None),
         (3, None, None),
     ]
+    assert len({row.key for row in rows}) == 3
     results = [Result(row, finish_reason="stop") for row in rows]
     lines = [json.loads(each.line()) for each in results]
     assert [(each["id"], each.get("row")) for each in lines] == [(3, None), ("3", None), (3, 3)]

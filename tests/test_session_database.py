@@ -103,6 +103,25 @@ def test_sessions_on_a_read_only_disk_are_read(
     assert len(read_session("mine").turns) == 1
 
 
+def test_a_session_on_a_full_disk_is_read_and_continues_unsaved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without room for the memory that SQLite shares, even reading failed."""
+    make_session()
+
+    def fail(*_: object) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+        raise error
+
+    monkeypatch.setattr(database_module, "connect", fail)
+    with Session.open("mine") as session:
+        turns = [*session.journal.contents.turns, Turn("more")]
+        with pytest.raises(SessionError, match="disk I/O error: the chat continues unsaved"):
+            session.journal.record(None, turns)
+    assert [turn.user for turn in read_session("mine").turns] == ["hello"]
+
+
 def test_what_a_killed_process_left_in_the_log_is_read_on_a_read_only_disk(
     sessions: Path, request: pytest.FixtureRequest
 ) -> None:

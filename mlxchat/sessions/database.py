@@ -313,5 +313,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 def _is_read_only(error: OSError | sqlite3.OperationalError) -> bool:
     if isinstance(error, sqlite3.OperationalError):
-        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_WRITABLE
+        code = getattr(error, "sqlite_errorcode", 0)
+        # The last one if the disk is full.
+        return code & 0xFF in _NOT_WRITABLE or code == sqlite3.SQLITE_IOERR_SHMSIZE
     return isinstance(error, PermissionError) or error.errno == errno.EROFS
