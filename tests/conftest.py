@@ -172,9 +172,3 @@ def run_program() -> RunMlxchat:
 def run_mlxchat() -> RunMlxchat:
     """Like `run_program`, but in this process, which is faster."""
     return run_in_process
-
-
-@pytest.fixture
-def run_here() -> RunMlxchat:
-    """Another name of `run_mlxchat`, used by some tests."""
-    return run_in_process

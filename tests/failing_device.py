@@ -1,17 +1,24 @@
 """A device that fails at a chosen evaluation. Counts everything that makes MLX compute."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
 from mlxchat.engine.draw import Drawn
+from tests.conftest import examples
 
 FULL = (
     "[METAL] Command buffer execution failed: Insufficient Memory "
     "(00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)."
 )
+
+
+def failing_evaluations() -> Iterator[int]:
+    """The evaluations to fail, one after another: all with `make test-all`, else every third."""
+    return count(1, 1 if examples(1) > 1 else 3)
 
 
 class FailingDevice:

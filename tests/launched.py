@@ -32,23 +32,6 @@ def _is_free(port: int) -> bool:
     return False
 
 
-def under_mlx_launch(ranks: int, command: Sequence[str]) -> list[str]:
-    """The command line that runs `command` on `ranks` ranks."""
-    launcher = str(Path(sys.executable).with_name("mlx.launch"))
-    port = str(free_ports(ranks))
-    return [
-        launcher,
-        "-n",
-        str(ranks),
-        "--backend",
-        "ring",
-        "--starting-port",
-        port,
-        "--",
-        *command,
-    ]
-
-
 class Process:
     """A program whose output is read as it arrives; killed along with its children."""
 
@@ -124,8 +107,9 @@ class Process:
 @contextmanager
 def launched(ranks: int, *arguments: str) -> Iterator[Process]:
     """`mlx.launch -n RANKS -- mlxchat ARGUMENTS`."""
-    command = [sys.executable, "-m", "mlxchat", *arguments]
-    process = Process(under_mlx_launch(ranks, command), {})
+    launcher = [str(Path(sys.executable).with_name("mlx.launch")), "-n", str(ranks)]
+    port = ["--backend", "ring", "--starting-port", str(free_ports(ranks)), "--"]
+    process = Process([*launcher, *port, sys.executable, "-m", "mlxchat", *arguments], {})
     try:
         yield process
     finally:
@@ -159,7 +143,7 @@ class Done:
 
 
 class RingOfCommands:
-    """Two ranks of `ring_program`, which run commands one after another."""
+    """Ranks of `ring_program`, which run commands one after another."""
 
     def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes

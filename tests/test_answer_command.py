@@ -4,16 +4,24 @@ is complete."""
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+import mlxchat
 from mlxchat.app.answer import value_of
+from mlxchat.app.ranks import check_ranks
 from mlxchat.constraint.constraint import Constraint
+from mlxchat.errors import UsageError
+from mlxchat.request import Answer
 from mlxchat.terminal.signals import StopRequest
+from mlxchat.text.extract import extract_code, is_settled
 from tests import chat_templates
 from tests.in_process import run_in_process
+from tests.product_answers import SCHEMA
 from tests.reply_formats import MISTRAL
 from tests.scripted_model import Scripted
 from tests.scripted_program import say_scripts
@@ -38,14 +46,6 @@ def ask(unthinking_model: Path) -> Run:
     return run
 
 
-def test_a_schema_may_be_a_file_or_json(generate: Run, tmp_path: Path) -> None:
-    schema = {"enum": [7]}
-    path = tmp_path / "schema.json"
-    path.write_text(json.dumps(schema))
-    for given in (str(path), json.dumps(schema)):
-        assert generate("--schema", given, "Which?").stdout == "7\n"
-
-
 def test_an_answer_that_is_cut_off_has_its_own_status(generate: Run) -> None:
     run = generate("--choice", "incontrovertible", "-n", "3", "Which?")
     assert (run.returncode, run.stdout) == (4, "inc\n")
@@ -59,15 +59,8 @@ def test_an_answer_that_is_cut_off_has_its_own_status(generate: Run) -> None:
     ("arguments", "words"),
     [
         (["--schema", SHORT, "--regex", "a"], "--schema and --regex cannot be combined"),
-        (["--schema", '{"properties": {"a": {"minLength": "1"}}}'], "$.properties.a.minLength"),
-        (["--schema", "nothing-there.json"], "nothing-there.json"),
-        (["--regex", "(a"], "--regex"),
         (["--grammar", "nothing.lark"], "cannot read nothing.lark"),
-        (
-            ["--grammar", 'root ::= "yes" | "no"'],
-            "--grammar must be a file; GBNF is not",
-        ),
-        (["--schema", SHORT, "--ignore-eos"], "--ignore-eos"),
+        (["--grammar", 'root ::= "yes" | "no"'], "--grammar must be a file; GBNF is not"),
         (["--schema-prompt"], "--schema-prompt needs --schema"),
         (["-x", "--regex", "a"], "--extract and --regex cannot be combined"),
     ],
@@ -143,20 +136,6 @@ CODE = "Sure!\n```sh\nls | wc -l\n```\nOr:\n```python\nprint(1)\n```\nBye."
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])
-def test_only_the_code_is_written(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    say_scripts(monkeypatch)
-    script = Scripted(chat_templates.CHATML, (), f"{CODE}<|im_end|>", ends=("<|im_end|>",))
-    (tmp_path / "model").mkdir()
-    model = script.write(tmp_path / "model")
-    saving = ["--no-save"] if command == "chat" else []
-    for option, code in {"-x": "ls | wc -l\n", "--extract-last": "print(1)\n"}.items():
-        run = run_in_process(command, "-m", str(model), *saving, option, "A bash line.")
-        assert (run.returncode, run.stdout) == (0, code), run.stderr
-
-
-@pytest.mark.parametrize("command", ["generate", "chat"])
 def test_nothing_is_generated_after_the_first_code_block(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +154,7 @@ def test_nothing_is_generated_after_the_first_code_block(
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])
-def test_code_that_is_cut_off_has_its_own_status(
+def test_only_the_code_is_written_and_if_cut_off_it_has_its_own_status(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shell would have run half a script."""
@@ -186,6 +165,8 @@ def test_code_that_is_cut_off_has_its_own_status(
     saving = ("--no-save",) if command == "chat" else ()
     code = "ls | wc -l\n"
     for option, tokens, expected in (
+        ("-x", len(CODE) + 1, (0, code)),
+        ("--extract-last", len(CODE) + 1, (0, "print(1)\n")),
         ("-x", CODE.index("| wc"), (4, "ls \n")),
         ("-x", CODE.index("Or:"), (0, code)),
         ("--extract-last", CODE.index("Or:"), (4, code)),
@@ -246,3 +227,131 @@ def test_a_schema_that_the_window_would_forget_is_refused(generate: Run) -> None
 def test_an_answer_that_python_cannot_hold_has_no_value(answer: str) -> None:
     """A schema that allows anything allows these, and they ended in a traceback."""
     assert value_of(Constraint.from_schema({}), answer) is None
+
+
+# Ways in, past the window
+
+
+# A chat needs as much for its template.
+WINDOW = 140
+GIVEN = json.dumps(SCHEMA)
+HOW = ("--max-kv-size", str(WINDOW), "--temp", "1", "--seed", "5", "--json", "--lookup")
+
+
+def done(run: Any) -> dict[str, Any]:
+    """The last event of a complete answer by the schema."""
+    assert run.returncode == 0, run.stderr
+    event = json.loads(run.stdout.splitlines()[-1])
+    assert event["complete"] is True
+    jsonschema.validate(event["value"], SCHEMA)
+    return event
+
+
+def test_a_pipe_that_continues_a_session(unthinking_model: Path) -> None:
+    def ask(*arguments: str, **how: Any) -> dict[str, Any]:
+        command = ("chat", "-m", str(unthinking_model), *HOW)
+        return done(run_in_process(*command, *arguments, **how))
+
+    ask("--session", "pipe", "--schema", GIVEN, "Which?")
+    line = {"role": "user", "content": "And now?", "schema": SCHEMA}
+    assert ask("--session", "pipe", stdin=json.dumps(line))["turn"] == 2
+
+
+def test_a_batch(unthinking_model: Path, generate: Run, tmp_path: Path) -> None:
+    """Each row is answered as it would be alone."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"id": {n}, "prompt": "Which {n}?"}}\n' for n in range(5)))
+    how = ("-m", str(unthinking_model), "--schema", GIVEN, "--temp", "1")
+    run = run_in_process("batch", *how, str(rows))
+    assert run.returncode == 0, run.stderr
+    results = [json.loads(line) for line in run.stdout.splitlines()]
+    assert {each["id"] for each in results} == set(range(5))
+    for each in results:
+        assert each["complete"] is True
+        jsonschema.validate(each["value"], SCHEMA)
+    one = results[-1]
+    options = ("--schema", GIVEN, *HOW, "--max-kv-size", "auto", "--seed", str(one["seed"]))
+    assert done(generate(*options, f"Which {one['id']}?"))["value"] == one["value"]
+
+
+def test_python(unthinking_model: Path) -> None:
+    request = mlxchat.Request(
+        setup=mlxchat.Setup(model=str(unthinking_model), seed=5, window=WINDOW),
+        prompt="Which?",
+        answer=Answer(schema=GIVEN),
+    )
+    with mlxchat.begin(request) as run:
+        text = "".join(token.text for token in run)
+        assert run.is_complete
+        assert run.value == json.loads(text)
+    constraint = mlxchat.Constraint.from_choices(["left", "right"])
+    setup = replace(request.setup, window=256, keep=0)
+    with mlxchat.Chat.open(mlxchat.ChatOptions(setup=setup), save=False) as chat:
+        for _ in chat.say("Which?", constraint=constraint):
+            pass
+        assert chat.conversation.turns[-1].reply in ("left", "right")
+        assert chat.conversation.is_complete
+
+
+def test_several_machines_refuse_it_by_name() -> None:
+    """As a checkpoint does: see test_answer_command."""
+    ranks: Any = object()
+    with pytest.raises(UsageError, match=r"--schema cannot be used under mlx\.launch"):
+        check_ranks(ranks, constraint="schema")
+    check_ranks(None, constraint="schema")
+
+
+# Which part of an answer is its code block
+
+
+TWO = "First:\n\n```python\nprint(1)\n```\n\nthen\n\n```sh\nls -l\n```\nDone.\n"
+
+
+def test_the_first_or_the_last_block_is_extracted() -> None:
+    assert extract_code(TWO) == "print(1)\n"
+    assert extract_code(TWO, last=True) == "ls -l\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("```\nx\n```", "x\n"),
+        ("```\nx\n```   \nmore", "x\n"),
+        ("~~~\nx\n~~~\n", "x\n"),
+        ("~~~ python\nx\n~~~\n", "x\n"),
+        ("```c++\nx\n```\n", "x\n"),
+        ("``` bash\nx\n```\n", "x\n"),
+        ('```python title="a.py"\nx\n```\n', "x\n"),
+        ("```{.python .numberLines}\nx\n```\n", "x\n"),
+        ("```\n\n```\n", "\n"),
+        ("```\n```\n", ""),
+        ("```sh\r\nls\r\n```\r\n", "ls\r\n"),
+        ("```\n  indented\n\ttab\n```\n", "  indented\n\ttab\n"),
+    ],
+)
+def test_forms_of_a_block(text: str, code: str) -> None:
+    assert extract_code(text) == code
+
+
+def test_a_longer_fence_contains_shorter_ones() -> None:
+    inner = "```\nx\n```\n"
+    assert extract_code(f"````md\n{inner}````\n") == inner
+    assert extract_code(f"~~~\n{inner}~~~\n") == inner
+    assert extract_code("```\nx\n````\n") == "x\n"
+
+
+def test_an_unclosed_block_extends_to_the_end() -> None:
+    """An answer cut off by its length still has nothing but code in it."""
+    assert extract_code("Here:\n```sh\nls\necho") == "ls\necho"
+    assert extract_code("```\nx\n```\n```sh\nls", last=True) == "ls"
+    assert extract_code("```") == ""
+
+
+def test_a_text_that_is_cut_off_is_settled_if_its_first_block_is_closed() -> None:
+    closed, open_ = "Sure:\n```\nls\n```\nOr", "Sure:\n```\nls\n"
+    assert is_settled(closed)
+    assert not is_settled(open_)
+    assert not is_settled("```\nls\n```")
+    assert extract_code("```\nls\n``` x") == "ls\n``` x"
+    assert not is_settled("Sure:")
+    assert not is_settled(closed, last=True)

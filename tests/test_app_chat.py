@@ -64,27 +64,6 @@ def saved(name: str) -> list[tuple[str, str]]:
     return [(turn.user, turn.reply) for turn in read_session(name).turns]
 
 
-def test_a_chat_is_saved_and_resumed_where_it_ended(
-    options: Options, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with Chat.open(options(system="Be brief."), session="mine") as chat:
-        replies = say(chat, "one", "two")
-        written = chat.close()
-    assert written is not None
-    assert saved("mine") == [("one", replies[0]), ("two", replies[1])]
-    with Chat.open(session="mine") as chat:
-        conversation = chat.conversation
-        assert (conversation.system, conversation.settings.max_kv_size) == ("Be brief.", 320)
-        chat.set(max_tokens=2)
-        held = len(conversation.held_ids)
-        say(chat, "three")
-        assert conversation.stats is not None
-        assert conversation.stats.cached_tokens == held > 20
-        assert chat.notices == []
-    assert [user for user, _ in saved("mine")] == ["one", "two", "three"]
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_cache_that_cannot_be_saved_is_reported_once(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,12 +145,17 @@ def test_settings_stay_when_the_model_changes(options: Options, tiny_model: Path
         chat.set(temp=0.5, top_k=3, seed=11, max_tokens=2, recalls=1, template_args={"a": 1})
         chat.conversation.pin(1)
         before = chat.conversation
+        before.set_system("Be brief.")
+        before.set_note("Ada has a cat.")
+        before.think(False)
         chat.change_model(str(tiny_model))
         now = chat.conversation
         assert now is not before
         assert (now.sampling.temp, now.sampling.top_k, now.seed) == (0.5, 3, 11)
         assert (now.generation.max_tokens, now.recalls) == (2, 1)
         assert (dict(now.template_args), now.turns[0].pinned) == ({"a": 1}, True)
+        assert (now.system, now.note) == ("Be brief.", "Ada has a cat.")
+        assert (now.variables, now.turns[0].exact) == (before.variables, False)
         say(chat, "again")
         with pytest.raises(ModelNotFound):
             chat.change_model("./nothing-there")
@@ -383,15 +367,6 @@ def test_a_window_too_small_for_the_template_is_refused_before_any_weights_are_r
         with pytest.raises(WindowTooSmall, match=r"--max-kv-size 150 is too small .* or more"):
             chat.wait_for_checks()
         assert chat.has_failed
-
-
-def test_a_session_is_unlocked_if_its_model_cannot_be_found(options: Options) -> None:
-    with Chat.open(options(), session="mine") as chat:
-        say(chat, "hello")
-    elsewhere = ChatOptions(Setup("./nothing-there"))
-    with pytest.raises(ModelNotFound):
-        Chat.open(elsewhere, session="mine")
-    Session.open("mine").close()
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_next"])

@@ -4,29 +4,40 @@ looks at how long anything takes."""
 import json
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import mlx.core as mx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mlxchat.bench import batch, decode, paired, startup
+from mlxchat.bench import (
+    batch,
+    decode,
+    paired,
+    startup,
+    theirs,
+    workloads,
+)
 from mlxchat.bench.catalog import BENCHES, Entry
-from mlxchat.bench.report import Figures
+from mlxchat.bench.paired import Spread, ratios
+from mlxchat.bench.report import Figures, tables
 from mlxchat.bench.startup import process_seconds
 from mlxchat.bench.subject import Subject
+from mlxchat.errors import ModelError
+from mlxchat.models.load import load
+from mlxchat.models.skeleton import named_parameters
 from mlxchat.request import Setup
 from mlxchat.terminal import run_bench
 from mlxchat.terminal.run_bench import BenchRequest
+from scripts.families import build_family
 from tests.conftest import RunMlxchat, made_once
 from tests.in_process import run_in_process
-from tests.pseudo_terminal import PseudoTerminal
-
-BENCH = [sys.executable, "-m", "mlxchat", "bench"]
 
 # The kinds of figures of each benchmark.
 FIGURES = {
@@ -197,37 +208,93 @@ def test_one_failing_benchmark_does_not_stop_the_others(
     assert [(each["bench"], each["complete"]) for each in found] == [("one", False), ("two", True)]
 
 
-def test_a_full_disk_loses_the_file_but_not_the_tables(
-    run_mlxchat: RunMlxchat, tiny_model: Path
-) -> None:
-    done = run_mlxchat("bench", "prefill", "--quick", "-m", str(tiny_model), "--json", "/dev/full")
-    assert done.returncode == 1
-    assert "STEP SIZE\tTOKENS PER S\t" in done.stdout
-    assert done.stderr.startswith("mlxchat: error: cannot write /dev/full: ")
-    assert done.stderr.count("\n") == 1
+# Statistics of runs, and what is measured
+
+
+NUMBERS = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=20)
+NO_TICK = lambda done, total, what: None  # noqa: E731
+
+
+@pytest.fixture
+def subject(tiny_model: Path, tmp_path: Path) -> Subject:
+    return Subject(
+        tiny_model,
+        "tiny",
+        partial(load, str(tiny_model), offline=True),
+        scratch=tmp_path,
+        tick=NO_TICK,
+        quick=True,
+        notify=lambda _: None,
+    )
+
+
+@given(NUMBERS)
+def test_a_spread_is_the_median_minimum_and_maximum(values: list[float]) -> None:
+    ordered = sorted(values)
+    n = len(ordered)
+    middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    found = Spread.of(values)
+    assert found.median == pytest.approx(middle)
+    assert (found.min, found.max, found.runs) == (ordered[0], ordered[-1], n)
+
+
+def test_a_slowdown_of_the_machine_does_not_change_ratios() -> None:
+    """B takes twice as long as A in every round, and both take ten times as long from the second,
+    last and interrupted round on: the medians alone would say 1.1."""
+    a, b = [1.0, 10.0, 10.0], [2.0, 20.0]
+    assert ratios(b, a) == Spread(2.0, 2.0, 2.0, 2)
+    assert ratios([], a) is None
 
 
 @pytest.mark.parametrize(
-    ("number", "status"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+    ("ratio", "cell"),
+    [
+        (Spread(1.2, 1.1, 1.3, 3), "1.20 (1.10–1.30)"),
+        (Spread(1.2, 0.9, 1.3, 3), "1.20 (0.900–1.30) unclear"),
+        (Spread(1.01, 0.9, 1.3, 3), "1.01 (0.900–1.30) tie"),
+        (Spread(0.8, 0.8, 0.8, 1), "0.800"),
+        (None, ""),
+    ],
 )
-def test_an_interrupted_benchmark_shows_and_keeps_its_figures(
-    tiny_model: Path, tmp_path: Path, ordinary_terminal: None, number: int, status: int
+def test_a_ratio_is_a_tie_or_unclear(ratio: Spread | None, cell: str) -> None:
+    values = {"side": "mlxchat", "speed_ratio": ratio}
+    (table,) = tables([Figures("reading", values)], {"reading": "Reading"})
+    assert table.rows == (("mlxchat", cell) if cell else ("mlxchat",),)
+
+
+def test_a_workload_has_the_same_tokens_with_drafts_without_and_from_mlx_lm(
+    subject: Subject,
 ) -> None:
-    """On a terminal, the bar is removed, and the table is shown."""
-    kept = tmp_path / "kept.jsonl"
-    bench = PseudoTerminal(
-        [*BENCH, "prefill", "-m", str(tiny_model), "--json", str(kept)],
-        columns=110,
-        lines=60,
-    )
-    bench.shows(r"[3-9]/33")
-    bench.child.kill(number)
-    assert bench.ends() == status
-    screen = bench.text()
-    assert "bench prefill is incomplete" in screen
-    assert "/33" not in screen
-    assert "STEP SIZE  TOKENS PER S" in screen
-    found = records(kept.read_text().splitlines())
-    assert 2 < len(found) < 33
-    assert not any(each["complete"] for each in found)
+    """All runs continue the same prompt, from a cache that no earlier run has changed."""
+    *_, found = workloads.measure(subject, theirs.load_tokenizer(subject.directory))
+    names = [each.name for each in workloads.workloads(quick=True)]
+    values = [each.values for each in found]
+    assert [each["workload"] for each in values] == [name for name in names for _ in range(2)]
+    assert {(each["same_tokens"], each["tokens"]) for each in values} == {(16, 16)}
+    assert all((each["speed_ratio"] is None) == (each["side"] == "mlx-lm") for each in values)
+
+
+def test_a_failed_process_is_an_error_with_its_last_line() -> None:
+    code = "import sys; sys.exit('first\\nno such model')"
+    with pytest.raises(ModelError, match=r"status 1: no such model$"):
+        startup.process_seconds([sys.executable, "-c", code], {})
+
+
+def test_mlx_lm_gets_weights_in_the_same_dtype_as_ours(subject: Subject) -> None:
+    directory = theirs.same_weights(subject)
+    assert directory != subject.directory
+    copied: Any = mx.load(str(directory / "model.safetensors"))
+    ours = dict(named_parameters(subject.model.network))
+    assert copied.keys() == ours.keys()
+    assert all(mx.array_equal(copied[name], ours[name]) for name in ours)
+    names = {path.name for path in subject.directory.iterdir()}
+    assert {path.name for path in directory.iterdir()} == names
+
+
+def test_models_for_which_mlx_lm_ignores_a_window_are_detected() -> None:
+    """llama and gemma3 make their own caches; some of gemma3's layers are bounded by design."""
+    kept = {
+        name: theirs.keeps_window(build_family(name), 16)
+        for name in ("llama", "gemma3_text", "phi")
+    }
+    assert kept == {"llama": False, "gemma3_text": False, "phi": True}

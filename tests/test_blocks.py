@@ -12,15 +12,14 @@ from mlxchat.cache import Block, Cache, make_cache, make_joinable
 from mlxchat.cache.layers import windows
 from mlxchat.engine.blocks import BlockReader, join_refusal
 from mlxchat.engine.loops import prefill
-from mlxchat.errors import CacheError
 from mlxchat.text.tokens import Prompt
 from scripts.families import build_family
 from scripts.tiny_model import tiny_config
 from tests.conftest import build_random_model
 
-HEAD, LENGTHS = 5, (70, 90, 64)
-# Standard rope, per-layer bases with sliding windows, MLA, sinks, partial dims, shared caches.
-FAMILIES = ["llama", "gemma3_text", "deepseek_v3", "gpt_oss", "qwen3", "gemma3n", "phi3", "olmo2"]
+HEAD, LENGTHS = 5, (70, 97, 64)
+# Standard rope, per-layer bases with sliding windows, MLA, sinks; `test_product` tries all.
+FAMILIES = ["llama", "gemma3_text", "deepseek_v3", "gpt_oss"]
 
 
 class Kept:
@@ -163,14 +162,6 @@ def test_a_known_block_is_not_computed_again() -> None:
     assert kept.hits == 3
 
 
-def test_reused_tokens_are_reported() -> None:
-    network, kept = build("llama"), Kept()
-    _, first = read(network, prompt_of([0, 1]), kept=kept)
-    assert first.reused_tokens == 0
-    _, second = read(network, prompt_of([1, 0]), kept=kept)
-    assert second.reused_tokens == LENGTHS[0] + LENGTHS[1]
-
-
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])
 def test_a_stored_block_gives_the_same_cache_as_a_new_one(family: str) -> None:
     network, kept = build(family), Kept()
@@ -252,21 +243,6 @@ def test_reading_stops_on_request(asks: int) -> None:
     )
     assert done < len(prompt.ids)
     assert windows(cache)[0].total == done
-
-
-REFUSED = {
-    "mamba2": "recurrent layers",
-    "qwen3_next": "recurrent layers",
-    "llama4": "attends within chunks",
-    "gpt2": "cannot be shifted",
-}
-
-
-@pytest.mark.parametrize("family", REFUSED)
-def test_families_without_blocks_are_refused_with_a_reason(family: str) -> None:
-    network = build_family(family)
-    with pytest.raises(CacheError, match=REFUSED[family]):
-        make_joinable(network, make_cache(network))
 
 
 def test_a_prompt_larger_than_the_window_is_refused() -> None:

@@ -56,16 +56,10 @@ def test_a_window_bounds_every_model_and_a_chat_knows_how_to_sample_it() -> None
 def test_every_mac_from_8_to_192_gigabytes_gets_a_recommendation() -> None:
     # What macOS lets a GPU have is about three quarters, of which other programs use some.
     macs = {gb: int(gb * 0.65e9) for gb in (8, 16, 32, 64, 128, 192, 256)}
-    best = {gb: recommended_that_fit(free, float32=False)[0].alias for gb, free in macs.items()}
-    assert best == {
-        8: "llama3.2-1b",
-        16: "qwen3-4b",
-        32: "gemma4-e4b",
-        64: "gemma4-26b",
-        128: "gemma4-26b",
-        192: "qwen3-next-80b",
-        256: "gpt-oss-120b",
-    }
+    best = {gb: recommended_that_fit(free, float32=False)[0] for gb, free in macs.items()}
+    assert all(model.memory_bytes(float32=False) < macs[gb] for gb, model in best.items())
+    sizes = [model.parameters for model in best.values()]
+    assert sizes == sorted(sizes)
     assert RECOMMENDED[0].parameters < 2e9
     sizes = [model.parameters for model in CATALOG]
     assert min(sizes) < 1e9

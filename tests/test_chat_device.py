@@ -21,7 +21,7 @@ from mlxchat.terminal.chat_screen import ScreenOptions
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.repl import Repl
-from tests.failing_device import FailingDevice
+from tests.failing_device import FailingDevice, failing_evaluations
 from tests.in_process import run_in_process
 from tests.json_events import events_of
 
@@ -73,16 +73,15 @@ def piped(model: Path, name: str, lines: str) -> Any:
 def test_a_piped_chat_keeps_its_output_and_says_how_to_continue(
     times: int, tiny_model: Path, device: FailingDevice, at_turn: Any
 ) -> None:
-    failures = 0
-    while True:
-        name = f"mine{failures}"
-        at_turn(2, partial(device.breaks_at, failures + 1, times))
+    for number in failing_evaluations():
+        name = f"mine{number}"
+        at_turn(2, partial(device.breaks_at, number, times))
         done = piped(tiny_model, name, "one\ntwo\nthree\n")
         failed = device.has_failed
         device.repair()
         if not failed:
+            assert number > 8
             break
-        failures += 1
         turns = saved(name).turns
         assert done.stdout.startswith("".join(f"{turn.reply}\n" for turn in turns[:-1]))
         assert done.stdout.removesuffix("\n").endswith(turns[-1].reply)
@@ -99,7 +98,6 @@ def test_a_piped_chat_keeps_its_output_and_says_how_to_continue(
         again = piped(tiny_model, name, "four\n")
         assert (again.returncode, again.stderr) == (0, "")
         assert [turn.user for turn in saved(name).turns] == [*(t.user for t in turns), "four"]
-    assert failures > 8
 
 
 def test_the_last_event_of_a_piped_chat_reports_the_device_failure(
@@ -189,17 +187,16 @@ def test_a_chat_reports_the_failure_in_a_line_and_continues(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """If keys were being moved or saved, the failure ended the chat."""
-    failures = 0
-    while True:
-        at_turn(2, partial(device.breaks_at, failures + 1, times))
-        with Session.open(f"mine{failures}", create=True) as session:
+    for number in failing_evaluations():
+        at_turn(2, partial(device.breaks_at, number, times))
+        with Session.open(f"mine{number}", create=True) as session:
             status = chat(session, "one " * 20, "two " * 30, "/retry", "three")
         failed = device.has_failed
         device.repair()
         shown = capsys.readouterr()
         if not failed:
+            assert number > 8
             break
-        failures += 1
         assert (status, shown.err) == (ExitStatus.OK, "")
         assert "Traceback" not in shown.out
         assert FAILED in shown.out
@@ -208,4 +205,3 @@ def test_a_chat_reports_the_failure_in_a_line_and_continues(
         for turn in turns:
             assert visible(turn.reply) in shown.out
         assert sum(bool(turn.reply) for turn in turns) >= len(turns) - times
-    assert failures > 8

@@ -90,10 +90,10 @@ def test_a_log_pasted_again_does_not_recall_itself() -> None:
     assert recalled(LOG, (LOG, "The disk is full."), *FILLERS) == []
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 12, 40])
+@pytest.mark.parametrize("count", [1, 3, 40])
 @pytest.mark.parametrize(
     "message",
-    ["question {} of 40", "Step {}: done.", "Task {}/40, next one please", "{}", "No. {}"],
+    ["question {} of 40", "Task {}/40, next one please", "{}"],
 )
 def test_numbered_messages_do_not_recall_each_other(message: str, count: int) -> None:
     said = [(message.format(n), f"Reply {n}.") for n in range(1, count + 1)]

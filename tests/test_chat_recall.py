@@ -70,15 +70,6 @@ def test_the_quote_leaves_the_cache_after_the_reply(template: str) -> None:
     check_in_step(conversation)
 
 
-def test_the_turn_after_a_recall_prefills_only_its_own_tokens() -> None:
-    conversation = forgetful()
-    assert recalled(conversation)
-    say(conversation, "go on")
-    stats = conversation.stats
-    assert stats is not None
-    assert stats.prefilled_tokens <= len("x>\n<user\ngo on>\n<assistant\n") + 1
-
-
 RECURRENT = ["mamba2", "rwkv7", "qwen3_next", "falcon_h1"]
 OTHERS = ["lfm2", "gemma3n", "gemma3_text", "llama4", "gpt_oss", "deepseek_v3"]
 ANSWER = Constraint.from_choices(["It is Ada."])
@@ -129,10 +120,11 @@ def test_recurrent_layers_read_only_the_message_and_its_reply_again(family: str)
     assert answer(conversation)
     last, own = conversation.turns[-1], "<user\n>\n<assistant\n>\n"
     answer(conversation, "go on")
+    assert "Earlier" not in conversation.model.tokenizer.decode(conversation.held_ids)
     assert cost(conversation) <= len(last.user + last.reply + "go on") + 2 * len(own) + 2
 
 
-@pytest.mark.parametrize("family", [*OTHERS, *RECURRENT])
+@pytest.mark.parametrize("family", OTHERS)
 def test_every_family_recalls_and_forgets_the_quote_by_the_next_turn(family: str) -> None:
     conversation = forgetful(net=build_family(family))
     assert recalled(conversation)
@@ -167,6 +159,9 @@ def test_going_back_from_a_recall_restores_the_cache(family: str) -> None:
         next(reply)
     reply.close()
     assert "Earlier" not in conversation.model.tokenizer.decode(conversation.held_ids)
+    say(conversation, "go on")
+    if family == "llama":
+        check_in_step(conversation)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_next"])
@@ -245,28 +240,6 @@ def test_cleared_turns_are_never_recalled() -> None:
     conversation = forgetful()
     conversation.clear()
     assert recalled(conversation) == []
-
-
-def test_undo_and_retry_treat_the_quote_as_if_it_had_never_been() -> None:
-    conversation = forgetful()
-    held = conversation.held_ids
-    assert recalled(conversation)
-    assert any(isinstance(each, Recalled) for each in conversation.retry())
-    check_in_step(conversation)
-    conversation.undo()
-    np.testing.assert_array_equal(conversation.held_ids, held)
-
-
-def test_a_reply_that_is_interrupted_leaves_no_quote() -> None:
-    conversation = forgetful()
-    reply = conversation.say(QUESTION)
-    for _ in range(4):
-        next(reply)
-    reply.close()
-    assert "Earlier" not in conversation.model.tokenizer.decode(conversation.held_ids)
-    check_in_step(conversation)
-    say(conversation, "go on")
-    check_in_step(conversation)
 
 
 def test_a_long_turn_is_cut_to_an_eighth_of_the_window() -> None:

@@ -1,7 +1,7 @@
 """The chat as a user sees it: a real pseudo-terminal, a real model, every key."""
 
 import re
-import signal
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import pytest
 
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.slash import as_command, run_command
-from scripts.tiny_model import CHAT_TEMPLATE, tiny_config, write_tiny_model
+from scripts.tiny_model import CHAT_TEMPLATE
 from tests.pseudo_terminal import PseudoTerminal
 from tests.scripted_model import Scripted
 from tests.terminal_chat import COLOUR, CTRL_C, CTRL_D, PROMPT, Chat
@@ -23,20 +23,7 @@ def tiny(model: Path, *arguments: str) -> Chat:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize(
-    "environment",
-    [
-        pytest.param({}, id="ordinary"),
-        # Shown with tiny models as well, below.
-        pytest.param({"NO_COLOR": "1"}, id="no colour", marks=pytest.mark.slow),
-        pytest.param({"TERM": "dumb"}, id="dumb", marks=pytest.mark.slow),
-    ],
-)
-def test_a_real_conversation(
-    environment: dict[str, str], embedded_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+def test_a_real_conversation(embedded_model: Path) -> None:
     chat = Chat(
         *[str(embedded_model), "--max-kv-size", "180", "-n", "12", "--stats"],
         *["-s", "You are a helpful assistant."],
@@ -77,8 +64,7 @@ def test_a_real_conversation(
     chat.shows("^> /stats\nturn 4 ")
     chat.send(CTRL_D)
     assert chat.ends() == 0
-    assert (COLOUR.search(chat.written) is None) == bool(environment)
-    assert ("\x1b" not in chat.written) == (environment.get("TERM") == "dumb")
+    assert COLOUR.search(chat.written)
 
 
 CODE = "Of course:\n\n```python\ndef add(a, b):\n    return a + b\n```\n"
@@ -142,32 +128,6 @@ def test_what_is_typed_while_loading_and_replying_is_not_lost(tiny_model: Path) 
     assert chat.ends() == 0
 
 
-def test_the_terminal_interprets_nothing_the_model_writes(tmp_path: Path) -> None:
-    """A model of random weights at a high temperature writes every byte, escape among them."""
-    model = write_tiny_model(tmp_path / "model", config=tiny_config(layers=1))
-    chat = Chat(str(model), "-n", "500", "--plain", "--temp", "50", "--seed", "1")
-    for turn in range(1, 9):
-        chat.says(f"hello {turn}")
-    assert "␛" in chat.written
-    assert "\x07" not in chat.written
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-
-
-def test_another_model_continues_the_conversation(tiny_model: Path) -> None:
-    chat = tiny(tiny_model)
-    chat.says("hello")
-    chat.says(f"/model {tiny_model}")
-    chat.says("again")
-    chat.shows("· 2 turns")
-    chat.says("/model nothing-like-that")
-    chat.shows("nothing-like-that")
-    chat.says("still here")
-    chat.shows("· 3 turns")
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-
-
 def test_a_model_that_cannot_be_loaded_ends_it_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     chat = PseudoTerminal([sys.executable, "-m", "mlxchat", "-m", str(tmp_path)])
@@ -185,14 +145,6 @@ def test_a_window_too_small_for_the_template_ends_it_before_the_prompt(tiny_mode
     chat.shows("^mlxchat: error: --max-kv-size 16 is too small for")
     assert chat.ends() == 2
     assert ">" not in chat.text()
-
-
-def test_a_signal_at_the_prompt_ends_it_and_restores_the_terminal(tiny_model: Path) -> None:
-    chat = tiny(tiny_model)
-    chat.says("hello")
-    chat.child.kill(signal.SIGTERM)
-    assert chat.ends() == 143
-    assert "Traceback" not in chat.written
 
 
 LOADING_SLOWLY = """
@@ -363,3 +315,54 @@ def test_ctrl_z_without_a_shell_does_nothing(tiny_model: Path) -> None:
     chat.shows(PROMPT)
     chat.send(CTRL_D)
     assert chat.ends() == 0
+
+
+# Redirected: stdout gets the replies alone
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    """The chat as a shell runs it, with a model that says "Yes!"."""
+    model = Scripted(CHAT_TEMPLATE, (), "Yes!<|im_end|>").write(tmp_path / "model")
+    command = [sys.executable, "-m", "tests.scripted_program", "-m", str(model), "--temp", "0"]
+    return shlex.join(command)
+
+
+def test_a_log_has_the_replies_and_the_screen_has_everything(program: str, tmp_path: Path) -> None:
+    """The prompt, drawn with all its escape sequences, went into the log and garbled the screen."""
+    chat = PseudoTerminal(["sh", "-c", f"{program} --stats | tee log"], cwd=tmp_path, columns=150)
+    chat.shows(PROMPT)
+    # Typed with a mistake that is edited.
+    chat.send("helo\x7flo\r")
+    chat.shows("^> hello\nYes!\nturn 1 .*\n>$")
+    chat.send("/system Be kind.\r")
+    chat.shows("^system prompt: Be kind.\n")
+    chat.send("and again\r")
+    chat.shows("^> and again\nYes!\n+turn 2 ")
+    chat.shows(PROMPT)
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+    assert (tmp_path / "log").read_text() == "Yes!\nYes!\n"
+
+
+@pytest.mark.parametrize(
+    ("redirection", "log", "on_screen"),
+    [
+        ("> log 2> err", "Yes!\n", "^> hello\n+>"),
+        ("2> err", "", "^> hello\nYes!\n+>"),
+    ],
+)
+def test_whatever_is_redirected_the_prompt_is_on_the_terminal(
+    redirection: str, log: str, on_screen: str, program: str, tmp_path: Path
+) -> None:
+    arguments = f"{program} --stats {redirection}"
+    chat = PseudoTerminal(["sh", "-c", arguments], cwd=tmp_path)
+    chat.shows(PROMPT)
+    chat.send("hello\r")
+    chat.shows(on_screen)
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+    if log:
+        assert (tmp_path / "log").read_text() == log
+    if "err" in redirection:
+        assert (tmp_path / "err").read_text().startswith("turn 1 ")

@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from mlxchat.terminal.clipboard import copy_to_clipboard
+from scripts.tiny_model import CHAT_TEMPLATE
+from tests.scripted_model import Scripted
 from tests.terminal_chat import CTRL_D, Chat
-from tests.thinking_model import ANSWER, write_thinking_model
 
 pytestmark = pytest.mark.usefixtures("ordinary_terminal")
+
+
+REPLY = b"Yes!"
 
 
 def sent(size: int) -> str:
@@ -58,24 +62,20 @@ def test_over_ssh_the_terminal_gets_the_text_and_not_the_remote_clipboard(
 
 
 def test_copy_in_a_chat(tmp_path: Path) -> None:
-    chat = Chat(str(write_thinking_model(tmp_path / "thinking")), "--think", "off")
+    model = Scripted(CHAT_TEMPLATE, (), "Yes!<|im_end|>").write(tmp_path / "model")
+    chat = Chat(str(model), program="tests.scripted_program")
     chat.says("/copy")
     chat.shows("^no messages yet$")
     chat.says("hello")
     chat.send("/copy\r")
     chat.shows(f"^> /copy\n{re.escape(sent(4))}\n>$")
-    written = f"\x1b]52;c;{base64.b64encode(ANSWER.encode()).decode()}\x07"
-    assert chat.written.count(written) == 1
+    assert chat.written.count(f"\x1b]52;c;{base64.b64encode(REPLY).decode()}\x07") == 1
     chat.send(CTRL_D)
     assert chat.ends() == 0
 
 
-def test_a_dumb_terminal_has_no_clipboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dumb_terminal_has_no_clipboard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    chat = Chat(str(write_thinking_model(tmp_path / "thinking")), "--think", "off")
-    chat.says("hello")
-    chat.says("/copy")
-    chat.shows("^> /copy\nno clipboard here: /export writes a file\n>$")
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-    assert "\x1b" not in chat.written
+    monkeypatch.setenv("SSH_CONNECTION", "something")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert copy_to_clipboard("x") == "no clipboard here: /export writes a file"

@@ -101,14 +101,14 @@ def test_every_template_pins_the_note_next_to_the_system_prompt(template: str) -
     conversation = talked(system="Be kind.", template=chat_templates.ALL[template])
     conversation.compact()
     conversation.set_note(NOTE)
-    for number in range(30):
+    for number in range(12):
         say(conversation, f"question {number:02} " + "x" * 30)
         check_in_step(conversation)
     assert f"Be kind.\n\n{NOTE_BEGINS}\n{NOTE}" in shown(conversation)
-    assert conversation.turns[-30].forgotten
+    assert conversation.turns[-12].forgotten
 
 
-@pytest.mark.parametrize("family", ["qwen3_next", "gemma3n", "llama4", "gpt_oss", "mamba2"])
+@pytest.mark.parametrize("family", ["qwen3_next", "llama4", "mamba2"])
 def test_every_family_writes_a_note(family: str) -> None:
     window = None if family == "mamba2" else WINDOW
     conversation = talked(window, net=build_family(family))

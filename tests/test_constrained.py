@@ -1,15 +1,21 @@
 """Constrained answers: always valid, and the same text however the tokens are computed."""
 
 import json
+import random
 import re
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import mlx.core as mx
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
+from jsonschema.validators import validator_for
 
+from mlxchat.chat.conversation import Conversation
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.decode import Decoded, Drawn
@@ -17,12 +23,19 @@ from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.generate import Generation
 from mlxchat.engine.lookup import History
 from mlxchat.models.model import Model
-from mlxchat.settings import GenerationSettings, SamplingSettings
+from mlxchat.models.tokenizer_files import load_tokenizer
+from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
+from mlxchat.template_args import thinking_variables
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
+from scripts.bench_answers import SCHEMAS
 from scripts.families import build_family
 from scripts.tiny_model import byte_tokenizer
 from tests import chat_templates
+from tests.conftest import examples
+from tests.constrained import Walker
+from tests.reply_formats import APRIEL, FORMATS, MISTRAL
+from tests.scripted_model import Scripted
 from tests.test_conversation import END_IDS
 
 SCHEMA: dict[str, Any] = {
@@ -37,7 +50,7 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 # One family with each kind of cache that takes drafts; `test_product` tries forced tokens with all.
-KINDS = ("llama", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_next", "mamba2")
+KINDS = ("llama", "gpt_oss", "qwen3_next", "mamba2")
 
 
 @cache
@@ -198,3 +211,145 @@ def test_no_thought_begins_within_a_character() -> None:
             np.isfinite(np.array(constrained.apply(mx.zeros((1, vocabulary)))))
         )
         assert allowed.tolist() == [after]
+
+
+# Random answers to fifty schemas, checked by jsonschema; and to choices
+
+
+@pytest.fixture(scope="module")
+def walker(embedded_model: Path) -> Walker:
+    """With tokens of several bytes; test_constraint_schema has those of one."""
+    config = json.loads((embedded_model / "config.json").read_text())
+    return Walker(load_tokenizer(embedded_model, config))
+
+
+# 20 of each schema with `make test-all`.
+ANSWERS = 3
+
+
+@pytest.mark.model
+def test_answers_to_schemas_are_valid_or_have_a_problem(walker: Walker) -> None:
+    problems = 0
+    for seed, schema in enumerate(SCHEMAS.values()):
+        constraint, rng = Constraint.from_schema(schema), random.Random(seed)
+        draft = validator_for(schema, Draft202012Validator)
+        check = draft(schema, format_checker=draft.FORMAT_CHECKER)
+        for _ in range(examples(ANSWERS)):
+            answer = walker.answer(constraint, rng)
+            if constraint.problem(answer) is not None:
+                problems += 1
+            else:
+                # 8730.64 is a multiple of 0.01, but not of its nearest float.
+                errors = check.iter_errors(json.loads(answer))
+                assert all(each.validator == "multipleOf" for each in errors), (schema, answer)
+    assert problems <= 0.02 * len(SCHEMAS) * examples(ANSWERS)
+
+
+@pytest.mark.model
+def test_an_answer_is_one_of_the_choices(walker: Walker) -> None:
+    choices = ["yes", "no", "maybe", "no way", "日本", 'a "b"\n', "(.*)", "😀", " "]
+    constraint = Constraint.from_choices(choices)
+    rng = random.Random(0)
+    assert {walker.answer(constraint, rng) for _ in range(150)} == set(choices)
+
+
+# A thinking model thinks first, in its format; its answer is constrained from its first token
+
+
+# What the scripts answer, "Yes!", is none of these.
+CHOICES = ["left", "right"]
+
+
+@pytest.fixture(params=sorted(FORMATS))
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def scripted(name: str) -> Scripted:
+    return FORMATS[name]
+
+
+def converse(scripted: Scripted, *, thinks: bool = True) -> Conversation:
+    return Conversation(
+        scripted.model(),
+        CacheSettings(None, keep=0, prefill_step_size=64),
+        generation=GenerationSettings(max_tokens=200),
+        variables=thinking_variables(thinks),
+    )
+
+
+def say(conversation: Conversation, constraint: Constraint | None) -> None:
+    for _ in conversation.say("Which?", constraint=constraint):
+        pass
+
+
+def test_thoughts_are_free_and_the_answer_is_constrained(scripted: Scripted) -> None:
+    conversation = converse(scripted)
+    say(conversation, Constraint.from_choices(CHOICES))
+    turn = conversation.turns[-1]
+    assert turn.thought.strip() == scripted.thought.strip()
+    assert turn.reply in CHOICES
+    assert conversation.is_complete
+
+
+def test_newlines_that_begin_an_answer_are_part_of_it(scripted: Scripted) -> None:
+    """Those between a thought and an answer are dropped otherwise."""
+    conversation = converse(scripted)
+    for choices in (["\n\nleft", "\n\nright"], ["\n"]):
+        say(conversation, Constraint.from_choices(choices))
+        assert conversation.turns[-1].reply in choices
+        assert conversation.is_complete
+        assert conversation.turns[-1].exact
+
+
+def test_with_thinking_off_no_thought_can_begin(scripted: Scripted) -> None:
+    """The tokens that open thoughts stayed allowed. Some templates open one nevertheless."""
+    conversation = converse(scripted, thinks=False)
+    say(conversation, Constraint.from_choices(CHOICES))
+    turn = conversation.turns[-1]
+    is_opened = scripted.tokenizer().reader(conversation.view.prompt).is_thought
+    assert turn.thought.strip() == (scripted.thought.strip() if is_opened else "")
+    assert turn.reply in CHOICES
+    assert conversation.is_complete
+
+
+def answered(choices: list[str], reply: str) -> tuple[str, str]:
+    """The thought and the answer of a model with tags in ordinary text that wants to reply so."""
+    conversation = converse(replace(APRIEL, reply=f"{reply}<|end|>"))
+    say(conversation, Constraint.from_choices(choices))
+    assert conversation.is_complete
+    return conversation.turns[-1].thought, conversation.turns[-1].reply
+
+
+def test_an_answer_may_begin_like_a_tag() -> None:
+    """The first different character decides which of them has begun."""
+    choices = ["<thing>", "no"]
+    assert answered(choices, "<thing>") == ("", "<thing>")
+    assert answered(choices, "<thinking>Hm</thinking>\n<thing>") == ("Hm", "<thing>")
+    assert answered(choices, "\n<thinking>Hm</thinking>no") == ("Hm", "no")
+
+
+def test_a_thought_that_is_cut_off_is_no_complete_answer(scripted: Scripted) -> None:
+    """Although the constraint allows an empty one."""
+    conversation = converse(scripted)
+    conversation.generation = GenerationSettings(max_tokens=9)
+    say(conversation, Constraint.from_regex("a*"))
+    assert conversation.is_complete is False
+
+
+def test_a_reply_cannot_end_within_its_thought() -> None:
+    """A random model that thinks often had no answer."""
+    scripted = replace(MISTRAL, reply="[THINK]Hm</s>")
+    conversation = converse(scripted)
+    say(conversation, Constraint.from_choices(CHOICES))
+    assert conversation.turns[-1].finish_reason == "length" or conversation.is_complete
+
+
+def test_the_turn_after_it_is_free(scripted: Scripted) -> None:
+    conversation = converse(scripted)
+    say(conversation, Constraint.from_schema({"const": {"a": 1}}))
+    assert json.loads(conversation.turns[-1].reply) == {"a": 1}
+    say(conversation, None)
+    assert conversation.turns[-1].reply == scripted.answer
+    assert conversation.is_complete is None

@@ -5,9 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import jsonschema
@@ -18,9 +16,7 @@ from hypothesis import strategies as st
 from mlxchat.constraint import library
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import UsageError
-from mlxchat.text.tokens import Tokenizer
-from scripts.tiny_model import byte_tokenizer
-from tests.constrained import Walker, accepted, assert_works_or_is_refused
+from tests.constrained import accepted, assert_works_or_is_refused
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -300,7 +296,6 @@ def test_whitespace_is_one_space_after_separators() -> None:
     "schema",
     [
         {"type": "number"},
-        {"type": ["number", "null"], "minimum": -180, "maximum": 180},
         {},
         {"anyOf": [{"type": "string"}, {"type": "number"}]},
     ],
@@ -350,7 +345,6 @@ def test_a_format_that_nobody_knows_has_no_effect() -> None:
         ({"$ref": "/etc/passwd"}, "passwd"),
         ({"not": {"$ref": "#/$defs/x"}}, "#/not: refers to '#/$defs/x', which does not exist"),
         ({"$schema": "http://json-schema.org/draft-03/schema#"}, "unsupported draft"),
-        ({"type": "array", "items": [{}]}, "$.items: [{}] is not of type 'object', 'boolean'"),
         ({"$schema": DRAFT_4, "minimum": 5, "exclusiveMinimum": 5}, "$.exclusiveMinimum: 5 is"),
         ({"pattern": "("}, "regex"),
         ({"pattern": "(?=a)"}, "look-around"),
@@ -370,13 +364,6 @@ def doubled(levels: int, keyword: str) -> dict[str, Any]:
     }
     last = {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}
     return {"$ref": "#/$defs/d0", "$defs": links | {f"d{levels}": last}}
-
-
-def nested(levels: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "null"}
-    for _ in range(levels):
-        schema = {"anyOf": [schema, schema]}
-    return schema
 
 
 def forced(levels: int) -> dict[str, Any]:
@@ -418,25 +405,17 @@ HOSTILE: dict[str, Any] = {
     "a long chain": chain(20_000, in_object),
     "10 MB": '{"description": "' + "x" * 10_000_000 + '"}',
     "a deep array": "[" * 100_000,
-    "nested twice at each level": nested(40),
     "anyOf": doubled(40, "anyOf"),
     "one forced value": forced(40),
     "recursive intersection": trees(),
-    "a large enum": {"enum": [f"value {number}" for number in range(50_000)]},
-    "many properties": {"properties": {f"p{number}": {} for number in range(50_000)}},
     "most properties": {"properties": {f"p{number}": {} for number in range(2_000)}},
-    "many patterns": {"patternProperties": {f"^p{number}x": {} for number in range(5_000)}},
     # Intersecting 40 of these took minutes.
     "patterns of one text": {"allOf": [{"pattern": f"a{number}"} for number in range(500)]},
-    "many schemas": {"allOf": [{"properties": {f"p{n}": {"const": n}}} for n in range(5_000)]},
     "a product": {
         "allOf": [
             {"anyOf": [{"properties": {f"p{n}": {"const": m}}} for m in range(6)]} for n in range(8)
         ]
     },
-    "an exploding pattern": {"type": "string", "pattern": "^(.*a.{25}|.*b.{25})$"},
-    "a huge pattern": {"type": "string", "pattern": "((a{1000}){1000}){1000}"},
-    "a huge tuple": {"type": "array", "prefixItems": [{"type": "null"}] * 50_000},
 }
 
 
@@ -532,15 +511,13 @@ def test_the_short_form_is_that_of_llm() -> None:
     assert lines.schema["properties"]["name"]["description"] == "the person's name, in full"
 
 
-@pytest.mark.parametrize("schema", ["name, age int", '{"type": "string", "minLength": 1}'])
-def test_jsonschema_is_imported_only_if_needed(schema: str) -> None:
+def test_jsonschema_is_not_imported_for_the_short_form() -> None:
     """It delayed the first token by a tenth of a second."""
     code = (
-        "import sys; from mlxchat import Constraint; Constraint.from_schema(sys.argv[1])"
-        "; print('jsonschema' in sys.modules)"
+        "import sys; from mlxchat import Constraint; Constraint.from_schema('name, age int')"
+        "; assert 'jsonschema' not in sys.modules"
     )
-    run = subprocess.run([sys.executable, "-c", code, schema], check=True, capture_output=True)
-    assert run.stdout.decode() == f"{'minLength' in schema}\n"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_multi_asks_for_a_list_of_items() -> None:
@@ -549,52 +526,3 @@ def test_multi_asks_for_a_list_of_items() -> None:
     assert accepts(constraint, '{"items": []}')
     assert accepts(constraint, '{"items": [{"name": "x", "age": 1}]}')
     assert not accepts(constraint, '{"items": [{"name": "x"}]}')
-
-
-NAMES = st.sampled_from(["a", "b", "c d"])
-LEAVES = st.sampled_from(
-    [
-        {"type": "integer", "minimum": 0, "exclusiveMaximum": 3},
-        # A factor that floats have exactly: the plain library divides.
-        {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5, "multipleOf": 0.125},
-        {"type": "string", "maxLength": 2, "not": {"pattern": "a"}},
-        {"enum": ["x", 1, None, {"a": 1}]},
-        {"type": "string", "format": "date"},
-        {"oneOf": [{"const": True}, {"type": "boolean"}]},
-    ]
-)
-SIMPLE = st.recursive(
-    LEAVES,
-    lambda inner: (
-        st.builds(lambda items: {"items": items, "maxItems": 2, "uniqueItems": True}, inner)
-        | st.builds(lambda schemas: {"anyOf": schemas}, st.lists(inner, min_size=1, max_size=2))
-        | st.builds(
-            lambda schemas, all_: {
-                "type": "object",
-                "properties": schemas,
-                "required": list(schemas) if all_ else [],
-            },
-            st.dictionaries(NAMES, inner, max_size=3),
-            st.booleans(),
-        )
-    ),
-    max_leaves=4,
-)
-
-
-@settings(deadline=None, max_examples=40)
-@given(SIMPLE, st.randoms(use_true_random=False))
-def test_an_answer_to_any_schema_is_valid_or_has_a_problem(schema: Any, rng: Random) -> None:
-    constraint = Constraint.from_schema(schema)
-    answer = walker().answer(constraint, rng)
-    draft = jsonschema.Draft202012Validator
-    try:
-        is_valid = draft(schema, format_checker=draft.FORMAT_CHECKER).is_valid(json.loads(answer))
-    except RecursionError:
-        is_valid = False
-    assert is_valid or constraint.problem(answer) is not None
-
-
-@cache
-def walker() -> Walker:
-    return Walker(Tokenizer(byte_tokenizer(), None, [258]))  # <|im_end|>

@@ -210,20 +210,6 @@ def test_the_oldest_turns_are_forgotten_but_never_the_system_prompt() -> None:
     assert len(conversation.turns) == 12
 
 
-def test_shifting_prefills_only_the_new_turn() -> None:
-    conversation = make_conversation(300, system="Be brief.")
-    # Sampled replies may have control tokens, which no template repeats.
-    conversation.sampling = SamplingSettings()
-    costs = []
-    for number in range(15):
-        say(conversation, f"question {number:02} " + "x" * 30)
-        stats = conversation.stats
-        assert stats is not None
-        costs.append(stats.prompt_tokens - stats.cached_tokens)
-    assert len(conversation.forgotten) > 5
-    assert max(costs[1:]) <= min(costs[1:]) + len("<|im_end|>\n")
-
-
 def test_a_reply_that_fills_the_window_evicts_whole_turns() -> None:
     conversation = make_conversation(300, max_tokens=20)
     for number in range(3):
@@ -233,20 +219,6 @@ def test_a_reply_that_fills_the_window_evicts_whole_turns() -> None:
     assert [each.turns for each in forgotten] == [1] * len(forgotten)
     assert forgotten
     assert not conversation.turns[-1].forgotten
-    check_in_step(conversation)
-
-
-def test_a_turn_larger_than_the_window_works_and_reports_its_evicted_tokens() -> None:
-    conversation = make_conversation(200, system="Be brief.")
-    say(conversation, "hello")
-    forgotten = say(conversation, "x" * 500)
-    assert forgotten[0].turns == 1
-    assert forgotten[-1].turns == 0
-    assert forgotten[-1].tokens > 300
-    text = conversation.model.tokenizer.decode(conversation.held_ids)
-    assert text.startswith("system\nBe brief.")
-    say(conversation, "and now?")
-    assert len(conversation.forgotten) == 2
     check_in_step(conversation)
 
 
@@ -594,33 +566,6 @@ def test_the_texts_of_yielded_items_join_to_the_reply() -> None:
     said = [each for n in range(4) for each in conversation.say(f"question {n} " + "x" * 30)]
     assert any(isinstance(each, Forgot) for each in said)
     assert "".join(each.text for each in said) == "".join(replies(conversation))
-
-
-def test_switching_models_keeps_all_settings() -> None:
-    """The caller used to copy the settings, and missed some."""
-    old = make_conversation(
-        320,
-        system="Be brief.",
-        template_args={"a": 1},
-        recalls=1,
-    )
-    say(old, "cleared away")
-    old.clear()
-    say(old, "hello")
-    old.think(False)
-    old.set_note("Ada has a cat.")
-    old.pin(2)
-    other = make_model(chat_templates.FORGETS_THOUGHTS)
-    new = old.with_model(other, old.settings, old.sampling)
-    for name in (
-        *("settings", "sampling", "generation", "system", "variables", "turns", "note"),
-        *("recalls", "template_args", "seed"),
-    ):
-        assert getattr(new, name) == getattr(old, name), name
-    assert (new.turns.cleared, new.turns[1].pinned) == (1, True)
-    assert not new.turns[1].exact
-    say(new, "and now?")
-    check_in_step(new)
 
 
 def test_only_a_turn_in_view_can_be_pinned() -> None:

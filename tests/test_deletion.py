@@ -20,12 +20,15 @@ NOT_A_TERMINAL = "mlxchat: error: not a terminal: pass --yes to confirm\n"
 LONG = "2026-11-21-143058-a-chat-about-whales"
 
 
+def record(*names: str) -> None:
+    for name in names:
+        with Session.open(name, create=True) as session:
+            session.journal.record(None, [Turn("Tell me about whales. " * 20, "Big.")])
+
+
 @pytest.fixture
 def sessions() -> list[str]:
-    for name in ("one", "two", LONG):
-        session = Session.open(name, create=True)
-        session.journal.record(None, [Turn("Tell me about whales. " * 20, "Big.")])
-        session.close()
+    record("one", "two", LONG)
     return names_by_use()
 
 
@@ -102,7 +105,7 @@ def test_a_terminal_is_asked(sessions: list[str]) -> None:
     assert "one" not in names_by_use()
 
 
-@pytest.mark.parametrize("columns", [80, 60, 40])
+@pytest.mark.parametrize("columns", [60, 40])
 def test_a_row_of_a_list_is_a_line_and_names_are_whole(
     sessions: list[str], cached: CacheFiles, columns: int
 ) -> None:
@@ -123,22 +126,11 @@ def test_a_long_list_of_sessions_is_shown_in_a_pager(
     """Every question is a session. A hundred of them pushed the latest off the screen."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("PAGER", f"cat > {tmp_path / 'paged'}")
-    for n in range(21):
-        session = Session.open(f"s{n}", create=True)
-        session.journal.record(None, [Turn("Hello", "Hi.")])
-        session.close()
+    record(*(f"s{n}" for n in range(21)))
     assert len(on_terminal("session", "list").splitlines()) == 23
-    session = Session.open("s21", create=True)
-    session.journal.record(None, [Turn("Hello", "Hi.")])
-    session.close()
+    record("s21")
     assert on_terminal("session", "list") == ""
     assert len((tmp_path / "paged").read_text().splitlines()) == 24
-
-
-def test_the_cache_lists_the_file_or_the_beginning_of_the_text(cached: CacheFiles) -> None:
-    shown = on_terminal("cache", "list")
-    assert "report.txt" in shown
-    assert "Tell me about 鯨" in shown
 
 
 def test_a_deleted_session_leaves_no_text(sessions: list[str], run_mlxchat: RunMlxchat) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -162,23 +161,9 @@ def without_times(events: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (
-            "phi3",
-            [],
-            "a phi3 model cannot be divided among several machines: use another model\n",
-        ),
-        (
-            "llama",
-            ["--pipeline"],
-            "a llama model cannot be pipelined: mlx-lm does not support it; use --no-pipeline to "
-            "divide each layer\n",
-        ),
-        (
-            "one_head",
-            [],
-            "this model's 1 kv heads cannot be divided by 2: use a number of ranks that divides "
-            "them\n",
-        ),
+        ("phi3", [], "a phi3 model cannot be divided among several machines: use another model\n"),
+        ("llama", ["--pipeline"], "a llama model cannot be pipelined: mlx-lm does not support it"),
+        ("one_head", [], "this model's 1 kv heads cannot be divided by 2: use a number of ranks"),
         ("llama", ["-f", "nowhere.txt"], "cannot read nowhere.txt"),
     ],
 )
@@ -192,30 +177,19 @@ def test_only_rank_0_reports_an_error(
 
 
 @pytest.mark.parametrize(
-    ("family", "pipeline", "message"),
+    ("family", "pipeline", "reason"),
     [
-        (
-            "qwen3_5",
-            True,
-            "a qwen3_5 model cannot be pipelined: its layers have different kinds of cache; use "
-            "--no-pipeline to divide each layer",
-        ),
-        *(
-            (
-                "qwen3_next",
-                pipeline,
-                "a qwen3_next model cannot be divided among several machines: use another model",
-            )
-            for pipeline in (True, False)
-        ),
+        ("qwen3_5", True, "cannot be pipelined: its layers have different kinds of cache"),
+        ("qwen3_next", True, "cannot be divided among several machines"),
+        ("qwen3_next", False, "cannot be divided among several machines"),
     ],
 )
 def test_a_model_whose_layers_differ_is_not_pipelined(
-    family: str, pipeline: bool, message: str
+    family: str, pipeline: bool, reason: str
 ) -> None:
     """The message for qwen3_next said to divide each layer, and then to pipeline it."""
     sharding = Sharding(mx.distributed.init(), pipeline)
-    with pytest.raises(ModelUnsupported, match=re.escape(message)):
+    with pytest.raises(ModelUnsupported, match=f"a {family} model {reason}"):
         sharding.check(build_family(family))
 
 

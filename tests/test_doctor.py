@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from mlxchat import doctor, paths, platform
 from mlxchat.doctor import Finding, Verdict, examine
 from tests.conftest import RunMlxchat
-from tests.pseudo_terminal import PseudoTerminal
 
 SECRET = "hf_secret"
 
@@ -50,16 +48,6 @@ def test_everything_is_examined_once_and_nothing_is_created(
     assert list(found) == TOPICS
     assert all(len(each) == 1 for each in found.values())
     assert sorted(temporary_home.rglob("*")) == before
-
-
-def test_a_terminal_gets_wrapped_columns_and_a_summary():
-    program = PseudoTerminal([sys.executable, "-m", "mlxchat", "doctor", "--offline"], columns=60)
-    status = program.ends()
-    text = program.written.replace("\r\n", "\n")
-    assert status == 0
-    assert "\x1b" not in text
-    assert all(len(line) <= 60 or "/" in line for line in text.split("\n"))
-    assert text.rstrip().endswith(("mlxchat: all is well", "warning", "warnings"))
 
 
 # Broken configurations and installations

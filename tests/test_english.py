@@ -96,22 +96,3 @@ def test_no_chart_has_a_construction_that_reads_as_translated(file: Path) -> Non
     drawn = re.findall("<!-- (.*?) -->", file.read_text())
     assert len(drawn) > 5
     assert [each for each in drawn if flaws(each)] == []
-
-
-@pytest.mark.parametrize(
-    "sentence",
-    [
-        "there is nobody to ask: confirm with --yes",
-        "cut at its most tokens: /continue lets it go on",
-        "the checkpoint's facts make no sense",
-        "forget everything and begin anew",
-        "show what is configured",
-    ],
-)
-def test_the_worst_sentences_are_found(sentence: str) -> None:
-    assert flaws(sentence)
-
-
-@pytest.mark.parametrize("sentence", ["the latest session", "Nobel's body", "100 tokens at most"])
-def test_ordinary_sentences_are_not(sentence: str) -> None:
-    assert not flaws(sentence)

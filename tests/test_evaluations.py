@@ -4,8 +4,7 @@ On Metal, each `np.array` of a lazy array waits for the GPU, and a lazy array ca
 by its own thread.
 """
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,11 @@ import pytest
 from mlxchat.cache import Cache, make_cache
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.loops import prefill
-from mlxchat.errors import SnapshotMismatch
 from mlxchat.models.model import Model
-from mlxchat.store import fingerprint, snapshot, tensor_file
+from mlxchat.store import fingerprint, snapshot
 from mlxchat.store.fingerprint import ModelPrint
 from mlxchat.store.page_recorder import PAGES_IN_FLIGHT
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
-from mlxchat.store.state_file import Background
 from tests.test_prefix_cache import PLENTY, build, make_model, text
 
 FAMILIES = ["llama", "gemma3_text", "qwen3_next"]
@@ -127,58 +124,3 @@ def test_all_pages_of_a_prefix_are_read_back_in_one_evaluation(
     assert opened.fill(again, np.concatenate([ids, ids[:1]]), 2 * TOKENS) == TOKENS
     assert evaluations.count == 1
     opened.close()
-
-
-def in_a_thread(job: Callable[[], int]) -> None:
-    background = Background()
-    errors: list[BaseException] = []
-
-    def caught() -> int:
-        try:
-            return job()
-        except BaseException as error:
-            errors.append(error)
-            raise
-
-    hook, threading.excepthook = threading.excepthook, lambda _: None
-    try:
-        background.run(caught)
-        background.wait()
-    finally:
-        threading.excepthook = hook
-    assert errors == []
-
-
-def test_a_snapshot_of_lazy_arrays_is_written_by_another_thread(
-    model: Model, tmp_path: Path
-) -> None:
-    printed = ModelPrint(model).of(2 * TOKENS, 4, None)
-    cache = lazily_filled(model, 100)
-    taken = snapshot.take(cache, Ledger(2 * TOKENS, 4, text(100)), printed, {})
-    in_a_thread(lambda: taken.write(tmp_path / "snapshot"))
-    empty = make_cache(model.network, 2 * TOKENS)
-    assert len(snapshot.restore(tmp_path / "snapshot", model.network, empty, printed).ledger) == 100
-    other = ModelPrint(model).of(2 * TOKENS, 5, None)
-    with pytest.raises(SnapshotMismatch):
-        snapshot.restore(tmp_path / "snapshot", model.network, empty, other)
-
-
-def test_pages_of_lazy_arrays_are_written_by_another_thread(
-    model: Model, pages: PrefixCache
-) -> None:
-    cache = make_cache(model.network, 2 * TOKENS)
-    ids = text(TOKENS)
-    record = pages.recorder(cache, ids, 0, 2 * TOKENS)
-    assert record is not None
-    model.network(mx.array(ids)[None], cache=cache)
-    record(ids)
-    pages.close()
-    assert pages.error is None
-    assert pages.files.present(pages.page_keys(ids)) > 0
-
-
-def test_a_lazy_array_fails_in_another_thread() -> None:
-    """Otherwise the tests above would prove nothing."""
-    lazy = mx.ones(3) + 1
-    with pytest.raises(AssertionError, match="Stream"):
-        in_a_thread(lambda: tensor_file.hold({"lazy": lazy})["lazy"].bits.nbytes)

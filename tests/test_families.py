@@ -4,12 +4,17 @@
 thread.
 """
 
+from pathlib import Path
+
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx.utils import tree_flatten
 
 from mlxchat.cache import build, make_cache
 from mlxchat.errors import CacheError, ModelUnsupported
+from mlxchat.models.load import load_directory
+from scripts import metal
 from scripts.families import (
     CONFIGS,
     METAL_ONLY,
@@ -17,8 +22,11 @@ from scripts.families import (
     judge_family,
     listed_verdicts,
     module_names,
+    write_family,
 )
+from scripts.forms import FORMS
 from tests.product import FAMILIES, INEXACT, NOT_BUILT
+from tests.test_product import FIRST_OF_ITS_KIND
 
 REFUSED = {"afm7", "deepseek_v41", "gpt2", "gpt_bigcode"}
 
@@ -30,7 +38,13 @@ def test_every_module_of_mlx_lm_has_a_tiny_family() -> None:
     assert set(module_names()) <= set(CONFIGS)
 
 
-@pytest.mark.parametrize("name", sorted(set(BUILT) - INEXACT))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in FIRST_OF_ITS_KIND else pytest.mark.slow)
+        for name in sorted(set(BUILT) - INEXACT)
+    ],
+)
 def test_an_unbounded_cache_equals_mlx_lms_own(name: str) -> None:
     """Same logits as with the model's own caches."""
     model = build_family(name)
@@ -66,3 +80,31 @@ def test_the_manuals_table_lists_every_family_once() -> None:
     assert sorted(listed_verdicts()) == sorted(CONFIGS)
     for name in METAL_ONLY | NOT_BUILT:
         assert judge_family(name) == listed_verdicts()[name]
+
+
+# Every form of weights that users run
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "deepseek_v3", "rwkv7", "afm7"])
+def test_a_family_is_loaded_in_the_form_it_was_saved_in(
+    name: str, form: str, tmp_path: Path
+) -> None:
+    """Some families leave weights unquantized, need more bits for some, or cannot pack a layer."""
+    directory = write_family(tmp_path / "model", name, form)
+    written = mx.load(str(directory / "model.safetensors"))
+    assert isinstance(written, dict)
+
+    # A CPU runs unquantized experts only in float32.
+    with metal.imitated():
+        model = load_directory(directory, name, dtype="stored", notify=print)
+
+    loaded = dict(tree_flatten(model.network.parameters()))
+    assert loaded.keys() == written.keys()
+    assert all(mx.array_equal(loaded[path], array) for path, array in written.items())
+    assert {path: array.dtype for path, array in loaded.items()} == {
+        path: array.dtype for path, array in written.items()
+    }
+    expected = {"float32": mx.float32, "float16": mx.float16}.get(form, mx.bfloat16)
+    assert model.dtype == expected
+    assert (mx.uint32 in {array.dtype for array in loaded.values()}) == form.endswith("bit")

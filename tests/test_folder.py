@@ -2,14 +2,12 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mlxchat.errors import InputError, UsageError
 from mlxchat.text.documents import read_input
 from mlxchat.text.folder import files_in
-from tests.in_process import run_in_process
 
 
 @pytest.fixture(autouse=True)
@@ -147,35 +145,3 @@ def test_nothing_found_is_a_usage_error_that_names_it(path: str, error: str) -> 
     with pytest.raises(UsageError) as raised:
         read_input("Why?", [path], None)
     assert str(raised.value) == error
-
-
-def test_a_folder_without_text_is_refused_with_the_reason() -> None:
-    Path("images").mkdir()
-    Path("images/a.png").write_bytes(b"\0")
-    with pytest.raises(InputError) as raised:
-        read_input("Why?", ["images"], None)
-    assert str(raised.value) == "images: no file is text: left out 1 file: images/a.png (binary)"
-
-
-# Ways in
-
-
-def generated(model: Path, *arguments: str, stdin: str | None = None) -> Any:
-    done = run_in_process("generate", "-m", str(model), "-n", "8", *arguments, stdin=stdin)
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-def test_generate_reads_a_folder_as_the_text_that_it_stands_for(
-    unthinking_model: Path,
-) -> None:
-    Path("src/sub/logo.png").write_bytes(b"\0")
-    whole = read_input(None, ["src/sub"], None).text
-    done = generated(unthinking_model, "--stats", "-f", "src/sub", "Why?")
-    assert "left out 1 file: src/sub/logo.png (binary)\n" in done.stderr
-    assert done.stdout == generated(unthinking_model, "Why?", stdin=whole).stdout
-
-
-def test_raw_text_is_continued_without_headings(unthinking_model: Path) -> None:
-    raw = generated(unthinking_model, "--raw", "-f", "src/a.py").stdout
-    assert raw == generated(unthinking_model, "--raw", stdin="text of a.py").stdout

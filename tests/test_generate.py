@@ -1,7 +1,6 @@
 """The loops: their results, the cache they leave, their stats and their ends."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -131,24 +130,6 @@ def test_log_probabilities_are_computed_only_on_request(
             settings=GenerationSettings(max_tokens=3),
         )
     )
-
-
-def sampled(model: Model, **sampling: Any) -> list[int]:
-    generation = Generation(
-        model,
-        PROMPT,
-        make_cache(model.network),
-        sampling=replace(SamplingSettings(temp=1.0), **sampling),
-        settings=GenerationSettings(max_tokens=30, ignore_eos=True),
-    )
-    return ids_of(generation)
-
-
-def test_a_repetition_penalty_looks_at_the_latest_twenty_tokens(model: Model) -> None:
-    """With a huge penalty, each token differs from the twenty before it."""
-    ids = PROMPT.tolist() + sampled(model, temp=0.0, repetition_penalty=1e9)
-    for i in range(len(PROMPT), len(ids)):
-        assert ids[i] not in ids[i - 20 : i]
 
 
 def test_an_end_token_ends_a_generation_and_is_not_counted(

@@ -9,7 +9,7 @@ import pytest
 
 from mlxchat.app.run import Run
 from mlxchat.engine.generate import Generation
-from tests.failing_device import FailingDevice
+from tests.failing_device import FailingDevice, failing_evaluations
 from tests.in_process import run_in_process
 from tests.json_events import events_of
 
@@ -48,21 +48,18 @@ def check_error(done: Any) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_after_any_failed_evaluation_the_text_so_far_is_written(
+def test_after_a_failed_evaluation_the_text_so_far_is_written(
     tiny_model: Path, device: FailingDevice, as_it_begins: Any
 ) -> None:
     whole = generate(tiny_model).stdout
-    failures = 0
-    while True:
-        number = failures + 1
+    for number in failing_evaluations():
         as_it_begins(lambda: device.breaks_at(number))  # noqa: B023  (called before it changes)
         done = generate(tiny_model)
         if not device.has_failed:
+            assert (done.stdout, number > 8) == (whole, True)
             break
-        failures += 1
         check_error(done)
         assert whole.startswith(done.stdout)
-    assert (done.stdout, failures > 8) == (whole, True)
 
 
 @pytest.mark.parametrize(("number", "tokens_before"), [(1, 0), (8, 1)])
@@ -84,20 +81,18 @@ def test_after_any_failed_evaluation_the_run_can_be_resumed(
     tiny_model: Path, device: FailingDevice, as_it_begins: Any, tmp_path: Path
 ) -> None:
     whole = generate(tiny_model).stdout
-    failures = 0
-    while True:
-        number, night = failures + 1, tmp_path / f"night{failures}"
+    for number in failing_evaluations():
+        night = tmp_path / f"night{number}"
         as_it_begins(lambda: device.breaks_at(number))  # noqa: B023  (called before it changes)
         done = generate(tiny_model, "--checkpoint", str(night), "--checkpoint-every", "2")
         if not device.has_failed:
+            assert number > 10
             break
-        failures += 1
         check_error(done)
         as_it_begins(device.repair)
         resumed = run_in_process("generate", "--resume", str(night))
         assert (resumed.returncode, resumed.stderr) == (0, "")
         assert (night / "output.txt").read_text() == whole
-    assert failures > 10
 
 
 def test_the_previous_checkpoint_stays_if_the_last_one_fails(
