@@ -1,10 +1,13 @@
-"""The help of every command: complete, correct, short, readable at any width, and documented."""
+"""Help: every command's is complete and readable, every documented call works, every page exists.
 
-import os
+Names that other programs use lead to ours.
+"""
+
 import re
 import shlex
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,16 +15,21 @@ import typer
 
 from mlxchat import cli
 from mlxchat.cli.group import help_page
-from mlxchat.errors import ExitStatus
+from mlxchat.manual import PAGES, read_page
+from mlxchat.manual.equivalents import NONE, OURS, PAGE
+from mlxchat.terminal.commands import COMMANDS
+from mlxchat.terminal.manual_page import render_page
+from mlxchat.terminal.slash import OTHER_NAMES
 from tests import docs
 from tests.conftest import RunMlxchat
+from tests.in_process import run_in_process
+from tests.pseudo_terminal import PseudoTerminal
 
 ROOT: Any = typer.main.get_command(cli.app)
 # Replaces the help of Typer's own options, whichever test runs first.
 ROOT.get_params(typer.Context(ROOT))
 
 COLUMNS = 80
-MAX_COMMON = 18
 MAX_LINES = 60
 
 
@@ -48,34 +56,6 @@ def called(line: str) -> Iterator[list[str]]:
         yield shlex.split(call)
 
 
-@pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
-def test_every_command_has_a_description_and_an_example(path: str, command: Any):
-    assert command.help
-    assert command.help.strip().partition("\n")[0].endswith(".")
-    assert examples(command)
-    assert any(line.partition("mlxchat")[1] for line in examples(command))
-
-
-@pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
-def test_every_option_and_argument_has_help(path: str, command: Any):
-    unexplained = [each.name for each in command.params if not each.help]
-    assert unexplained == []
-
-
-@pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
-def test_the_program_understands_every_example(path: str, command: Any):
-    for line in examples(command):
-        for words in called(line):
-            understood(words)
-
-
-def test_the_program_understands_every_documented_call():
-    calls = [words for line in docs.commands() for words in called(line)]
-    assert len(calls) > 40
-    for words in calls:
-        understood(words)
-
-
 def understood(words: list[str]) -> None:
     """Raise a usage error if the program does not understand the words."""
     # These show something and exit while they are parsed.
@@ -87,14 +67,6 @@ def understood(words: list[str]) -> None:
         name, command, arguments = context.command.resolve_command(context, arguments)
         context = command.make_context(name, arguments, parent=context)
         arguments = [*context._protected_args, *context.args]
-
-
-def test_help_in_a_pipe_has_no_colours_and_ends_as_written(run_mlxchat: RunMlxchat):
-    """A word in brackets was omitted because it was treated as markup."""
-    done = run_mlxchat("generate", "--help-all")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\x1b" not in done.stdout
-    assert done.stdout.endswith(ROOT.commands["generate"].epilog)
 
 
 def page(path: str, *, everything: bool) -> str:
@@ -110,16 +82,34 @@ def page(path: str, *, everything: bool) -> str:
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _ in ALL])
-def test_help_shows_the_common_options_and_all_help_all_of_them(path: str, command: Any):
+def test_every_command_is_explained_with_examples_that_work(path: str, command: Any):
     """generate --help had 133 lines."""
+    assert command.help
+    assert [each.name for each in command.params if not each.help] == []
+    calls = [words for line in examples(command) for words in called(line)]
+    assert calls
+    for words in calls:
+        understood(words)
     common, everything = page(path, everything=False), page(path, everything=True)
-    for odd in ("<", "None", "default: no-"):
-        assert odd not in everything.partition("\nExample")[0]
-    assert len(re.findall(r"^  --?\w", common, re.MULTILINE)) <= MAX_COMMON
     assert len(common.splitlines()) <= MAX_LINES
     names = [name for each in command.params for name in each.opts if name.startswith("--")]
     assert [name for name in names if not re.search(rf"{name}\b", everything)] == []
     assert max(map(len, everything.partition("\nExample")[0].splitlines())) <= COLUMNS
+
+
+def test_the_program_understands_every_documented_call():
+    calls = [words for line in docs.commands() for words in called(line)]
+    assert len(calls) > 40
+    for words in calls:
+        understood(words)
+
+
+def test_help_in_a_pipe_has_no_colours_and_ends_as_written(run_mlxchat: RunMlxchat):
+    """A word in brackets was omitted because it was treated as markup."""
+    done = run_mlxchat("generate", "--help-all")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert done.stdout.endswith(ROOT.commands["generate"].epilog)
 
 
 @pytest.mark.parametrize(
@@ -128,34 +118,99 @@ def test_help_shows_the_common_options_and_all_help_all_of_them(path: str, comma
         ("generate -n", "-n needs a value"),
         ("generate --quiet=3", "--quiet takes no value"),
         ("generate --sto x", "unknown option --sto; did you mean --stop?"),
-        ("generate a b", "unexpected argument b; quote the prompt"),
         ("session lst", "unknown command lst; did you mean list?"),
-        ("models show", "unknown command show; use mlxchat models info"),
         ("session rm", "missing NAME…"),
         ("chat -n many", "invalid value for --max-tokens: not a whole number"),
+        ("generate --ctx-size 512 hi", "unknown option --ctx-size; use --max-kv-size"),
+        ("-sys Briefly. hi", "unknown option -sys; use --system"),
+        ("-system Briefly. hi", "unknown option -system; did you mean --system?"),
+        ("generate --xyzzy hi", "unknown option --xyzzy"),
+        (
+            "generate --kv-bits 4 hi",
+            "unknown option --kv-bits; mlxchat has none: keys and values keep the precision of the "
+            "weights",
+        ),
     ],
 )
-def test_usage_errors_have_none_of_typers_phrases(
+def test_a_usage_error_says_what_to_write_instead(
     arguments: str, message: str, run_mlxchat: RunMlxchat
 ):
-    """An option without its value was called one of the other command."""
-    written = run_mlxchat(*arguments.split()).stderr
-    assert written.startswith(f"mlxchat: error: {message} (see mlxchat ")
+    """`-sys TEXT` set the system prompt to "ys", and `--num-predict` got "did you mean
+    --no-prefix-cache?"."""
+    done = run_mlxchat(*arguments.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"mlxchat: error: {message} (see mlxchat ")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["models"], ["generate", "--help-all"]])
-def test_help_into_a_closed_pipe_is_silent(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    """`mlxchat --help | true` exited with status 1."""
-    read, write = os.pipe()
-    os.close(read)
-    monkeypatch.setattr(sys, "argv", ["mlxchat", *arguments])
-    monkeypatch.setattr(cli, "terminate_by_exception", lambda: None)
-    monkeypatch.setattr(cli, "end_immediately", lambda: None)
-    with os.fdopen(write, "w") as stdout:
-        monkeypatch.setattr(sys, "stdout", stdout)
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    assert ended.value.code == ExitStatus.BROKEN_PIPE
-    assert capsys.readouterr().err == ""
+def own_options(*command: str) -> set[str]:
+    """The options in the command's `--help-all`."""
+    shown = run_in_process(*command, "--help-all").stdout
+    lines = re.findall(r"^ {2,6}(-\w, --.+|-\w\b.*|--.+)$", shown, re.MULTILINE)
+    names = {name for line in lines for name in re.findall(r"(?<!\S)--?[\w\[][\w\[\]-]*", line)}
+    both = {part for name in names for part in (name.replace("[no-]", ""), name)}
+    return {name.replace("[", "").replace("]", "") for name in both}
+
+
+def test_names_of_other_programs_lead_to_ours_which_exist() -> None:
+    help_of = {name: own_options(*name.split()) for name in ("", "chat", "generate", "batch")}
+    for row in (row for rows in OURS.values() for row in rows.values()):
+        words = shlex.split(row.partition(";")[0].partition(",")[0])
+        if words[0].startswith("/"):
+            assert OTHER_NAMES.get(words[0], words[0]) in COMMANDS
+            continue
+        command = [word for word in words[1:] if re.fullmatch(r"[a-z]+", word)]
+        if words[0] == "mlxchat":
+            known = help_of.get(" ".join(command)) or own_options(*command)
+        else:
+            known = help_of["chat"] & help_of["generate"]
+        assert [word for word in words if word.startswith("-") and word not in known] == []
+
+
+def test_the_page_has_each_name_of_another_program_once() -> None:
+    for program in OURS:
+        tables = (OURS[program].keys(), NONE[program].values())
+        names = [name for table in tables for names in table for name in names.split(", ")]
+        assert len(names) == len(set(names))
+        assert [name for name in names if f"`{name}`" not in read_page(PAGE)] == []
+
+
+def test_the_readme_lists_every_page_with_its_title_and_summary() -> None:
+    assert sorted(PAGES) == sorted(path.stem for path in docs.MANUAL.glob("*.md"))
+    listed = re.findall(
+        r"^- \[(.+)\]\(mlxchat/manual/(\w+)\.md\): (.+)$", docs.text(), re.MULTILINE
+    )
+    pages = {name: read_page(name).split("\n\n", 2) for name in PAGES}
+    assert listed == [(title[2:], name, about) for name, (title, about, _) in pages.items()]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["windo"], "did you mean window?"),
+        (["xyzzy"], "see `mlxchat help`"),
+        (["session", "serach"], "did you mean session search?"),
+        (["../chat"], "did you mean chat?"),
+    ],
+)
+def test_an_unknown_page_is_a_usage_error_with_the_nearest_name(
+    words: list[str], hint: str
+) -> None:
+    done = run_in_process("help", *words)
+    name = " ".join(words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"mlxchat: error: no page or command named {name!r}; {hint}\n"
+
+
+def test_a_page_is_plain_in_a_pipe_and_opens_in_the_pager_on_a_terminal(
+    ordinary_terminal: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PAGER", f"cat > {tmp_path / 'paged'}")
+    assert run_in_process("help", "Window").stdout == read_page("window")
+    assert not (tmp_path / "paged").exists()
+    command = [sys.executable, "-m", "mlxchat", "help", "window"]
+    terminal = PseudoTerminal(command, columns=60, lines=10)
+    assert terminal.ends() == 0
+    assert terminal.written == ""
+    paged = (tmp_path / "paged").read_text()
+    assert paged == render_page(read_page("window"), 60)
+    assert max(map(len, re.sub(r"\x1b\[[\d;]*m", "", paged).splitlines())) <= 60
