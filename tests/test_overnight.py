@@ -247,8 +247,8 @@ def test_a_run_ends_on_time_and_continues_the_next_night(
     night: Callable[..., Night], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After its time, it loaded the model and stopped, without a hint."""
-    run = night(1_500)
-    assert generate_here("--for", "0.4s", *run.checkpointed) == (0, "")
+    run = night(900)
+    assert generate_here("--for", "0.2s", *run.checkpointed) == (0, "")
     first = run.written()
     # Its time is up: it does not even load the model unless it gets more.
     with monkeypatch.context() as patch:
@@ -266,9 +266,7 @@ def test_a_run_ends_on_time_and_continues_the_next_night(
     assert run.written() == run.expected()
 
 
-def test_the_text_never_exceeds_its_limit(
-    tiny_model: Path, run_mlxchat: RunMlxchat, night: Callable[..., Night]
-) -> None:
+def test_the_text_never_exceeds_its_limit(night: Callable[..., Night]) -> None:
     run = night(-1, "--max-bytes", "700")
     assert run.run_to_end() == (0, "")
     first = run.written()
@@ -279,8 +277,6 @@ def test_the_text_never_exceeds_its_limit(
     assert generate_here(*run.resumed, "--max-bytes", "1.2kB") == (0, "")
     assert run.written().startswith(first)
     assert 1190 < len(run.written()) <= 1200
-    piped = run_mlxchat("generate", "-m", str(tiny_model), *ENDLESS, "--max-bytes", "50", "hello")
-    assert len(piped.stdout.encode()) <= 50
 
 
 def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(
@@ -326,18 +322,6 @@ def test_an_answer_that_repeats_itself_is_stopped(monotonous: list[str], tmp_pat
     assert "the text repeats itself at token " in stderr
     assert stderr.endswith("the answer is not complete (finish reason: loop)\n")
     assert set(out.read_text().rstrip("\n")) == {"a"}
-    code, stderr = generate_here("-x", "-o", str(tmp_path / "x"), *how[2:])
-    assert (code, stderr.count("(finish reason: loop)")) == (4, 1)
-    code, stderr = generate_here("--on-loop", "warn", "-n", "900", "-o", str(tmp_path / "b"), *how)
-    assert code == 4
-    assert stderr.endswith("the answer is not complete (finish reason: length)\n")
-
-
-def test_dry_keeps_out_of_a_loop(monotonous: list[str], tmp_path: Path) -> None:
-    out, dry = tmp_path / "out", ("--dry-multiplier", "0.8")
-    code, stderr = generate_here("-n", "700", "-o", str(out), *dry, *monotonous, TEXT)
-    assert (code, stderr) == (0, "")
-    assert len(set(out.read_bytes())) > 20
 
 
 def test_plain_text_that_repeats_itself_is_stopped(monotonous: list[str], tmp_path: Path) -> None:
@@ -354,30 +338,6 @@ def test_plain_text_that_repeats_itself_is_stopped(monotonous: list[str], tmp_pa
     assert (warned[0], warned[1].count("the text repeats itself")) == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--for", "8h", "--until", "07:00"], "cannot be combined"),
-        (["--checkpoint", "x", "--checkpoint-every", "0"], "at least 1 token"),
-        (["--checkpoint", "x", "--json"], "--checkpoint and --json cannot be combined"),
-        (["--resume", "nowhere"], "no checkpoint in nowhere"),
-        (["--resume", "nowhere", "--temp", "1"], "omit --temp"),
-    ],
-)
-def test_invalid_options_are_refused_before_anything_else(
-    arguments: list[str],
-    message: str,
-    run_mlxchat: RunMlxchat,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = run_mlxchat("generate", *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_no_checkpoint_is_overwritten(
     tiny_model: Path, tmp_path: Path, run_mlxchat: RunMlxchat
 ) -> None:
@@ -387,6 +347,11 @@ def test_no_checkpoint_is_overwritten(
     again = run_mlxchat(*arguments)
     assert again.returncode == 2
     assert f"continue it with --resume {directory}" in again.stderr
+    nowhere = run_mlxchat("generate", "--resume", str(tmp_path / "nowhere"))
+    assert (nowhere.returncode, list(tmp_path.iterdir())) == (2, [directory])
+    assert "no checkpoint in " in nowhere.stderr
+    sampled = run_mlxchat("generate", "--resume", str(directory), "--temp", "1")
+    assert (sampled.returncode, "omit --temp" in sampled.stderr) == (2, True)
 
 
 def test_the_example_script_continues_after_a_crash(tiny_model: Path, tmp_path: Path) -> None:

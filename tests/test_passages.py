@@ -21,7 +21,7 @@ from mlxchat.passages.index import (
     PassageIndex,
     passing_index,
 )
-from mlxchat.passages.quote import Read, left_out, places, quoted
+from mlxchat.passages.quote import quoted
 from mlxchat.passages.search import Found, Search
 from mlxchat.passages.split import MAX_BYTES, split
 from mlxchat.text.document import READ_BYTES, Document, open_documents
@@ -194,18 +194,6 @@ def test_the_best_passage_is_cut_if_it_has_no_room() -> None:
 )
 def test_no_question_is_taken_for_a_query(question: str) -> None:
     found(search_in(report({5: question.replace("\0", "") + " ก็ ความ"})), question)
-
-
-def test_what_is_left_out_is_said() -> None:
-    search = search_in(report({30: "Ada was born in London."}))
-    read = Read(tuple(places(found(search, "Where was Ada born?").passages)), 3, 60, 0.05)
-    assert left_out(read, 1) == (
-        "standard input: larger than the window, read 3 of 60 passages (lines 59-63); "
-        "95.0% of the text is left out"
-    )
-    assert left_out(read, 2).startswith(
-        "2 documents: larger than the window, read 3 of 60 passages (standard input, lines 59-63)"
-    )
 
 
 @pytest.fixture

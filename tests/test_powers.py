@@ -134,7 +134,16 @@ def test_swiglu_equals_mlx_lms(fell_back: list[str]) -> None:
     assert fell_back == ["plain_swiglu"]
 
 
-@pytest.mark.parametrize("name", sorted(set(FAMILIES) - INEXACT))
+KINDS = ("llama", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_next", "llama4", "gemma2", "gpt2")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in KINDS else pytest.mark.slow)
+        for name in sorted(set(FAMILIES) - INEXACT)
+    ],
+)
 def test_every_family_computes_the_same(name: str) -> None:
     """In a window that wraps, if the family can have one."""
     network = build_family(name)

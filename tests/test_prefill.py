@@ -12,7 +12,7 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Token
 from mlxchat.errors import UsageError
-from mlxchat.request import Answer, ChatOptions, Overnight, Request, Setup
+from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.listing import read_session
 from mlxchat.settings import CacheSettings, GenerationSettings
 from tests.conftest import RunMlxchat
@@ -110,12 +110,6 @@ def test_the_beginning_is_a_piece_without_a_token() -> None:
     assert second.id is not None
 
 
-def test_a_beginning_larger_than_the_window_is_evicted() -> None:
-    conversation = make_conversation(window=200)
-    assert said(conversation, prefill="long " * 200).startswith("long long")
-    assert said(conversation)
-
-
 def test_a_saved_session_continues_a_reply_that_was_begun(tiny_model: Path) -> None:
     options = ChatOptions(
         Setup(str(tiny_model), window=400, keep=0, seed=7),
@@ -158,15 +152,6 @@ def test_generate_writes_the_beginning_and_what_follows_it(generate: Any) -> Non
     assert drafted.stdout == text.stdout
 
 
-def test_a_thinking_model_answers_at_once(tiny_model: Path, run_mlxchat: RunMlxchat) -> None:
-    done = run_mlxchat(
-        *("generate", "-m", str(tiny_model), "-n", "5", "--json", "--prefill", "So", "Which?")
-    )
-    last = json.loads(done.stdout.splitlines()[-1])
-    assert last["text"].startswith("So")
-    assert last["thought"] == ""
-
-
 def test_a_beginning_with_a_constraint_or_a_code_block(generate: Any) -> None:
     chosen = generate("--choice", "yes", "--choice", "yesterday", "--prefill", "yest", "When?")
     assert (chosen.returncode, chosen.stdout) == (0, "yesterday\n")
@@ -178,23 +163,6 @@ def test_a_beginning_with_a_constraint_or_a_code_block(generate: Any) -> None:
     assert wrong.stderr == ("mlxchat: error: --prefill is not a beginning that --choice allows\n")
     code = generate("-x", "--prefill", "```python\nprint(1)\n```\n", "Write it.")
     assert code.stdout == "print(1)\n"
-
-
-def test_one_question_is_saved_with_its_beginning(
-    tiny_model: Path, run_mlxchat: RunMlxchat
-) -> None:
-    how = ("-m", str(tiny_model), "-n", "5", "--session", "one")
-    done = run_mlxchat(*how, "--prefill", BEGUN, "Why so?")
-    assert (done.returncode, done.stderr) == (0, "")
-    (turn,) = read_session("one").turns
-    assert done.stdout.rstrip("\n") == turn.reply.rstrip("\n")
-    assert turn.reply.startswith(BEGUN)
-    line = json.dumps({"role": "user", "content": "And?", "prefill": "Then"})
-    assert run_mlxchat(*how, stdin=line).stdout.startswith("Then")
-    wrong = run_mlxchat(*how, stdin=json.dumps({"role": "user", "content": "?", "prefill": 1}))
-    assert "prefill must be text" in wrong.stderr
-    alone = run_mlxchat(*how, "--prefill", BEGUN)
-    assert "--prefill needs a QUESTION" in alone.stderr
 
 
 @pytest.mark.parametrize("rows", ["1", "3"])
@@ -217,13 +185,3 @@ def test_rows_of_a_batch_have_their_own_beginnings(
     assert answers[2]["text"] == "yesterday"
     assert "--prefill is not a beginning that --choice allows" in answers[3]["error"]
     assert "prefill must be a valid string" in answers[4]["error"]
-
-
-def test_raw_text_checkpoints_and_nothing_are_refused(tmp_path: Path) -> None:
-    answer = Answer(prefill="So")
-    with pytest.raises(UsageError, match="--prefill needs the chat template, which --raw bypasses"):
-        Request(prompt="a", raw=True, answer=answer)
-    with pytest.raises(UsageError, match="--prefill and --checkpoint cannot be combined"):
-        Request(prompt="a", answer=answer, overnight=Overnight(checkpoint=tmp_path / "night"))
-    with pytest.raises(UsageError, match="--prefill must not be empty"):
-        Answer(prefill="")

@@ -174,35 +174,6 @@ def test_with_other_steps_the_result_is_the_same_up_to_rounding(
     np.testing.assert_allclose(again.logits(), plain, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
-def test_in_half_precision_the_result_is_identical(dtype: mx.Dtype, open_pages: Open) -> None:
-    network = build_random_model()
-    network.set_dtype(dtype)
-    model, ids = make_model(network, dtype), text(2 * PAGE + 9)
-    plain = record(model, ids, open_pages(model)).logits()
-    again = Run(model, ids, open_pages(model))
-    assert again.cached == 2 * PAGE
-    assert all(window.keys.dtype == dtype for window in again.cache)
-    np.testing.assert_array_equal(again.logits(), plain)
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt_oss"])
-def test_pages_restore_the_positions_of_a_prefill(family: str, open_pages: Open) -> None:
-    """A real prefill leaves more than its window in a narrow layer, but sees the same of it."""
-    model, ids = make_model(build(family)), text(3 * PAGE + 1)
-    run = record(model, ids, open_pages(model))
-    again = Run(model, ids, open_pages(model))
-    assert again.cached == 3 * PAGE == len(ids) - 1
-    for real, filled in zip(windows(run.cache), windows(again.cache), strict=True):
-        size = min(3 * PAGE, real.max_size or 3 * PAGE)
-        assert (filled.offset, filled.total, filled.size()) == (real.offset, real.total, size)
-        assert filled.gap == real.gap == 0
-        for mine, theirs in zip(filled.entries, real.entries, strict=True):
-            if mine is not None and theirs is not None:
-                assert mx.array_equal(mine, theirs[..., -size:, :])
-    np.testing.assert_array_equal(again.logits(), run.logits())
-
-
 def test_a_restored_cache_continues_beyond_the_window_like_a_prefilled_one(
     open_pages: Open,
 ) -> None:
@@ -215,19 +186,6 @@ def test_a_restored_cache_continues_beyond_the_window_like_a_prefilled_one(
     for run in runs:
         prefill(run.network, run.cache, more, step_size=64)
     np.testing.assert_array_equal(runs[0].logits(60), runs[1].logits(60))
-
-
-def test_a_prompt_longer_than_the_window_reuses_only_its_first_window(
-    open_pages: Open,
-) -> None:
-    model, ids = make_model(), text(5 * PAGE)
-    plain = Run(model, ids, window=300).logits()
-    pages = open_pages(model)
-    record(model, ids, pages, window=300)
-    assert len(files(pages)) == 2
-    again = Run(model, ids, pages, window=300)
-    assert again.cached == 2 * PAGE
-    np.testing.assert_array_equal(again.logits(), plain)
 
 
 def test_windows_of_different_sizes_share_pages(open_pages: Open) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from mlxchat import paths
 from mlxchat.store.prefix_cache import PAGE
-from scripts.families import family_config
 from scripts.tiny_model import CHAT_TEMPLATE, write_tiny_model
 from tests.conftest import RunMlxchat
 
@@ -61,16 +60,6 @@ def test_a_document_is_read_once_for_all_questions(ask: Any) -> None:
     assert set(stored) <= set(pages())
     assert paths.prefix_cache_dir().stat().st_mode & 0o777 == 0o700
     assert all(page.stat().st_mode & 0o777 == 0o600 for page in pages())
-
-
-def test_only_the_first_window_of_a_long_prompt_is_cached(ask: Any) -> None:
-    fresh = ask("What?", "--no-prefix-cache", "--max-kv-size", "700")
-    ask("What?", "--max-kv-size", "700")
-    again = ask("What?", "--max-kv-size", "700")
-    assert again["cached_tokens"] == 700 // PAGE * PAGE
-    assert again["text"] == fresh["text"]
-    # Pages stored with one window are found with another.
-    assert ask("What?", "--max-kv-size", "900")["cached_tokens"] == 700 // PAGE * PAGE
 
 
 def test_a_run_with_checkpoints_does_not_use_the_prefix_cache(
@@ -184,17 +173,3 @@ def test_an_unusable_cache_directory_is_reported(
     done = run_mlxchat("cache", *command)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"mlxchat: error: cannot use {directory}: Not a directory\n"
-
-
-def test_a_model_that_cannot_be_cached_is_reported(
-    document: Path, tmp_path: Path, run_mlxchat: RunMlxchat
-) -> None:
-    model = write_tiny_model(tmp_path / "model", config=family_config("llama4"))
-    done = run_mlxchat("cache", "warm", "-m", str(model), str(document))
-    assert done.returncode == 1
-    assert "this model attends within chunks" in done.stderr
-    short = tmp_path / "short.txt"
-    short.write_text("short")
-    refused = run_mlxchat("cache", "warm", "-m", str(model), str(short))
-    assert refused.returncode == 1
-    assert "caching saves no time" in refused.stderr

@@ -5,11 +5,8 @@ import sys
 from pathlib import Path
 
 import pexpect
-import pytest
 
-from mlxchat.terminal import visible
 from scripts.tiny_model import tiny_config, write_tiny_model
-from tests.conftest import RunMlxchat
 
 
 def spawn(model: Path, *arguments: str) -> "pexpect.spawn[str]":
@@ -66,31 +63,3 @@ def test_a_long_prefill_shows_tokens_rate_and_time_left_until_it_ends(
     assert child.exitstatus == 130
     assert "finish reason: interrupted" in screen
     assert "Traceback" not in screen
-
-
-@pytest.fixture
-def long_prompt(tmp_path: Path) -> list[str]:
-    """Options of a run whose prompt takes long enough for a bar."""
-    document = tmp_path / "long.txt"
-    document.write_text("x" * 1_500)
-    return ["--raw", "--prefill-step-size", "2", "-n", "60", "-f", str(document)]
-
-
-def test_the_bar_is_erased_before_the_text_begins(
-    tiny_model: Path, long_prompt: list[str], run_mlxchat: RunMlxchat
-) -> None:
-    """It used to stay until the end, and overwrite every line of the reply."""
-    screen = screen_of(spawn(tiny_model, *long_prompt))
-    assert "reading" in screen
-    arguments = ["generate", "-m", str(tiny_model), "--ignore-eos", *long_prompt, "--no-stats"]
-    shown = visible(run_mlxchat(*arguments).stdout).replace("\n", "\r\n")
-    assert shown in screen[screen.rindex("reading") :]
-
-
-def test_a_dumb_terminal_gets_no_escape_sequences(
-    tiny_model: Path, long_prompt: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    child = spawn(tiny_model, *long_prompt)
-    assert "\x1b" not in screen_of(child)
-    assert child.exitstatus == 0

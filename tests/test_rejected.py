@@ -29,8 +29,6 @@ FEW_MESSAGES = (
     "{% if messages | length > 6 %}{{ raise_exception('too many') }}{% endif %}"
 ) + chat_templates.CHATML
 NOT_THIS = "the model's chat template rejects this: not this"
-# Its first token is the end of the turn.
-SAYS_NOTHING = ("--logit-bias", "258=10000")
 HISTORY = [
     Turn("one", ""),
     Turn("", "two"),
@@ -129,14 +127,6 @@ def test_a_text_that_the_tokenizer_rejects_costs_one_message() -> None:
     check_in_step(conversation)
 
 
-@pytest.mark.parametrize("text", ["\ud800", "a \udcff b"])
-def test_half_a_character_is_replaced(text: str) -> None:
-    """A lone surrogate, which JSON and invalid UTF-8 can have, ended in a traceback."""
-    conversation = make_conversation(None, system=text)
-    say(conversation, text)
-    assert "?" in conversation.model.tokenizer.decode(conversation.held_ids)
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Callable[[str], str]:
     """Writes a model with this template."""
@@ -145,19 +135,6 @@ def model(tmp_path: Path) -> Callable[[str], str]:
         return str(write_tiny_model(tmp_path / "model", chat_template=template))
 
     return write
-
-
-def test_an_empty_reply_does_not_end_a_session(
-    model: Callable[[str], str], run_mlxchat: RunMlxchat
-) -> None:
-    chat = ("-m", model(chat_templates.NO_EMPTY), "-n", "3", "--session", "mine")
-    for how in (SAYS_NOTHING, ()):
-        done = run_mlxchat(*chat, *how, stdin="one\ntwo\n")
-        assert (done.returncode, done.stderr) == (0, "")
-    done = run_mlxchat(*chat, "And three?")
-    assert (done.returncode, done.stderr) == (0, "")
-    users = [turn.user for turn in read_session("mine").turns]
-    assert users == ["one", "two", "one", "two", "And three?"]
 
 
 def test_a_rejected_message_in_a_pipe_costs_that_message(

@@ -16,7 +16,6 @@ from mlxchat.terminal import visible
 from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking, reply_view
 from mlxchat.text.thinking import ThinkSplitter
 from tests.conftest import examples
-from tests.terminal_chat import COLOUR
 
 WIDTH, HEIGHT = 60, 15
 TAGS = ("<think>", "</think>")
@@ -153,26 +152,6 @@ def test_no_control_character_of_the_model_reaches_the_terminal(reply: str) -> N
     assert text == visible(text)
 
 
-def test_with_no_color_code_has_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value in ("", "1"):
-        monkeypatch.setenv("NO_COLOR", value)
-        console = Console(file=io.StringIO(), force_terminal=True, color_system="256", width=WIDTH)
-        stream(["```python\n", "return 1\n", "```\n"], MarkdownView(console))
-        assert (COLOUR.search(written(console)) is None) == bool(value)
-
-
-def test_unsupported_markdown_is_shown_as_written() -> None:
-    reply = "<b>x</b> ![alt](http://src) <http://auto> [bold]x[/bold] :smile:\n\n<div>\n\n[1]: /d"
-    assert in_one_piece(reply) == [
-        "<b>x</b> !alt (http://src) <http://auto> [bold]x[/bold]",
-        ":smile:",
-        "",
-        "<div>",
-        "",
-        "[1]: /d",
-    ]
-
-
 def test_deeply_nested_markdown_does_not_vanish() -> None:
     for marker in ("> ", "- ", "1. "):
         assert in_one_piece(marker * 30 + "deep")[-1].endswith("deep")
@@ -279,16 +258,6 @@ def test_thinking_is_shown_dim_and_as_written() -> None:
     assert shown[-1].strip() == "Title"
 
 
-def test_hidden_thinking_leaves_no_trace_when_the_answer_begins() -> None:
-    console = terminal()
-    view = view_with_thoughts(console, "hide")
-    view.add("Hm", True)
-    assert display(written(console)) == ["thinking …"]
-    view.add("Answer")
-    view.finish()
-    assert display(written(console)) == ["Answer"]
-
-
 @pytest.mark.parametrize("thinking", ["on", "hide"])
 @pytest.mark.parametrize("plain", [True, False])
 def test_thoughts_are_shown_apart(thinking: Thinking, plain: bool) -> None:
@@ -318,20 +287,6 @@ def test_an_empty_thought_shows_nothing() -> None:
         view.add("Answer")
         view.finish()
         assert display(written(console)) == ["Answer"]
-
-
-@pytest.mark.parametrize(
-    ("thinking", "shown"),
-    [("on", "It is **so**.\n\nOr not.\n\n"), ("hide", "")],
-)
-def test_a_plain_view_writes_the_text_and_ends_the_line(thinking: Thinking, shown: str) -> None:
-    sink = io.StringIO()
-    with PlainView(sink, thinking) as view:
-        for character in SPOKEN_THOUGHT:
-            view.add(character, True)
-        for character in SPOKEN_ANSWER + "\x1b[2J":
-            view.add(character)
-    assert sink.getvalue() == shown + "    code\n\n# Title␛[2J\n"
 
 
 class Terminal(io.StringIO):
@@ -379,9 +334,3 @@ def test_thinking_is_split_off_however_it_is_split_into_pieces(
         ("".join(match.groups("")[::2]), "".join(match.groups("")[1::2])) if match else ("", text)
     )
     assert split(cut(text, places), inside) == expected
-
-
-def test_only_a_block_at_the_beginning_is_thinking() -> None:
-    assert split(["a <think>b</think>"]) == ("", "a <think>b</think>")
-    assert split([" <think>a</think>\n\nb<think>c</think>"]) == ("a", "b<think>c</think>")
-    assert split(["a</think>b</think>"], inside=True) == ("a", "b</think>")

@@ -341,11 +341,6 @@ def test_messages_may_have_all_fields_that_openais_library_writes() -> None:
     assert one({"messages": [call]}).error == "unknown field 'messages.0.tool_calls'"
 
 
-def test_an_answer_of_an_earlier_batch_is_data_for_a_template() -> None:
-    answer = Result(Row(1, "a", prompt="hi"), text="Yes", logprobs=(), finish_reason="stop")
-    assert one(json.loads(answer.line()), "Why {text}?") == Row(1, "a", prompt="Why Yes?")
-
-
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_a_table_may_have_any_line_ends_and_empty_records(end: str) -> None:
     text = end.join(["id,prompt", "1,Hello", ",", '2,"a', 'b"', "  ,", ""])
@@ -377,13 +372,6 @@ def test_the_name_of_a_file_says_that_it_is_a_table(name: str, tmp_path: Path) -
         assert [row.prompt for row in rows] == ["id\tprompt", "1\tHello"]
 
 
-def test_a_table_in_tabs_may_have_commas_in_its_only_column(tmp_path: Path) -> None:
-    path = tmp_path / "one.tsv"
-    path.write_text("prompt\nhello, world\n")
-    with Rows(BatchInput(path)) as rows:
-        assert [row.prompt for row in rows] == ["hello, world"]
-
-
 def test_lines_that_end_in_carriage_returns_are_read_in_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -391,8 +379,3 @@ def test_lines_that_end_in_carriage_returns_are_read_in_pieces(
     monkeypatch.setattr(reading, "MAX_CHARS", 20)
     data = b"id,prompt\r" + b"".join(b"%d,Hello\r" % number for number in range(50))
     assert [row.prompt for row in read(data, csv=True)] == ["Hello"] * 50
-
-
-def test_empty_lists_are_nothing_in_our_own_rows_too() -> None:
-    (row,) = read(b'{"id": 1, "prompt": "a", "messages": [], "choice": []}\n')
-    assert (row.error, row.prompt) == (None, "a")

@@ -22,7 +22,6 @@ from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.reply_reader import Reader
 from scripts.tiny_model import write_tiny_model
-from tests.in_process import run_in_process
 
 PROMPT = np.array([72, 101, 108, 108, 111], np.int32)
 
@@ -153,13 +152,3 @@ def test_a_marker_that_may_end_a_reply_or_a_thought_cannot_be_delayed(model: Mod
     channels = SimpleNamespace(ends_by_marker=True)
     with pytest.raises(UsageError, match="--min-tokens cannot be used with this model"):
         check_min_tokens(settings, cast("Reader", channels))
-
-
-def test_a_minimum_and_a_constraint_exclude_each_other() -> None:
-    settings = GenerationSettings(min_tokens=5)
-    with pytest.raises(UsageError, match="--regex and --min-tokens cannot be combined"):
-        settings.check_constraint("regex")
-    for command in ("generate", "batch"):
-        done = run_in_process(command, "--regex", "a+", "--min-tokens", "5", "x")
-        assert done.returncode == 2
-        assert "--regex and --min-tokens cannot be combined" in done.stderr

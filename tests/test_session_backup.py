@@ -4,8 +4,6 @@ import os
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
@@ -23,22 +21,11 @@ from mlxchat.sessions.database import Database, names_by_use
 from mlxchat.sessions.listing import listing, read_session, remove, search
 from mlxchat.sessions.records import update_session
 from mlxchat.sessions.session import Session, existing
+from tests.elsewhere import elsewhere, run_elsewhere
 
 RESTORED = (
     r"; its backup of \d{4}-\d\d-\d\d \d\d:\d\d replaces it, without anything later: try again$"
 )
-START = """
-import os, resource, signal, sqlite3, sys
-from pathlib import Path
-from mlxchat import paths
-from mlxchat.chat.turn import Turn
-from mlxchat.sessions import backup
-from mlxchat.sessions.listing import listing
-from mlxchat.sessions.session import Session
-
-directory = Path(sys.argv[1])
-paths.sessions_dir = lambda: directory
-"""
 
 
 @pytest.fixture
@@ -61,19 +48,6 @@ def say(name: str, *messages: str) -> None:
 
 def turns(name: str = "mine") -> int:
     return len(read_session(name).turns)
-
-
-def elsewhere(database: Path, program: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", START + program, str(database.parent)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-
-
-def run_elsewhere(database: Path, program: str) -> tuple[int, str]:
-    """The exit status and what was printed."""
-    process = elsewhere(database, program)
-    reported, _ = process.communicate()
-    return process.returncode, reported
 
 
 def destroy_a_page(database: Path, table: str = "turns") -> None:
@@ -144,7 +118,7 @@ def test_a_database_that_was_not_closed_is_checked(database: Path) -> None:
 Session.open("other", create=True).journal.record(None, [Turn("a")])
 os._exit(1)
 """
-    assert run_elsewhere(database, program)[0] == 1
+    assert run_elsewhere(program)[0] == 1
     destroy_a_page(database, "unfinished")
     # Completion shows nothing, so it sets nothing aside.
     with pytest.raises(SessionError, match=r"sessions.db was damaged$"):
@@ -157,7 +131,6 @@ os._exit(1)
 
 def test_a_chat_that_is_open_is_not_robbed_of_its_database(database: Path) -> None:
     chat = elsewhere(
-        database,
         """
 session = Session.open("other", create=True)
 turns = []
@@ -267,7 +240,7 @@ backup.STEP_PAGES = 1
 backup._check = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 backup.back_up(directory / "sessions.db")
 """
-    assert run_elsewhere(database, program)[0] == -signal.SIGKILL
+    assert run_elsewhere(program)[0] == -signal.SIGKILL
     assert copy.read_bytes() == before
     assert len(files(database)) == 3
     backup.back_up(database)
@@ -286,7 +259,7 @@ try:
 except (OSError, sqlite3.Error) as error:
     print(error)
 """
-    _, reported = run_elsewhere(database, program)
+    _, reported = run_elsewhere(program)
     assert re.fullmatch(r"(disk I/O error|database or disk is full)\n", reported)
     assert copy.read_bytes() == before
     assert files(database) == ["sessions.db", "sessions.db.backup"]
@@ -326,7 +299,7 @@ def test_another_connection_of_the_same_process_does_not_end_its_locks(database:
         said = session.journal.contents.turns
         session.journal.record(None, [*said, Turn("one")])
         assert names_by_use() == ["mine"]
-        assert run_elsewhere(database, "listing()")[0] == 0
+        assert run_elsewhere("listing()")[0] == 0
         assert Path(f"{database}-wal").exists()
         session.journal.record(None, [*said, Turn("one"), Turn("two")])
     assert turns() == 23

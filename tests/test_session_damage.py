@@ -4,8 +4,6 @@ import random
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,7 @@ from mlxchat.errors import SessionError
 from mlxchat.sessions.listing import listing, read_session, search
 from mlxchat.sessions.session import Session
 from tests.conftest import examples
+from tests.elsewhere import elsewhere, run_elsewhere
 
 SESSIONS = ("one", "two", "three")
 PAGE_BYTES = 4096
@@ -245,25 +244,13 @@ def test_two_processes_that_notice_the_damage_set_it_aside_once(
 ) -> None:
     put(sessions, b"\xff" * 100 + sound[100:])
     program = """
-import sys
-from pathlib import Path
-from mlxchat import paths
-from mlxchat.errors import SessionError
-from mlxchat.sessions.listing import listing
-
-paths.sessions_dir = lambda: Path(sys.argv[1])
 try:
     listing()
 except SessionError as error:
     assert "try again" in str(error), error
 print(len(listing()))
 """
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(sessions)], stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(3)
-    ]
+    processes = [elsewhere(program) for _ in range(3)]
     assert [process.communicate()[0] for process in processes] == ["0\n"] * 3
     assert len(set_aside(sessions)) == 1
 
@@ -308,19 +295,12 @@ def test_a_log_cut_off_in_its_last_transaction_is_not_damaged(sessions: Path, so
     """A power cut may leave half of what was never committed."""
     put(sessions, sound)
     program = """
-import os, signal, sys
-from pathlib import Path
-from mlxchat import paths
-from mlxchat.chat.turn import Turn
-from mlxchat.sessions.session import Session
-
-paths.sessions_dir = lambda: Path(sys.argv[1])
 session = Session.open("mine", create=True)
 session.journal.record(None, [Turn("one", "yes", finish_reason="stop")])
 session.journal.record(None, [Turn("two", "yes", finish_reason="stop")])
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    subprocess.run([sys.executable, "-c", program, str(sessions)], check=False)
+    run_elsewhere(program)
     log = sessions / "sessions.db-wal"
     whole = log.read_bytes()
     for cut in range(0, 3 * PAGE_BYTES, 1_001):

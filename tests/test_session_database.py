@@ -19,6 +19,7 @@ from mlxchat.sessions import journal as journal_module
 from mlxchat.sessions.database import Database, Work, names_by_use
 from mlxchat.sessions.listing import listing, read_session, search
 from mlxchat.sessions.session import Session
+from tests.elsewhere import elsewhere, run_elsewhere
 
 
 @pytest.fixture(autouse=True)
@@ -31,27 +32,6 @@ def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make_session(name: str = "mine", text: str = "hello") -> None:
     with Session.open(name, create=True) as session:
         session.journal.record(None, [Turn(text, "yes", finish_reason="stop")])
-
-
-def run_elsewhere(program: str, sessions: Path, *arguments: str) -> "subprocess.Popen[str]":
-    """Start a program with the names that every test of sessions needs."""
-    start = """
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from mlxchat import paths
-from mlxchat.chat.turn import Turn
-from mlxchat.sessions.session import Session
-
-paths.sessions_dir = lambda: Path(sys.argv[1])
-"""
-    return subprocess.Popen(
-        [sys.executable, "-c", start + program, str(sessions), *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 # Formats
@@ -126,13 +106,12 @@ def test_what_a_killed_process_left_in_the_log_is_read_on_a_read_only_disk(
     sessions: Path, request: pytest.FixtureRequest
 ) -> None:
     program = """
-import os, signal
 session = Session.open("mine", create=True)
 session.journal.record(None, [Turn("hello")])
 session.journal.show("half a reply")
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    run_elsewhere(program, sessions).communicate()
+    run_elsewhere(program)
     assert (sessions / "sessions.db-wal").stat().st_size > 0
     before = {path.name: path.read_bytes() for path in sessions.iterdir()}
     request.getfixturevalue("read_only")
@@ -215,7 +194,7 @@ with Session.open(sys.argv[2], create=True) as session:
         turns[-1].reply, turns[-1].finish_reason = "x" * 10, "stop"
         session.journal.record(None, turns)
 """
-    processes = [run_elsewhere(program, sessions, f"s{n}") for n in range(4)]
+    processes = [elsewhere(program, f"s{n}") for n in range(4)]
     for process in processes:
         _, stderr = process.communicate()
         assert (process.returncode, stderr) == (0, "")
@@ -275,12 +254,12 @@ def test_a_chat_killed_while_it_syncs_costs_neither_session_anything(
     """Afterwards, frames of the dead process follow those of the living one in SQLite's log. That
     was taken for damage, and the database was replaced while the living chat was writing to it."""
     message = "long " * 6000
-    living = run_elsewhere(CHAT, sessions, "living")
+    living = elsewhere(CHAT, "living")
     assert living.stdin is not None
     assert living.stdout is not None
     for said, sync in enumerate(syncs, start=1):
         monkeypatch.setenv("KILLED_AT_SYNC", str(sync))
-        dying = run_elsewhere(CHAT, sessions, f"dying {sync}")
+        dying = elsewhere(CHAT, f"dying {sync}")
         reported, stderr = dying.communicate(f"{message}\n" * 4)
         living.stdin.write("short\n")
         living.stdin.flush()

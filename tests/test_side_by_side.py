@@ -135,18 +135,16 @@ def window_of(network: nn.Module) -> int | None:
     return WINDOW
 
 
-@pytest.mark.parametrize("family", KINDS)
+def every_family_but(*others: str) -> pytest.MarkDecorator:
+    """All families; those that are not in KINDS are slow."""
+    families = sorted(set(CONFIGS) - METAL_ONLY - {*others})
+    marks = {family: [] if family in KINDS else [pytest.mark.slow] for family in families}
+    params = [pytest.param(family, marks=marks[family]) for family in families]
+    return pytest.mark.parametrize("family", params)
+
+
+@every_family_but()
 def test_rows_that_come_and_go_compute_what_they_would_alone(family: str) -> None:
-    check_rows_come_and_go(family)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", sorted(set(CONFIGS) - METAL_ONLY - set(KINDS)))
-def test_rows_of_every_family_compute_what_they_would_alone(family: str) -> None:
-    check_rows_come_and_go(family)
-
-
-def check_rows_come_and_go(family: str) -> None:
     try:
         network = network_of(family)
     except ModelUnsupported:
@@ -188,18 +186,8 @@ def check_rows_come_and_go(family: str) -> None:
     both.check_moved_out(2, prompt(WINDOW))
 
 
-@pytest.mark.parametrize("family", KINDS)
-def test_rows_that_share_their_start_compute_what_they_would_alone(family: str) -> None:
-    check_rows_that_share(family)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", sorted(set(CONFIGS) - METAL_ONLY - set(KINDS) - set(ALONE)))
-def test_rows_of_every_family_share_their_start_or_copy_it(family: str) -> None:
-    check_rows_that_share(family)
-
-
-def check_rows_that_share(family: str) -> None:
+@every_family_but(*ALONE)
+def test_rows_share_their_start_or_copy_it_and_compute_what_they_would_alone(family: str) -> None:
     try:
         network = network_of(family)
     except ModelUnsupported:

@@ -26,7 +26,7 @@ from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.families import build_family
-from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer, tiny_config
+from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
 from tests.conftest import build_random_model
 from tests.failing_disk import FailingDisk
 
@@ -122,18 +122,6 @@ def test_so_do_other_families(family: str, tmp_path: Path) -> None:
     run = begin(model.network)
     run.read(60)
     run.draw(5)
-    check_goes_on_to_the_bit(tmp_path / "snapshot", run, model, WINDOW)
-
-
-@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
-def test_so_do_quantized_weights_and_half_precision(dtype: mx.Dtype, tmp_path: Path) -> None:
-    network = build_random_model(tiny_config(width=64))
-    network.set_dtype(dtype)
-    nn.quantize(network, group_size=32, bits=4)
-    model = make_model(network, dtype)
-    run = begin(network)
-    run.read(40)
-    run.draw(7)
     check_goes_on_to_the_bit(tmp_path / "snapshot", run, model, WINDOW)
 
 

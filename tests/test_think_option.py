@@ -10,7 +10,7 @@ import pytest
 
 from mlxchat.template_args import parse_template_args
 from tests.in_process import run_in_process
-from tests.reply_formats import HARMONY, MISTRAL
+from tests.reply_formats import HARMONY
 from tests.scripted_program import say_scripts
 from tests.terminal_chat import CTRL_D, Chat
 
@@ -46,6 +46,17 @@ def test_raw_text_has_no_format(run: Run) -> None:
     refused = run("generate", "--raw", "--think", "hide", "hello")
     assert refused.returncode == 2
     assert "which --raw bypasses" in refused.stderr
+
+
+def test_events_separate_thoughts_from_answers_or_omit_them(run: Run) -> None:
+    for think, thought in (("on", "Hm, duck?"), ("hide", "")):
+        done = run("generate", "--json", "--think", think, "hello")
+        (last,) = events(done.stdout, "done")
+        said = {True: "", False: ""}
+        for token in events(done.stdout, "token"):
+            said[bool(token.get("thought"))] += str(token["text"])
+        assert said == {True: thought, False: "Yes!"}
+        assert (last["thought"], last["text"]) == (thought, "Yes!")
 
 
 def test_a_piped_chat_and_a_session_contain_only_answers_if_thoughts_are_hidden(run: Run) -> None:
@@ -158,18 +169,5 @@ def test_loading_a_session_restores_its_template_arguments(harmony: Path, run: R
     chat.shows("^plain: 1 turn")
     chat.says("/set")
     chat.shows(r"num-draft-tokens\s15$")
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-
-
-def test_special_think_tokens_in_a_terminal(tmp_path: Path) -> None:
-    """`[THINK]` is a special token, which decoding drops: thought and answer ran together."""
-    chat = Chat(str(MISTRAL.write(tmp_path / "mistral")), "-n", "6", program=PROGRAM)
-    chat.says("hello")
-    chat.shows("^> hello\nHm, d$")
-    chat.says("/set max-tokens 50")
-    chat.says("/continue")
-    chat.shows("^> /continue\nuck\\?\n\nYes!$")
-    assert "\x1b[2muck?" in chat.written
     chat.send(CTRL_D)
     assert chat.ends() == 0

@@ -1,6 +1,6 @@
 import pytest
 
-from mlxchat.units import beginning, count, format_bytes
+from mlxchat.units import beginning, format_bytes
 
 
 @pytest.mark.parametrize(
@@ -20,15 +20,6 @@ from mlxchat.units import beginning, count, format_bytes
 )
 def test_bytes_are_written_with_three_digits(size_bytes: int, text: str):
     assert format_bytes(size_bytes) == text
-
-
-def test_nouns_are_plural_and_digits_grouped() -> None:
-    assert [count(n, "turn") for n in (0, 1, 2, 1200)] == [
-        "0 turns",
-        "1 turn",
-        "2 turns",
-        "1,200 turns",
-    ]
 
 
 def test_only_the_beginning_of_a_long_text_is_shown() -> None:
