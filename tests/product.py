@@ -1,15 +1,10 @@
 """The product of mlx-lm's families, forms of weights and ways in, on tiny random models.
 
-    python -m tests.product [FAMILY …]      # the table of counts
-
 Each way in matches the plain computation, within a tolerance for the form, or is refused with a
 reason. Half precision is computed as on Metal.
 """
 
-import sys
-import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -54,7 +49,6 @@ from mlxchat.store.prefix_cache import PAGE, PrefixCache
 from mlxchat.text.tokens import Prompt
 from scripts import metal
 from scripts.families import CONFIGS, METAL_ONLY, Verdict, judge, write_family
-from scripts.forms import FORMS
 from tests.product_answers import compare_answers
 from tests.reference import ReferenceCache, draft, reference_cache, references
 
@@ -473,13 +467,13 @@ def computing(family: str, form: str) -> Iterator[None]:
         yield
 
 
-def try_ways(family: str, form: str, directory: Path, ways: Iterable[str] = tuple(WAYS)) -> Outcome:
-    """Load the family in this form and try the ways in."""
+def try_ways(family: str, form: str, directory: Path) -> Outcome:
+    """Load the family in this form and try all ways in."""
     refused: dict[str, str] = {}
     case = Case(family, form, directory)
-    for way in ways:
+    for way, enter in WAYS.items():
         try:
-            WAYS[way](case)
+            enter(case)
         except Refused as error:
             refused[way] = str(error)
     verdict = judge(case.model.network, case.cache_or_error)
@@ -508,34 +502,3 @@ def agrees(dtype: str, way: str, errors: Sequence[float]) -> bool:
         return dtype != "float32" or max(errors) <= PROBABILITY
     judged = max(errors) if dtype == "float32" else float(np.quantile(errors, 0.25))
     return judged <= TOLERANCES[dtype]
-
-
-def main() -> None:
-    counts: Counter[tuple[str, str, str]] = Counter()
-    for family in sys.argv[1:] or FAMILIES:
-        for form in FORMS:
-            with tempfile.TemporaryDirectory() as directory, computing(family, form):
-                outcome = try_ways(family, form, Path(directory))
-            for way, errors in outcome.errors.items():
-                right = agrees(outcome.dtype, way, errors)
-                counts[way, form, "same" if right else "different"] += 1
-                if not right:
-                    print(family, form, way, errors)
-            for way in outcome.refused:
-                counts[way, form, "refused"] += 1
-    print(_table(counts))
-
-
-def _table(counts: Counter[tuple[str, str, str]]) -> str:
-    """Ways in by form: the number of families that match, and that are refused."""
-    ways = dict.fromkeys(way for way, _, _ in counts)
-    rows = [
-        [way, *(f"{counts[way, form, 'same']} + {counts[way, form, 'refused']}" for form in FORMS)]
-        for way in ways
-    ]
-    header = [["same + refused", *FORMS], ["---"] * (len(FORMS) + 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [*header, *rows])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,7 @@
 """From a directory to a model: with any form of weights, or refused in one clear line."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -142,96 +143,57 @@ def test_weights_in_several_files_are_found_by_the_index(tiny_model: Path, tmp_p
         load(target)
 
 
-def test_a_missing_shard_of_a_mixture_is_named(tmp_path: Path) -> None:
-    """mlx-lm joins the weights of the experts, and fails there with a KeyError."""
-    directory = write_family(tmp_path / "m", "qwen3_moe")
-    weights: Any = mx.load(str(directory / "model.safetensors"))
-    prefix = "model.layers.1.mlp"
-    split = {name: a for name, a in weights.items() if "switch_mlp" not in name}
-    for name in ("gate_proj", "up_proj", "down_proj"):
-        experts = weights[f"{prefix}.switch_mlp.{name}.weight"]
-        split |= {f"{prefix}.experts.{i}.{name}.weight": experts[i] for i in range(3)}
-    mx.save_safetensors(str(directory / "model-00001-of-00002.safetensors"), split)
-    (directory / "model.safetensors").unlink()
-    with pytest.raises(ModelBroken, match=r"model-00002-of-00002\.safetensors is missing"):
-        load(directory)
-
-
-def truncate(path: Path, size_bytes: int) -> None:
-    path.write_bytes(path.read_bytes()[:size_bytes])
-
-
 def edit_json(path: Path, **changes: Any) -> None:
     value = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({key: v for key, v in value.items() if v is not None}))
 
 
-LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 134515008\n"
-
-DAMAGE: dict[str, tuple[Callable[[Path], object], type[MlxchatError], str]] = {
-    "no config": (lambda d: (d / "config.json").unlink(), ModelBroken, "config.json"),
-    "no model type": (
-        lambda d: edit_json(d / "config.json", model_type=None),
-        ModelBroken,
-        "model_type",
-    ),
-    "unknown model type": (
-        lambda d: edit_json(d / "config.json", model_type="unheard_of"),
-        ModelUnsupported,
-        "unheard_of",
-    ),
-    "own code": (
-        lambda d: edit_json(d / "config.json", model_file="evil.py"),
-        ModelUnsupported,
-        "evil.py",
-    ),
-    "a value is missing": (
-        lambda d: edit_json(d / "config.json", hidden_size=None),
-        ModelBroken,
-        "hidden_size",
-    ),
-    "other shapes": (
-        lambda d: edit_json(d / "config.json", intermediate_size=96),
-        ModelBroken,
-        "do not match",
-    ),
-    "no weights": (lambda d: (d / "model.safetensors").unlink(), ModelBroken, "no weights"),
-    "truncated weights": (
-        lambda d: truncate(d / "model.safetensors", 50_000),
-        ModelBroken,
-        "truncated",
-    ),
-    "weights are text": (
-        lambda d: (d / "model.safetensors").write_text("not found" * 50),
-        ModelBroken,
-        "not a safetensors file",
-    ),
-    "weights not fetched by Git LFS": (
-        lambda d: (d / "model.safetensors").write_text(LFS_POINTER),
-        ModelBroken,
-        "run git lfs pull in",
-    ),
-    "weights not fetched by an early version of it": (
-        lambda d: (d / "model.safetensors").write_text(LFS_POINTER.replace("git-lfs", "hawser")),
-        ModelBroken,
-        "run git lfs pull in",
-    ),
-    "no tokenizer": (lambda d: (d / "tokenizer.json").unlink(), ModelBroken, "no tokenizer"),
-    "template is no template": (
-        lambda d: edit_json(d / "tokenizer_config.json", chat_template="{% if %}"),
-        TemplateError,
-        "chat template",
-    ),
-}
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 134515008\n"
 
 
-@pytest.mark.parametrize("damage", sorted(DAMAGE))
+def config(**changes: Any) -> Callable[[Path], None]:
+    return lambda directory: edit_json(directory / "config.json", **changes)
+
+
+def weights(data: bytes) -> Callable[[Path], object]:
+    return lambda directory: (directory / "model.safetensors").write_bytes(data)
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda directory: (directory / name).unlink()
+
+
+def edit_template(directory: Path) -> None:
+    edit_json(directory / "tokenizer_config.json", chat_template="{% if %}")
+
+
+DAMAGE: list[tuple[Callable[[Path], object], type[MlxchatError], str]] = [
+    (without("config.json"), ModelBroken, "config.json"),
+    (config(model_type=None), ModelBroken, "model_type"),
+    (config(model_type="unheard_of"), ModelUnsupported, "unheard_of"),
+    (config(model_file="evil.py"), ModelUnsupported, "evil.py"),
+    (config(hidden_size=None), ModelBroken, "hidden_size"),
+    (config(intermediate_size=96), ModelBroken, "do not match"),
+    (without("model.safetensors"), ModelBroken, "no weights"),
+    (lambda d: os.truncate(d / "model.safetensors", 50_000), ModelBroken, "truncated"),
+    (weights(b"not found" * 50), ModelBroken, "not a safetensors file"),
+    (weights(LFS_POINTER), ModelBroken, "run git lfs pull in"),
+    (weights(LFS_POINTER.replace(b"git-lfs", b"hawser")), ModelBroken, "run git lfs pull in"),
+    (without("tokenizer.json"), ModelBroken, "no tokenizer"),
+    (edit_template, TemplateError, "chat template"),
+]
+
+
+@pytest.mark.parametrize(("break_it", "kind", "complaint"), DAMAGE)
 def test_a_damaged_directory_is_refused_in_one_line(
-    tiny_model: Path, tmp_path: Path, damage: str
+    tiny_model: Path,
+    tmp_path: Path,
+    break_it: Callable[[Path], object],
+    kind: type[MlxchatError],
+    complaint: str,
 ) -> None:
     directory = tmp_path / "damaged"
     shutil.copytree(tiny_model, directory)
-    break_it, kind, complaint = DAMAGE[damage]
     break_it(directory)
     with pytest.raises(kind, match=complaint) as error:
         load(directory)

@@ -79,57 +79,31 @@ def _model(gigabytes: float, parameters: int, kv_bytes: int) -> catalog.KnownMod
 
 
 # Of common sizes, in 4 bits: Llama 3.2, Qwen3, Llama 3.1, Qwen3 and Llama 3.3.
-SIZES = {
-    "1B": _model(0.713, 1_235_814_400, 32_768),
-    "4B": _model(2.279, 4_022_468_096, 147_456),
-    "8B": _model(4.527, 8_030_261_248, 131_072),
-    "30B": _model(17.19, 30_532_122_624, 98_304),
-    "70B": _model(39.7, 70_553_706_496, 327_680),
-}
+SIZES = (
+    _model(0.713, 1_235_814_400, 32_768),
+    _model(2.279, 4_022_468_096, 147_456),
+    _model(4.527, 8_030_261_248, 131_072),
+    _model(17.19, 30_532_122_624, 98_304),
+    _model(39.7, 70_553_706_496, 327_680),
+)
 CONTEXT = 131_072
 
-# Machine → model → the outcome for its weights, and the automatic window. On the CPU of the
-# container, weights are float32 if they fit.
-OUTCOMES: dict[str, tuple[Machine, dict[str, tuple[str, int | None]]]] = {
+# The outcome for each model's weights, and the automatic window. On the CPU of the container,
+# weights are float32 if they fit.
+Outcome = tuple[str, int | None]
+FITS: Outcome = ("fits", CONTEXT)
+TIGHT: Outcome = ("warned", 512)
+REFUSED: Outcome = ("refused", None)
+OUTCOMES: dict[str, tuple[Machine, list[Outcome]]] = {
     "macOS, 8 GB": (
         MAC_8,
-        {
-            "1B": ("fits", 107_008),
-            "4B": ("fits", 15_872),
-            "8B": ("fits", 6_144),
-            "30B": ("warned", 512),
-            "70B": ("warned", 512),
-        },
+        [("fits", 107_008), ("fits", 15_872), ("fits", 6_144), TIGHT, TIGHT],
     ),
-    "macOS, 16 GB": (
-        MAC_16,
-        {
-            "1B": ("fits", CONTEXT),
-            "4B": ("fits", 43_520),
-            "8B": ("fits", 36_864),
-            "30B": ("warned", 512),
-            "70B": ("warned", 512),
-        },
-    ),
-    "macOS, 64 GB": (
-        MAC_64,
-        {
-            "1B": ("fits", CONTEXT),
-            "4B": ("fits", CONTEXT),
-            "8B": ("fits", CONTEXT),
-            "30B": ("fits", CONTEXT),
-            "70B": ("fits", 25_088),
-        },
-    ),
+    "macOS, 16 GB": (MAC_16, [FITS, ("fits", 43_520), ("fits", 36_864), TIGHT, TIGHT]),
+    "macOS, 64 GB": (MAC_64, [FITS, FITS, FITS, FITS, ("fits", 25_088)]),
     "Linux, container of 6 GiB": (
         CONTAINER,
-        {
-            "1B": ("fits", 15_872),
-            "4B": ("noticed", 19_456),
-            "8B": ("noticed", 9_728),
-            "30B": ("refused", None),
-            "70B": ("refused", None),
-        },
+        [("fits", 15_872), ("noticed", 19_456), ("noticed", 9_728), REFUSED, REFUSED],
     ),
 }
 
@@ -173,7 +147,7 @@ def test_the_outcome_for_each_model_on_each_machine(
     """A Mac with 16 GB refused models that mlx-lm runs there: psutil's "available" excludes memory
     that macOS would free."""
     machine, expected = OUTCOMES[name]
-    found = {size: outcome(machine, model, metal, monkeypatch) for size, model in SIZES.items()}
+    found = [outcome(machine, model, metal, monkeypatch) for model in SIZES]
     assert found == expected
 
 

@@ -14,15 +14,12 @@ FREQS = mx.array([1.0, 2.0, 30.0, 400.0])
 @pytest.mark.parametrize("offset", [0, 7, mx.array(9), mx.array([3, 5])])
 @pytest.mark.parametrize("traditional", [True, False])
 def test_it_rotates_like_mlx(offset: int | mx.array, traditional: bool) -> None:
-    how = {"traditional": traditional, "base": 10_000.0, "scale": 0.5, "offset": offset}
-    found, expected = (rope(KEYS, 8, **how) for rope in (metal.rope, mx.fast.rope))
-    np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-6)
-
-
-def test_it_uses_frequencies_like_mlx() -> None:
-    how = {"traditional": False, "base": None, "scale": 1.0, "offset": 5, "freqs": FREQS}
-    found, expected = (rope(KEYS, 8, **how) for rope in (metal.rope, mx.fast.rope))
-    np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-6)
+    for base, freqs in ((10_000.0, None), (None, FREQS)):
+        how = {"traditional": traditional, "base": base, "scale": 0.5, "freqs": freqs}
+        found, expected = (
+            rope(KEYS, 8, offset=offset, **how) for rope in (metal.rope, mx.fast.rope)
+        )
+        np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-6)
 
 
 def test_a_negative_offset_turns_keys_to_garbage() -> None:

@@ -66,16 +66,6 @@ def test_mlx_lm_saves_and_loads_our_caches_to_the_bit(
         assert (logits(model, restored, [token]) == logits(model, cache, [token])).all()
 
 
-def test_an_empty_cache_is_saved_and_loaded(tmp_path: Path) -> None:
-    model = build_family("llama")
-    file = str(tmp_path / "cache.safetensors")
-    save_prompt_cache(file, make_cache(model, 24, 4))
-    restored: Any = load_prompt_cache(file)
-    expected = make_cache(model, 24, 4)
-    for token in random_tokens(40):
-        assert (logits(model, restored, [token]) == logits(model, expected, [token])).all()
-
-
 def test_mlx_lms_trim_rewinds_our_caches() -> None:
     model = build_family("gemma3_text")
     cache = make_cache(model, 24, 4)

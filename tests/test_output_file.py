@@ -2,7 +2,6 @@ import errno
 import os
 import random
 import re
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,17 +116,6 @@ def test_a_file_that_is_deleted_is_reported_and_its_text_saved(
     output.close()
 
 
-def test_a_deleted_file_that_cannot_be_saved_is_reported(out: Path) -> None:
-    output = OutputFile.open(out)
-    output.write("so far")
-    shutil.rmtree(out.parent)
-    with pytest.raises(
-        OutputError, match=r"^cannot save the text of .*, which was deleted: No such"
-    ):
-        output.write("more")
-    output.close()
-
-
 def test_a_file_that_loses_its_name_is_reported_at_the_end(out: Path) -> None:
     """As with another name of a file that is deleted; while it can be written, the text counts."""
     with OutputFile.open(out) as output:
@@ -202,15 +190,6 @@ def resumable(out: Path) -> Position:
     return at
 
 
-def test_text_after_the_position_is_removed(out: Path) -> None:
-    at = resumable(out)
-    with OutputFile.open(out, at) as output:
-        assert out.read_text() == "kept " * 2000
-        assert output.position == at
-        output.write("new")
-    assert out.read_text() == "kept " * 2000 + "new"
-
-
 def shorten(path: Path) -> None:
     os.truncate(path, 9_999)
 
@@ -226,6 +205,7 @@ def insert_a_byte_far_before(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (remove, "is missing, but the checkpoint continues it: restore it"),
         (shorten, "has only 9,999 of the checkpoint's 10,000 bytes: it has been changed"),
         (alter_the_last_byte, "does not end with the text that the checkpoint continues: it has"),
         (insert_a_byte_far_before, "does not end with the text that the checkpoint continues: it"),
@@ -236,20 +216,10 @@ def test_a_file_changed_since_is_refused_and_left_alone(
 ) -> None:
     at = resumable(out)
     change(out)
-    before = out.read_bytes()
-    with pytest.raises(OutputError, match=message) as error:
+    before = out.read_bytes() if out.exists() else None
+    with pytest.raises(OutputError, match=message):
         OutputFile.open(out, at)
-    assert "\n" not in str(error.value)
-    assert out.read_bytes() == before
-
-
-def test_a_missing_file_is_refused_and_not_created(out: Path) -> None:
-    at = resumable(out)
-    out.unlink()
-    with pytest.raises(OutputError) as raised:
-        OutputFile.open(out, at)
-    assert str(raised.value) == (f"{out} is missing, but the checkpoint continues it: restore it")
-    assert not out.exists()
+    assert (out.read_bytes() if out.exists() else None) == before
 
 
 # Failing disks
@@ -271,10 +241,7 @@ def run(out: Path, pieces: list[str]) -> list[tuple[int, Position]]:
     return checkpoints
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_after_any_failed_call_the_latest_checkpoint_can_be_resumed(
-    tmp_path: Path, error: int
-) -> None:
+def test_after_any_failed_call_the_latest_checkpoint_can_be_resumed(tmp_path: Path) -> None:
     pieces = pieces_of(seed=5)
     with FailingDisk(tmp_path).used() as disk:
         run(tmp_path / "OUT.txt", pieces)
@@ -283,7 +250,7 @@ def test_after_any_failed_call_the_latest_checkpoint_can_be_resumed(
         out = tmp_path / f"{fails_at}" / "OUT.txt"
         out.parent.mkdir()
         with FailingDisk(out.parent).used() as disk:
-            disk.failing, disk.error, disk.max_bytes = [fails_at], error, 3
+            disk.failing, disk.max_bytes = [fails_at], 3
             checkpoints = run(out, pieces)
         if not checkpoints:
             continue

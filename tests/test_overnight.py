@@ -383,17 +383,3 @@ def test_the_example_script_continues_after_a_crash(tiny_model: Path, tmp_path: 
     limits = ["-n", "-1", "--max-bytes", "1kB", "--no-newline"]
     generate_here("-o", str(whole), *limits, *arguments, TEXT)
     assert (directory / "output.txt").read_bytes() == whole.read_bytes()
-
-
-def test_the_example_script_gives_up_after_repeated_failures(tmp_path: Path) -> None:
-    script = Path(__file__).parents[1] / "scripts" / "overnight.sh"
-    done = subprocess.run(
-        ["sh", str(script), str(tmp_path / "night"), "hello"],
-        env={**os.environ, "MLXCHAT": "false", "MLXCHAT_PAUSE": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 5
-    assert done.stderr.endswith("giving up after 5 failures, the last with status 1\n")

@@ -66,13 +66,7 @@ def test_openblas_is_used_if_installed_and_otherwise_the_reference_blas_is_named
         assert blas(code).startswith("OpenBLAS ")
 
 
-def test_the_wired_limit_has_no_effect_without_metal() -> None:
-    with platform.wired_limit():
-        pass
-
-
-@pytest.mark.parametrize("statement", ["import mlx_lm", "from mlx_lm import generate"])
-def test_mlx_lm_can_still_be_imported_as_usual(statement: str) -> None:
-    code = f"import sys, mlxchat\nassert 'transformers' not in sys.modules\n{statement}\n"
-    code += "import mlx_lm\nassert callable(mlx_lm.load)\nassert mlx_lm.__version__"
+def test_mlx_lm_can_still_be_imported_as_usual() -> None:
+    code = "import sys, mlxchat\nassert 'transformers' not in sys.modules\n"
+    code += "from mlx_lm import generate\nimport mlx_lm\nassert callable(mlx_lm.load)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

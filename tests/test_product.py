@@ -11,7 +11,7 @@ import pytest
 
 from scripts.families import listed_verdicts
 from scripts.forms import FORMS
-from tests.product import FAMILIES, WAYS, agrees, computing, try_ways
+from tests.product import FAMILIES, agrees, computing, try_ways
 
 # Attends within chunks.
 NO_PREFIX = {"llama4"}
@@ -51,7 +51,7 @@ def test_each_way_in_matches_the_plain_computation_or_is_refused(
     unevaluated in the thread that loaded the model.
     """
     with computing(family, form):
-        outcome = try_ways(family, form, tmp_path, WAYS)
+        outcome = try_ways(family, form, tmp_path)
     assert outcome.verdict == VERDICTS[family]
     wrong = {way: e for way, e in outcome.errors.items() if not agrees(outcome.dtype, way, e)}
     assert wrong.keys() <= CHOOSES_OTHERS.get((family, form), set())

@@ -43,23 +43,3 @@ def test_the_terminal_interprets_nothing_the_model_writes(tmp_path: Path) -> Non
     assert "␇" in screen
     controls = set(re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", screen.replace("\r\n", "\n")))
     assert controls == set()
-
-
-def slow_prefill(model: Path, tmp_path: Path) -> "pexpect.spawn[str]":
-    document = tmp_path / "long.txt"
-    document.write_text("x" * 20_000)
-    return spawn(model, "--raw", "--prefill-step-size", "4", "-n", "3", "-f", str(document))
-
-
-def test_a_long_prefill_shows_tokens_rate_and_time_left_until_it_ends(
-    tiny_model: Path, tmp_path: Path
-) -> None:
-    child = slow_prefill(tiny_model, tmp_path)
-    child.expect(r"/20,000|/19,999 tokens")
-    child.expect(r"tokens/s")
-    child.expect(r"\d:\d\d left")
-    child.sendintr()
-    screen = screen_of(child)
-    assert child.exitstatus == 130
-    assert "finish reason: interrupted" in screen
-    assert "Traceback" not in screen

@@ -82,19 +82,15 @@ def test_an_id_used_twice_is_an_error_without_the_id() -> None:
 
 
 MALFORMED = [
-    ("nope", "invalid JSON: expected ident at column 2"),
     ("[" * 100_000, "invalid JSON: recursion limit exceeded at column 202"),
     (b'"\xff"', "not UTF-8: invalid byte 0xFF; convert the file to UTF-8"),
     ('"x"', "the line must be a valid dictionary, got 'x'"),
     ("{}", "prompt or messages is missing"),
-    ('{"prompt":5}', "prompt must be a valid string, got 5"),
     ('{"prompt":"a\\u0000"}', "prompt contains a NUL character"),
     ('{"id":[1],"prompt":"a"}', "id must be text or a whole number, got a list"),
     ('{"prompt":"a","tmep":1}', "unknown field 'tmep'; did you mean temp?"),
     ('{"prompt":"a","temp":"0.5"}', "temp must be a valid number, got '0.5'"),
     ('{"prompt":"a","temp":1e999}', "--temp must be 0 or more, got inf"),
-    ('{"prompt":"a","stop":["a",1]}', "stop.1 must be a valid string, got 1"),
-    ('{"prompt":"a","think":"x"}', "--think must be one of on, off, hide, got 'x'"),
     ('{"prompt":"a","regex":"x","choice":["a"]}', "regex and choice cannot be combined"),
     (
         '{"messages":[{"role":"user","content":"a"}],"prompt":"b"}',
@@ -138,13 +134,10 @@ def test_no_input_raises_and_every_line_is_counted(data: list[bytes]) -> None:
 
 def test_a_line_that_is_too_long_is_read_past(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_CHARS", 10)
-    rows = read("a" * 11 + "\n" + "b" * 9 + "\n" + "c" * 35 + "\n" + "d" * 10, lines=True)
-    assert [(row.number, row.prompt) for row in rows] == [
-        (1, None),
-        (2, "b" * 9),
-        (3, None),
-        (4, "d" * 10),
-    ]
+    lines = ["a" * 11, "b" * 9, "c" * 35, "d" * 10, "e"]
+    rows = read("\n".join(lines), lines=True)
+    assert [row.number for row in rows] == [1, 2, 3, 4, 5]
+    assert [row.prompt for row in rows] == [None, lines[1], None, *lines[3:]]
     assert rows[0].error == "the line is longer than 16,000,000 characters"
 
 
@@ -186,16 +179,8 @@ def test_a_line_in_openais_form() -> None:
         (chat(n=2), "body.n must be 1, got 2"),
         (chat(temperature=3), "body.temperature must be less than or equal to 2, got 3"),
         (
-            chat(logit_bias={"a": 1}),
-            "--logit-bias must be a token's id, =, and a number, got 'a=1'",
-        ),
-        (
             chat(max_tokens=1, max_completion_tokens=2),
             "max_tokens and max_completion_tokens differ",
-        ),
-        (
-            chat(response_format={"type": "json_schema"}),
-            "body.response_format.json_schema is missing",
         ),
         ({"body": {}}, "custom_id is missing"),
     ],
@@ -349,12 +334,8 @@ def test_a_table_may_have_any_line_ends_and_empty_records(end: str) -> None:
         assert [(row.id, row.prompt) for row in rows] == [("1", "Hello"), ("2", f"a{end}b")]
 
 
-def test_a_table_that_is_not_utf_8_says_so() -> None:
+def test_a_table_whose_header_is_not_utf_8_says_so() -> None:
     """It contained a surrogate."""
-    rows = read("id,prompt\r\n1,Café\r\n".encode("cp1252"), csv=True)
-    assert [(row.id, row.error) for row in rows] == [
-        ("1", "not UTF-8: invalid byte 0xE9; convert the file to UTF-8")
-    ]
     with pytest.raises(InputError, match="the header of the table is not UTF-8"):
         read("id,prompt,Café\n1,a,b\n".encode("cp1252"), csv=True)
     with pytest.raises(InputError, match="UTF-16"):
@@ -370,6 +351,10 @@ def test_the_name_of_a_file_says_that_it_is_a_table(name: str, tmp_path: Path) -
         assert [row.prompt for row in rows] == ["Hello"]
     with Rows(BatchInput(path, lines=True)) as rows:
         assert [row.prompt for row in rows] == ["id\tprompt", "1\tHello"]
+    path.write_text("prompt\nhello, world\n")
+    if name.endswith("tsv"):
+        with Rows(BatchInput(path)) as rows:
+            assert [row.prompt for row in rows] == ["hello, world"]
 
 
 def test_lines_that_end_in_carriage_returns_are_read_in_pieces(

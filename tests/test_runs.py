@@ -29,9 +29,7 @@ from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import OnLoop, SamplingSettings
 from mlxchat.store.checkpoint import RunRecord
 from mlxchat.store.snapshot import Snapshot
-from scripts.tiny_model import byte_tokenizer
 
-EOS = byte_tokenizer().token_to_id("<|im_end|>")
 TEXT = "The sea was calm, and nothing moved. "
 
 Make = Callable[..., Request]
@@ -148,20 +146,6 @@ def test_a_state_too_large_for_memory_leaves_everything_as_it_is(
     assert text_of(night) == whole(request_for())
 
 
-def test_a_resumed_run_ends_no_earlier_than_its_minimum(request_for: Make, tmp_path: Path) -> None:
-    """A checkpoint did not have `min_tokens`, so the resumed run ended at once."""
-    night = tmp_path / "night"
-    setup = replace(request_for().setup, sampling={"logit_bias": (f"{EOS}=100",)})
-    options = {"setup": setup, "min_tokens": 30, "ignore_eos": False, "max_tokens": 60}
-    request = replace(request_for(Overnight(checkpoint=night, checkpoint_every=5)), **options)
-    with begin(request) as run:
-        list(islice(run, 12))
-    with resume(night) as run:
-        run.write()
-    assert run.stats.finish_reason == "stop"
-    assert text_of(night) == whole(replace(request_for(), **options))
-
-
 def field_names(kind: Any) -> dict[str, Any]:
     """The names of a dataclass's fields, and of the fields in them."""
     return {
@@ -229,15 +213,6 @@ def test_a_finished_run_continues_if_its_limit_is_raised(request_for: Make, tmp_
     with resume(night, max_tokens=60) as run:
         run.write()
     assert text_of(night) == whole(request_for(max_tokens=60))
-
-
-def test_the_status_of_a_run_is_available_while_it_runs(request_for: Make, tmp_path: Path) -> None:
-    with begin(request_for(Overnight(checkpoint=tmp_path / "n", checkpoint_every=5))) as run:
-        list(islice(run, 12))
-        status = run.status()
-    assert status.generated == 12
-    assert status.saved is not None
-    assert not status.saved.reading
 
 
 def test_a_device_failure_keeps_the_text_and_the_previous_checkpoint(

@@ -23,7 +23,6 @@ from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing, read_session
 from mlxchat.sessions.saved import Saved
 from mlxchat.sessions.session import Session
-from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat
 from tests.pseudo_terminal import PseudoTerminal
 
@@ -140,16 +139,6 @@ def test_a_session_that_cannot_resume_exactly_fails_if_required(
     assert run_mlxchat("chat", "-c", "--exact", stdin=lines(3, 4)).returncode == 1
     # The snapshot was counted.
     assert [replace(each, bytes=0) for each in listing()] == before
-
-
-def test_another_model_reads_the_transcript_again(chat: Any, tmp_path: Path) -> None:
-    first, _ = chat(lines(0, 3))
-    other = write_tiny_model(tmp_path / "other", seed=5)
-    _, stderr = chat(lines(3, 4), "-c", "-m", str(other))
-    assert "was made with different weights: your next message reads the transcript again" in stderr
-    saved = read_session(only_session())
-    assert [turn.reply for turn in saved.turns[:3]] == replies(first)
-    assert len(saved.turns) == 4
 
 
 def begin(model: Path, *options: str) -> "subprocess.Popen[str]":
@@ -428,23 +417,3 @@ def test_closing_the_terminal_loses_nothing(number: int, tiny_model: Path) -> No
     assert saved.turns[0].finish_reason
     snapshots = list(paths.sessions_dir().glob("*.safetensors"))
     assert len(snapshots) == (number != signal.SIGKILL)
-
-
-@pytest.mark.usefixtures("ordinary_terminal")
-def test_sessions_can_be_switched_inside_the_chat(tiny_model: Path) -> None:
-    chat = terminal("-m", str(tiny_model), "--session", "one")
-    chat.send("first of one\r")
-    chat.shows("· 1 turn ")
-    chat.send(CTRL_D)
-    chat.ends()
-    chat = terminal("-m", str(tiny_model), "--session", "two")
-    chat.send("first of two\r")
-    chat.shows("· 1 turn ")
-    chat.send("/load one\r")
-    chat.shows("^one: 1 turn; the last one")
-    chat.send("second of one\r")
-    chat.shows("· 2 turns ")
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-    assert [turn.user for turn in read_session("one").turns] == ["first of one", "second of one"]
-    assert [turn.user for turn in read_session("two").turns] == ["first of two"]

@@ -19,7 +19,7 @@ from tokenizers import (
 )
 
 import mlxchat.text.encoder as encoder_module
-from mlxchat.errors import InputError, TemplateError
+from mlxchat.errors import InputError
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, CONTROL_TOKENS, THINK_TOKENS, byte_tokenizer
@@ -243,22 +243,3 @@ def test_without_a_system_role_the_system_text_precedes_the_prompt() -> None:
     prompt = tokenizer.prompt("Hello", system="Be brief.")
     assert tokenizer.decode(prompt.ids) == "Be brief.\n\nHello"
     assert "does not accept this system prompt" in prompt.notices[0]
-
-
-def test_a_model_without_a_template_is_refused_with_an_alternative() -> None:
-    with pytest.raises(TemplateError, match="--raw"):
-        Tokenizer(byte_tokenizer()).prompt("Hello")
-
-
-@pytest.mark.parametrize(
-    ("source", "complaint"),
-    [
-        ("{% for %}", "cannot parse"),
-        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
-        ("{{ messages.__class__.__mro__ }}", "rejects this"),
-        ("", "does not write the user's messages"),
-    ],
-)
-def test_a_failing_template_gives_one_clear_error(source: str, complaint: str) -> None:
-    with pytest.raises(TemplateError, match=complaint):
-        Tokenizer(byte_tokenizer(), ChatTemplate(source, {})).prompt("Hello")
