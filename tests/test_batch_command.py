@@ -20,7 +20,7 @@ from mlxchat.rows.row import Row
 from mlxchat.terminal import progress as module
 from tests.conftest import RunMlxchat
 from tests.in_process import run_in_process
-from tests.test_progress import Terminal, seen_on, wait_for
+from tests.test_terminal import Terminal, seen_on, wait_for
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """Looking up earlier text: the longest match, found in constant time and bounded memory."""
 
-from typing import Any
 
 import numpy as np
 import pytest
@@ -47,16 +46,3 @@ def test_the_longest_match_is_found(steps: list[list[int]], capacity: int) -> No
             assert min(len(ids), capacity // 2) <= len(history) <= capacity
             assert history.match() == longest_match(ids[len(ids) - len(history) :])
     everywhere.undo()
-
-
-def test_one_token_at_a_time_and_all_at_once_are_the_same() -> None:
-    rng: Any = np.random.default_rng(1)
-    ids = rng.integers(0, 4, 3_000).astype(np.int32)
-    whole, single = History(), History()
-    whole.extend(ids)
-    for id_ in ids.tolist():
-        single.add(id_)
-    for extra in rng.integers(0, 4, 300).tolist():
-        assert whole.match() == single.match()
-        whole.add(extra)
-        single.add(extra)

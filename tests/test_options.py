@@ -1,4 +1,5 @@
-"""Flags, help, variables and keys follow from a single declaration of an option."""
+"""Flags, help, variables and keys follow from one declaration of an option, and an invalid value is
+refused when it is given."""
 
 import re
 from dataclasses import dataclass, fields
@@ -16,7 +17,7 @@ from mlxchat.app.chat import Chat
 from mlxchat.app.session import resumed
 from mlxchat.cli.options import COMMANDS, build, with_options
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, at_least, check_options, option, options_of, same_as
+from mlxchat.options import Group, at_least, check_options, flag, option, options_of, same_as
 from mlxchat.request import (
     CHAT,
     Answer,
@@ -29,7 +30,7 @@ from mlxchat.request import (
 )
 from mlxchat.request.pairs import PAIRS, refuse_pairs
 from mlxchat.sessions.session import Session
-from mlxchat.settings import GenerationSettings, SamplingSettings, recommended
+from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings, recommended
 from mlxchat.terminal.commands import SETTABLE
 
 ROOT: Any = typer.main.get_command(cli.app)
@@ -214,3 +215,58 @@ def test_the_parts_of_a_request_are_compared_with_each_other(tmp_path: Path) -> 
     ):
         with pytest.raises(UsageError, match=r"cannot be combined|--raw bypasses"):
             refused()
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (CacheSettings, {"max_kv_size": 0}),
+        (CacheSettings, {"max_kv_size": 4, "keep": 4}),
+        (CacheSettings, {"prefill_step_size": 0}),
+        (SamplingSettings, {"temp": -0.1}),
+        (SamplingSettings, {"temp": float("nan")}),
+        (SamplingSettings, {"top_p": 1.1}),
+        (SamplingSettings, {"seed": -1}),
+        (SamplingSettings, {"seed": 2**64}),
+        (GenerationSettings, {"max_tokens": 0}),
+        (GenerationSettings, {"stop": ("",)}),
+    ],
+)
+def test_an_invalid_value_is_refused_naming_its_field(kind: Any, values: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as error:
+        kind(**values)
+    assert str(error.value).split()[0] in {flag(name) for name in values}
+
+
+def test_only_a_models_own_settings_are_recommended() -> None:
+    assert recommended({}) == {}
+    assert recommended({"temperature": 0.6, "top_p": 0.95, "top_k": 20, "x": 1}) == {
+        "temp": 0.6,
+        "top_p": 0.95,
+        "top_k": 20,
+    }
+    assert recommended({"do_sample": False, "temperature": 0.6}) == {"temp": 0.0}
+    assert recommended({"temperature": "hot", "top_p": None}) == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "messages"),
+    [
+        ({"top_p": 0.9}, ["--top-p has no effect at temperature 0: set --temp"]),
+        # Off, as by default.
+        ({"top_p": 1.0, "top_k": 0, "temp": 0.0}, []),
+        (
+            {"xtc_threshold": 0.2, "temp": 1},
+            ["--xtc-threshold has no effect without --xtc-probability"],
+        ),
+        ({"dry_base": 2.0, "dry_multiplier": 0.8}, []),
+        ({"repetition_penalty": 1.1, "seed": 7, "logit_bias": ("1=2",)}, []),
+    ],
+)
+def test_a_chosen_value_without_effect_is_named(
+    values: dict[str, Any], messages: list[str]
+) -> None:
+    assert [*SamplingSettings(**values).without_effect(values)] == messages

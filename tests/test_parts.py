@@ -7,7 +7,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from mlxchat.errors import TemplateError
 from mlxchat.text.parts import MIN_BLOCK_TOKENS, Part, encode_parts
-from mlxchat.text.template import NO_SYSTEM_ROLE, ChatTemplate
+from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
 
@@ -113,15 +113,3 @@ def test_a_template_that_alters_texts_is_refused(tokenizer: Tokenizer) -> None:
         changing = Tokenizer(byte_tokenizer(), ChatTemplate(source, {}))
         with pytest.raises(TemplateError, match=complaint):
             encode_parts(changing, [Part(LONG, cache=True), Part("Who?")])
-
-
-def test_a_notice_says_what_happens_to_a_system_text() -> None:
-    template = ChatTemplate(
-        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}"
-        "{{ messages[0]['content'] }}",
-        {},
-    )
-    without = Tokenizer(byte_tokenizer(), template)
-    prompt = encode_parts(without, [Part(LONG, cache=True), Part("Who?")], "Be brief.")
-    assert prompt.notices == (NO_SYSTEM_ROLE,)
-    assert without.decode(prompt.ids[: prompt.head]) == "Be brief.\n\n"

@@ -1,6 +1,5 @@
 import json
 import random
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -113,11 +112,3 @@ def test_a_restored_detector_answers_like_the_original(
 def test_the_state_is_bounded() -> None:
     state = detector_of(new_tokens(3 * HISTORY)).state()
     assert len(state["ids"]) == HISTORY <= 4096
-
-
-def test_a_token_costs_microseconds() -> None:
-    ids = new_tokens(20_000)
-    started_s = time.process_time()
-    detector_of(ids)
-    # Some 3 µs; the bound leaves room for a slow machine.
-    assert (time.process_time() - started_s) / len(ids) < 20e-6
