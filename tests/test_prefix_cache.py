@@ -2,6 +2,7 @@
 
 import errno
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,16 +35,7 @@ from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
 from tests.conftest import build_random_model
 
 WINDOW, KEEP = 2_048, 4
-FAMILIES = [
-    "llama",
-    "gemma3_text",
-    "deepseek_v3",
-    "qwen3_next",
-    "falcon_h1",
-    "lfm2",
-    "gpt_oss",
-    "mamba2",
-]
+FAMILIES = ["llama", "gemma3_text", "deepseek_v3", "qwen3_next", "gpt_oss", "mamba2"]
 PLENTY = 1 << 30
 
 
@@ -191,12 +183,7 @@ def test_a_restored_cache_continues_beyond_the_window_like_a_prefilled_one(
 def test_windows_of_different_sizes_share_pages(open_pages: Open) -> None:
     model, ids = make_model(build("gemma3_text")), text(4 * PAGE + 5)
     record(model, ids, open_pages(model), window=None)
-    for window, cached in (
-        (WINDOW, 4 * PAGE),
-        (3 * PAGE, 3 * PAGE),
-        (PAGE + 44, PAGE),
-        (PAGE - 56, 0),
-    ):
+    for window, cached in ((3 * PAGE, 3 * PAGE), (PAGE + 44, PAGE), (PAGE - 56, 0)):
         again = Run(model, ids, open_pages(model), window=window)
         assert again.cached == cached
         plain = Run(model, ids, window=window)
@@ -371,7 +358,7 @@ def test_a_page_file_swapped_for_another_does_not_match(model: Model, open_pages
 # Damage
 
 
-@pytest.mark.parametrize("kind", ["changed", "cut off", "empty", "missing", "nonsense"])
+@pytest.mark.parametrize("kind", ["changed", "cut off", "empty", "missing"])
 def test_a_damaged_page_is_deleted_and_written_again(
     kind: str, model: Model, open_pages: Open
 ) -> None:
@@ -380,18 +367,13 @@ def test_a_damaged_page_is_deleted_and_written_again(
     plain = record(model, ids, pages).logits()
     path = page_file(pages, ids, 2)
     data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
     if kind == "changed":
-        data[len(data) // 2] ^= 1
-    contents = {
-        "changed": bytes(data),
-        "cut off": bytes(data[:-1]),
-        "empty": b"",
-        "nonsense": b"\xff" * len(data),
-    }
-    if kind == "missing":
+        path.write_bytes(data)
+    elif kind == "missing":
         path.unlink()
     else:
-        path.write_bytes(contents[kind])
+        os.truncate(path, 0 if kind == "empty" else len(data) - 1)
     cache = new_cache(model)
     assert pages.fill(cache, ids, WINDOW) == 2 * PAGE
     assert not path.exists()

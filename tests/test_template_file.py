@@ -51,31 +51,25 @@ def test_a_model_without_a_template_can_chat_with_one(
     tmp_path: Path, run_mlxchat: RunMlxchat
 ) -> None:
     model = str(write_tiny_model(tmp_path / "bare", chat_template=None))
+    how = ("-m", model, "-n", "3", "--chat-template", "turns.jinja")
     assert "no chat template" in run_mlxchat("-m", model, "Why so?").stderr
-    for arguments in (["Why so?"], ["-c", "And why?"], ["chat", "hello"]):
-        done = run_mlxchat(*arguments, "-m", model, "-n", "3", "--chat-template", "turns.jinja")
-        assert (done.returncode, done.stderr) == (0, "")
-    rows = run_mlxchat(
-        *("batch", "-m", model, "-n", "3", "--chat-template", "turns.jinja"),
-        stdin='{"prompt": "a"}',
-    )
+    done = run_mlxchat("Why so?", *how)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = run_mlxchat("batch", *how, stdin='{"prompt": "a"}')
     assert "error" not in json.loads(rows.stdout)
 
 
 @pytest.mark.parametrize(
     ("source", "error"),
     [
-        ("", "--chat-template: bad.jinja is empty"),
-        (" \n\ufeff \n"[:2], "--chat-template: bad.jinja is empty"),
+        (" \n", "--chat-template: bad.jinja is empty"),
         ("a\n{% if %}", "cannot parse bad.jinja, line 2: Expected an expression"),
         ("{{" + "(" * 3_000, "cannot parse bad.jinja"),
-        ("{% break %}", "cannot parse bad.jinja"),
         ("a\n\n{{ 1/0 }}", "bad.jinja, line 3 rejects this: division by zero"),
         ("{{ ''.__class__.__mro__ }}", "bad.jinja, line 1 rejects this: access to attribute"),
         ("{% include '/etc/passwd' %}", "bad.jinja, line 1 rejects this: no loader"),
         ("\n{{ range(10**9) | list }}", "bad.jinja, line 2 rejects this: Range too big"),
         ("{% macro f() %}{{ f() }}{% endmacro %}\n{{ f() }}", "rejects this: maximum recursion"),
-        ("Hello!", "bad.jinja does not write the user's messages"),
         ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "does not write the user's"),
     ],
 )
