@@ -314,20 +314,15 @@ def sentencepiece_tiny(arch: str, **training: Any) -> tuple[TinyGguf, Any]:
     )
     user_defined = training.get("user_defined_symbols", [])
     pieces = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
-    kinds = [
-        next(
-            kind
-            for kind, holds in (
-                (TokenType.UNKNOWN, pieces.IsUnknown(index)),
-                (TokenType.CONTROL, pieces.IsControl(index)),
-                (TokenType.BYTE, pieces.IsByte(index)),
-                (TokenType.USER_DEFINED, pieces.IdToPiece(index) in user_defined),
-                (TokenType.NORMAL, True),
-            )
-            if holds
-        )
-        for index in range(len(pieces))
-    ]
+    kinds = [TokenType.NORMAL] * len(pieces)
+    for index in range(len(pieces)):
+        for kind, holds in (
+            (TokenType.USER_DEFINED, pieces.IdToPiece(index) in user_defined),
+            (TokenType.BYTE, pieces.IsByte(index)),
+            (TokenType.CONTROL, pieces.IsControl(index)),
+            (TokenType.UNKNOWN, pieces.IsUnknown(index)),
+        ):
+            kinds[index] = kind if holds else kinds[index]
     tiny = tiny_gguf(arch, vocab_size=len(pieces))
     for key in [key for key in tiny.metadata if key.startswith("tokenizer.")]:
         del tiny.metadata[key]
@@ -466,12 +461,9 @@ def test_missing_and_contradictory_data_is_named(message: str, tmp_path: Path):
 
 
 HEADS = {
-    b"": "empty file",
-    b"Once upon a time": "magic invalid",
     b"version https://git-lfs.github.com/spec/v1\n": "run git lfs pull in",
     b"GGUF" + struct.pack("<I", 1): "version 1",
     b"GGUF" + struct.pack(">I", 3): "big-endian",
-    b"GGUF" + struct.pack("<IQQ", 3, 2**60, 1): "damaged, incomplete or not",
     b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 8, 2**50): "a list of",
     b"GGUF" + struct.pack("<IQQQ1s", 3, 0, 1, 1, b"a") + struct.pack("<IQ", 9, 2) * 5000: "damaged",
 }
@@ -546,41 +538,31 @@ def test_a_file_is_converted_once_and_again_only_when_it_changes(tmp_path: Path)
     assert len(notices) == 2
 
 
+def importing(
+    path: Path, models: Path, before: str = "", after: str = ""
+) -> "subprocess.Popen[str]":
+    """A process that imports the file and prints what it says."""
+    program = (
+        "import resource, sys, time; from pathlib import Path\n"
+        "from mlxchat.errors import ModelError; from mlxchat.models.gguf import import_gguf\n"
+        f"{before}\ntry: print(import_gguf(Path(sys.argv[1]), Path(sys.argv[2]), print))\n"
+        f"except ModelError as error: print(error)\n{after}"
+    )
+    command = [sys.executable, "-c", program, path, models]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
 def test_a_converted_file_is_found_without_importing_anything_heavy(tmp_path: Path):
     directory = import_tiny(tiny_gguf("llama"), tmp_path)
-    found = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from pathlib import Path; from mlxchat.models.gguf import import_gguf\n"
-            "print(import_gguf(Path(sys.argv[1]), Path(sys.argv[2]), print))\n"
-            "print({'mlx.core', 'gguf', 'numpy', 'tokenizers'} & set(sys.modules))",
-            tmp_path / "tiny.gguf",
-            tmp_path / "models",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert found.stdout == f"{directory}\nset()\n"
+    heavy = "print({'mlx.core', 'gguf', 'numpy', 'tokenizers'} & set(sys.modules))"
+    found = importing(tmp_path / "tiny.gguf", tmp_path / "models", after=heavy)
+    assert found.communicate()[0] == f"{directory}\nset()\n"
 
 
 def test_two_processes_convert_a_file_once(tmp_path: Path):
     path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
-    program = (
-        "import sys, time; from pathlib import Path; from mlxchat.models.gguf import import_gguf\n"
-        "time.sleep(max(0, float(sys.argv[3]) - time.time()))\n"
-        "print(import_gguf(Path(sys.argv[1]), Path(sys.argv[2]), print))"
-    )
-    start = str(time.time() + 1)
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, path, tmp_path / "models", start],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(3)
-    ]
+    together = f"time.sleep(max(0, {time.time() + 1} - time.time()))"
+    running = [importing(path, tmp_path / "models", before=together) for _ in range(3)]
     outputs = [process.communicate(timeout=100)[0].splitlines() for process in running]
     assert [process.returncode for process in running] == [0, 0, 0]
     assert len({lines[-1] for lines in outputs}) == 1
@@ -590,20 +572,8 @@ def test_two_processes_convert_a_file_once(tmp_path: Path):
 
 def test_a_real_failed_write_is_reported_in_one_line(tmp_path: Path):
     path = tiny_gguf("llama").write(tmp_path / "tiny.gguf")
-    program = (
-        "import resource, sys; from pathlib import Path\n"
-        "from mlxchat.models.gguf import import_gguf; from mlxchat.errors import ModelError\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
-        "try: import_gguf(Path(sys.argv[1]), Path(sys.argv[2]), print)\n"
-        "except ModelError as error: print(error)"
-    )
-    lines = subprocess.run(
-        [sys.executable, "-c", program, path, tmp_path / "models"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    (line,) = lines[1:]
+    full = "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))"
+    _, line = importing(path, tmp_path / "models", before=full).communicate()[0].splitlines()
     assert line.startswith(f"cannot store a converted model in {tmp_path / 'models'}: ")
     assert_left_nothing(tmp_path)
 
@@ -623,18 +593,3 @@ def test_a_file_that_changes_during_conversion_is_not_kept(
     with pytest.raises(ModelBroken, match="changed while"):
         import_gguf(path, tmp_path / "models", lambda _: os.utime(path, ns=(1, 1)))
     assert_left_nothing(tmp_path)
-
-
-# The embedded model
-
-
-@pytest.mark.model
-def test_text_never_becomes_a_control_token_of_the_embedded_model(embedded_model: Path):
-    special = json.loads((embedded_model / "tokenizer.json").read_text())["added_tokens"]
-    assert len(special) == 17
-    tokenizer = load_tokenizer(embedded_model)
-    control = {token["id"] for token in special}
-    for token in special:
-        assert not control & set(tokenizer.encode(f"a{token['content']}\n").ids)
-    question = [1780, 314, 260, 3575, 282, 4649, 47]
-    assert tokenizer.encode("What is the capital of France?").ids == question

@@ -632,15 +632,3 @@ def test_a_piece_whose_commit_was_interrupted_is_not_saved_twice(
     disk.failing = ()
     journal.show("c")
     assert read_session("mine").turns[0].reply == "abc"
-
-
-@pytest.mark.usefixtures("every_piece_in_the_database")
-def test_a_reply_that_could_not_be_saved_is_saved_later(disk: Disk, journal: Journal) -> None:
-    journal.record(None, [Turn("hello")])
-    # The transaction, and the next one.
-    disk.failing = [len(disk.executed), len(disk.executed) + 1]
-    with pytest.raises(SessionError, match="full: the chat continues unsaved"):
-        journal.show("one")
-    journal.show(" two")
-    journal.show(" three")
-    assert read_session("mine").turns[0].reply == "one two three"

@@ -288,10 +288,6 @@ def test_a_full_disk_is_reported_once_and_so_is_its_end(
     ("change", "complaint"),
     [
         ({"version": 1}, "version: Input should be 2"),
-        (
-            {"request": {"overnight": {"max_bytes": "many"}}},
-            "max_bytes: Input should be",
-        ),
         ({"request": {"overnight": {"on_loop": "dance"}}}, "on_loop: Input should be"),
         ({"request": {"setup": {"window": 0}}}, "--max-kv-size must be"),
         ({"request": {"setup": {"strange": 1}}}, "unknown field request.setup.strange"),
