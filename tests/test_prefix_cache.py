@@ -246,6 +246,10 @@ def test_prompts_with_the_same_beginning_store_it_once(model: Model, open_pages:
     np.testing.assert_array_equal(run.logits(), Run(model, other).logits())
     ends = ends_of(pages.files.entries())
     assert [(each.model, each.tokens) for each in ends] == [("tiny", 5 * PAGE)] * 2
+    # The same tokens after another beginning are another page.
+    start = text(2 * PAGE, 9)
+    record(model, start, pages)
+    assert Run(model, np.append(start[:PAGE], ids[PAGE:]), pages).cached == PAGE
 
 
 def test_stored_pages_are_not_written_again(
