@@ -1,6 +1,5 @@
 """Looking up earlier text: the longest match, found in constant time and bounded memory."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
