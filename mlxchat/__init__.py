@@ -44,11 +44,10 @@ if TYPE_CHECKING:
     from mlxchat.app.run import Run
     from mlxchat.cache import make_cache
     from mlxchat.chat.conversation import Conversation
-    from mlxchat.chat.turn import Compacted, Forgot, Recalled, Turn
+    from mlxchat.chat.turn import Forgot
     from mlxchat.constraint.constraint import Constraint
     from mlxchat.engine.blocks import BlockReader
     from mlxchat.engine.generate import Generation
-    from mlxchat.engine.reply import Token
     from mlxchat.errors import MlxchatError
     from mlxchat.models.load import load
     from mlxchat.models.model import Model
@@ -74,7 +73,6 @@ __all__ = [
     "CacheSettings",
     "Chat",
     "ChatOptions",
-    "Compacted",
     "Constraint",
     "Conversation",
     "DiskBlocks",
@@ -86,14 +84,11 @@ __all__ = [
     "Observer",
     "Overnight",
     "Part",
-    "Recalled",
     "Request",
     "RowTemplate",
     "Run",
     "SamplingSettings",
     "Setup",
-    "Token",
-    "Turn",
     "__version__",
     "begin",
     "encode_parts",
@@ -112,7 +107,6 @@ _HOME = {
     "CacheSettings": "mlxchat.settings",
     "Chat": "mlxchat.app.chat",
     "ChatOptions": "mlxchat.request",
-    "Compacted": "mlxchat.chat.turn",
     "Constraint": "mlxchat.constraint.constraint",
     "Conversation": "mlxchat.chat.conversation",
     "DiskBlocks": "mlxchat.store.block_store",
@@ -124,14 +118,11 @@ _HOME = {
     "Observer": "mlxchat.app.observer",
     "Overnight": "mlxchat.request",
     "Part": "mlxchat.text.parts",
-    "Recalled": "mlxchat.chat.turn",
     "Request": "mlxchat.request",
     "RowTemplate": "mlxchat.row_template",
     "Run": "mlxchat.app.run",
     "SamplingSettings": "mlxchat.settings",
     "Setup": "mlxchat.request",
-    "Token": "mlxchat.engine.reply",
-    "Turn": "mlxchat.chat.turn",
     "begin": "mlxchat.app.begin",
     "encode_parts": "mlxchat.text.parts",
     "load": "mlxchat.models.load",

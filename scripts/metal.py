@@ -1,4 +1,4 @@
-"""Imitates how Metal differs from MLX's CPU backend, so that tests notice.
+"""Imitates how Metal differs from MLX's CPU backend, for tests and the table of scripts.families.
 
 Metal adds a rope's offset to an unsigned position, rotates in float32 and rounds once, and runs
 experts in half precision. Metal accepts a negative offset for a single token in contiguous rows;

@@ -182,7 +182,7 @@ def test_only_the_files_of_an_adapter_are_downloaded(
         refused = generate("org/other")
         assert (refused.returncode, refused.stdout) == (1, "")
         assert refused.stderr.startswith(
-            "mlxchat: error: org/other is not an adapter made with mlx_lm.lora: "
+            "mlxchat: error: org/other is not an adapter: it needs adapter_config.json and "
         )
         assert refused.stderr.count("\n") == 1
     assert find("org/lora").directory == snapshot

@@ -1,7 +1,6 @@
 """`--chat-template`: a file instead of the model's template, and what is wrong with it."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -92,13 +91,11 @@ def test_a_broken_template_is_refused_in_one_line_before_the_weights_are_read(
 
 def test_files_that_cannot_be_templates_are_refused(tmp_path: Path) -> None:
     Path("latin.jinja").write_bytes(b"caf\xe9")
-    Path("large.jinja").write_bytes(b" " * 1_000_001)
-    os.mkfifo("pipe.jinja")
+    Path("empty.jinja").write_bytes(b" ")
     for name, error in {
         "none.jinja": "cannot read none.jinja: No such file",
-        "latin.jinja": "latin.jinja is not UTF-8 text",
-        "large.jinja": "large.jinja is larger than 1,000,000 bytes",
-        "pipe.jinja": "cannot read pipe.jinja: not a regular file",
+        "latin.jinja": "cannot read latin.jinja: not UTF-8 text",
+        "empty.jinja": "empty.jinja is empty",
         str(tmp_path): "cannot read",
     }.items():
         with pytest.raises(UsageError, match=f"--chat-template: {error}"):

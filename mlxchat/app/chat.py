@@ -126,7 +126,6 @@ class Chat:
         Raises SessionError, UsageError, and the errors of finding a model.
         """
         options = options or ChatOptions()
-        options.setup.check()
         drafts = options.generation.wants_drafts
         setup = options.setup
         check_ranks(

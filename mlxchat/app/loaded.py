@@ -63,7 +63,6 @@ def open_model(
     user can fix.
     """
     observer = observer or Observer()
-    setup.check()
     start(setup, observer.warn)
     found = find_model(setup, observer)
 

@@ -1,6 +1,8 @@
 """Many prompts at once: different ones, compared with the same prompts one after the other, and
 ones that share their beginning."""
 
+import io
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,14 +11,20 @@ from functools import partial
 import mlx.core as mx
 import numpy as np
 
+from mlxchat.app.loaded import Loaded
+from mlxchat.app.side_by_side import SideBySide
 from mlxchat.bench import theirs
 from mlxchat.bench.paired import Side, Spread, interleave, ratios
 from mlxchat.bench.report import Figures, one_after_another
-from mlxchat.bench.scheduler import run_rows
 from mlxchat.bench.subject import SENTENCES, Subject
 from mlxchat.engine.generate import Generation
+from mlxchat.errors import ModelError
 from mlxchat.models.model import Model
-from mlxchat.settings import GenerationSettings
+from mlxchat.request import BatchInput, BatchRequest, Setup
+from mlxchat.rows.output import Output
+from mlxchat.rows.pending import Pending
+from mlxchat.rows.read import Rows
+from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.units import count
 
 OURS, ALONE, THEIRS = "mlxchat", "one by one", theirs.NAME
@@ -134,17 +142,31 @@ class Timer:
 def generate_side_by_side(
     subject: Subject, prompts: Sequence[str], tokens: int, take: Take, rows: int | None = None
 ) -> None:
-    """As `mlxchat batch` does; all prompts side by side, or `rows` of them."""
-    results = run_rows(
-        subject.model,
-        prompts,
-        tokens,
-        rows or len(prompts),
+    """As `mlxchat batch` does, without files; all prompts side by side, or `rows` of them. Raises
+    ModelError if a row fails."""
+    model, settings = subject.model, CacheSettings(None)
+    request = BatchRequest(
+        setup=Setup(prefix_cache=False),
+        rows=rows or len(prompts),
+        max_tokens=tokens,
+        ignore_eos=True,
+        lookup=False,
+    )
+    cache = model.make_cache(None, settings.keep)
+    runner = SideBySide(
+        request,
+        Loaded(model.name, model, settings, SamplingSettings(seed=0), cache),
+        should_stop=lambda: False,
         on_tokens=take,
         notify=subject.notify_once,
     )
-    for _ in results:
-        pass
+    lines = "\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)
+    source = Rows(BatchInput(), io.BytesIO(lines.encode()))
+    pending = Pending(source, Output(lambda line: None))
+    for result in runner.results(pending):
+        if result.error is not None:
+            raise ModelError(result.error)
+        pending.finish(result)
 
 
 def _one_by_one(subject: Subject, prompts: Sequence[str], tokens: int, take: Take) -> None:

@@ -69,7 +69,7 @@ def _download(repo_id: str, offline: bool, notify: Notify, show_progress: bool) 
 
 
 def _require_mlx_lms(adapter: Adapter) -> None:
-    names = {path.name for path in adapter.directory.iterdir()}
+    names = {path.name for path in adapter.directory.glob("*")}
     if names.issuperset(ADAPTER_FILES):
         return
     if any(name.startswith("adapter_model.") for name in names):

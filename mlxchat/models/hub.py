@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from mlxchat.errors import AdapterError, HubError, ModelUnsupported
+from mlxchat.errors import HubError, ModelUnsupported
 from mlxchat.models.hub_cache import (
     ADAPTER_FILES,
     ALLOW_PATTERNS,
@@ -100,16 +100,9 @@ def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
 
 
 def download_adapter(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
-    """As `download`, for an adapter: its configuration and its arrays, nothing else.
-
-    Raises AdapterError for a repository without them, and what `download` raises.
-    """
+    """As `download`, for an adapter: its configuration and its arrays, nothing else, if they are
+    there."""
     files = _remote_files(repo_id, PATIENT_TIMEOUT_S, ADAPTER_FILES)
-    if len(files.size_bytes) < len(ADAPTER_FILES):
-        raise AdapterError(
-            f"{repo_id} is not an adapter made with mlx_lm.lora: it needs "
-            f"{' and '.join(ADAPTER_FILES)}"
-        )
     return _download(repo_id, files, ADAPTER_FILES, show_progress, notify)
 
 

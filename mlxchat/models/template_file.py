@@ -5,13 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from mlxchat.errors import ModelBroken, TemplateError, UsageError
-from mlxchat.files import check_not_lfs_pointer, open_to_read
+from mlxchat.files import check_not_lfs_pointer
 from mlxchat.models.skeleton import read_json
 from mlxchat.text.folder import readable_name
 from mlxchat.text.template import ChatTemplate
-
-# The largest of a model is a thirtieth of this.
-MAX_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +22,14 @@ class GivenTemplate:
 def read_template(path: Path) -> GivenTemplate:
     """Read the file, and try the template. Raises UsageError if it cannot be read, TemplateError if
     it is no template for a chat."""
-    option, name = "--chat-template", readable_name(str(path))
+    name = readable_name(str(path))
     try:
-        with open_to_read(path.expanduser()) as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{option}: cannot read {name}: {error.strerror}") from error
-    if len(data) > MAX_BYTES:
-        raise UsageError(f"{option}: {name} is larger than {MAX_BYTES:,} bytes")
-    try:
-        source = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{option}: {name} is not UTF-8 text") from error
+        source = path.expanduser().read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(f"--chat-template: cannot read {name}: {reason}") from error
     if not source.strip():
-        raise UsageError(f"{option}: {name} is empty")
+        raise UsageError(f"--chat-template: {name} is empty")
     given = GivenTemplate(source, name)
     # Some templates need the special tokens' texts, which are not known yet.
     ChatTemplate(source, {}, given.name)

@@ -134,7 +134,6 @@ class BatchRequest:
             raise UsageError(f"{flag(name)} is not available in a batch")
         refuse_pairs(self, self.setup, self.answer)
         self.generation_settings()
-        self.setup.check()
 
     def generation_settings(self) -> GenerationSettings:
         return GenerationSettings.of(self)

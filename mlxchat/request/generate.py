@@ -109,7 +109,6 @@ class Request:
         if self.overflow.needs_question:
             self._check_overflow()
         self.generation_settings()
-        self.setup.check()
 
     def _check_overflow(self) -> None:
         way = f"--overflow {self.overflow}"

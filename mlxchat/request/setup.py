@@ -89,6 +89,8 @@ class Setup:
 
     def __post_init__(self) -> None:
         check_options(self)
+        self.cache_settings()
+        self.sampling_settings({})
 
     def cache_settings(self) -> CacheSettings:
         """The window as known before the model is loaded: None if it is "auto"."""
@@ -102,8 +104,3 @@ class Setup:
     def sampling_settings(self, recommended: Mapping[str, Any]) -> SamplingSettings:
         """The values that were chosen, else the `recommended` ones, else the defaults."""
         return SamplingSettings(**{**recommended, **self.given_sampling()}, seed=self.seed)
-
-    def check(self) -> None:
-        """Raise UsageError for invalid values, before anything takes time."""
-        self.cache_settings()
-        self.sampling_settings({})

@@ -39,8 +39,6 @@ def run(
 ) -> int:
     """Chat, and return the exit status; `answer` is the form of the answer to the question, which
     goes into the `template`, if any. Raises MlxchatError for everything a user can fix."""
-    # Reject what can be rejected before anything takes time.
-    options.setup.check()
     status = lead_or_follow(
         lambda ranks: _run(options, shown, question, answer, ranks, template=template),
         ignore_signals,
