@@ -19,9 +19,9 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_789,
+    "": 1_780,
     "files": 409,
-    "request": 868,
+    "request": 863,
     "manual": 329,
     "config": 362,
     "text": 2_984,
@@ -29,16 +29,16 @@ CEILINGS = {
     "passages": 508,
     "constraint": 850,
     "cache": 2_809,
-    "models": 4_100,
+    "models": 4_074,
     "engine": 2_621,
     "chat": 2_281,
     "store": 1_772,
     "sessions": 2_005,
     "rows": 1_278,
     "distributed": 1_174,
-    "app": 4_555,
-    "bench": 1_555,
-    "terminal": 4_148,
+    "app": 4_553,
+    "bench": 1_518,
+    "terminal": 4_146,
     "doctor": 303,
     "cli": 2_599,
 }

@@ -79,14 +79,15 @@ def describe(name: str, directory: Path) -> ModelFacts:
 def describe_remote(repo_id: str) -> ModelFacts:
     """Find the facts about a model on the Hub without downloading it. Raises what `describe` and
     `hub.look_up` raise."""
-    remote = hub.look_up(repo_id)
-    network = build_skeleton(remote.config)
-    named = remote.config.get("torch_dtype")
+    config, sizes = hub.look_up(repo_id)
+    network = build_skeleton(config)
+    named = config.get("torch_dtype")
     dtype = next((short for short, name in _NAMES.items() if name == named), "BF16")
-    bytes_of_dtype = Counter({dtype: remote.weight_bytes})
-    facts = ModelFacts(repo_id, repo_id, "no", remote.size_bytes)
+    weights = (size for name, size in sizes.items() if name.endswith(".safetensors"))
+    bytes_of_dtype = Counter({dtype: sum(weights)})
+    facts = ModelFacts(repo_id, repo_id, "no", sum(sizes.values()))
     parameters = parameter_count(network, {})
-    return _measured(facts, remote.config, network, parameters, bytes_of_dtype)
+    return _measured(facts, config, network, parameters, bytes_of_dtype)
 
 
 def _measured(

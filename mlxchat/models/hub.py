@@ -44,15 +44,6 @@ class _RemoteFiles:
     size_bytes: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteModel:
-    """A model on the Hub: its config.json, and the bytes of all its files and of its weights."""
-
-    config: dict[str, Any]
-    size_bytes: int
-    weight_bytes: int
-
-
 class _StoppedError(Exception):
     """Stops a worker thread of a download after Ctrl-C."""
 
@@ -65,10 +56,10 @@ def repo_size_bytes(repo_id: str) -> int:
     return sum(_remote_files(repo_id, QUICK_TIMEOUT_S, ALLOW_PATTERNS).size_bytes.values())
 
 
-def look_up(repo_id: str) -> RemoteModel:
-    """Ask the Hub about a model without caching anything. Raises what `download` raises."""
+def look_up(repo_id: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """Ask the Hub about a model without caching anything: its config.json, and the size of each
+    file in bytes. Raises what `download` raises."""
     files = _model_files(repo_id)
-    sizes = files.size_bytes
     with (
         tempfile.TemporaryDirectory() as directory,
         one_line_errors(repo_id),
@@ -81,9 +72,7 @@ def look_up(repo_id: str) -> RemoteModel:
             cache_dir=directory,
             tqdm_class=_reporter_class(bar, Event()),
         )
-        config = read_config(Path(path).parent)
-    weights = [size for name, size in sizes.items() if name.endswith(".safetensors")]
-    return RemoteModel(config, sum(sizes.values()), sum(weights))
+        return read_config(Path(path).parent), files.size_bytes
 
 
 def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
