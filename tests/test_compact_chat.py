@@ -14,7 +14,7 @@ from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.listing import import_messages, read_session
 from mlxchat.settings import GenerationSettings
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
-from mlxchat.terminal.commands import KNOWN
+from mlxchat.terminal.commands import screen_with_commands
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.slash import run_command
@@ -42,7 +42,7 @@ def shown(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatScr
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "80")
     with Chat.open(options_of(tiny_model), session="mine") as chat:
-        yield ChatScreen(talked(chat), ScreenOptions(), Messages(), KNOWN)
+        yield screen_with_commands(talked(chat), ScreenOptions(), Messages())
 
 
 @pytest.fixture

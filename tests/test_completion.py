@@ -192,7 +192,6 @@ def test_completion_works_in_bash(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     child.expect("ready")
     for typed, completed in {
         "session show m\t": "show my trip",
-        "generate --model=smollm2\t": "--model=smollm2",
         "gener\t": "generate",
     }.items():
         child.send(f"\x15mlxchat {typed}")

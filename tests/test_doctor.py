@@ -107,10 +107,9 @@ def test_a_full_disk_is_a_warning(monkeypatch: pytest.MonkeyPatch):
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=900_000_000))
     assert only(doctor.sessions()).fix == "free some space"
-    finding = only(doctor.prefix_cache(4_000_000_000))
+    finding = only(doctor.prefix_cache())
     assert finding.verdict is Verdict.WARNING
-    assert "less than 4.00 GB" in finding.found
-    assert only(doctor.prefix_cache(100_000_000)).verdict is Verdict.OK
+    assert "less than 1.00 GB" in finding.found
 
 
 def test_sessions_that_others_can_read_are_a_warning():
@@ -186,7 +185,7 @@ def test_no_check_can_stop_the_others(monkeypatch: pytest.MonkeyPatch):
 
     for name in ("versions", "memory", "sessions"):
         monkeypatch.setattr(doctor, name, fails)
-    found = list(examine(configuration=fails, prefix_cache_bytes=0, offline=True))
+    found = list(examine(configuration=fails, offline=True))
     broken = [each.topic for each in found if "RuntimeError: broken" in each.found]
     assert broken == ["versions", "memory", "configuration", "sessions"]
     assert found[-1].topic == "hub token"

@@ -16,7 +16,7 @@ from mlxchat.terminal.editor import Editor
 from mlxchat.terminal.plain_input import (
     LEAVING_HINT,
     EndOfInput,
-    PlainInput,
+    edit,
     is_open,
     message_of,
 )
@@ -218,15 +218,14 @@ def test_ctrl_c_in_the_editor_goes_to_the_editor(
     terminal.shows("^got 'fine'$")
 
 
-def test_an_editor_that_fails_keeps_the_text_and_shows_the_reason(
+def test_an_editor_that_fails_keeps_the_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("VISUAL", "/no/such/editor")
+    monkeypatch.setenv("VISUAL", "false")
     terminal = Terminal(tmp_path, "chat(editor())")
     terminal.shows(PROMPT)
     terminal.send(f"draft{CTRL_G}")
-    terminal.shows("^mlxchat: error: cannot edit with /no/such/editor: No such file or directory")
-    terminal.shows("EDITOR\n> draft$")
+    terminal.shows("^> draft$")
     terminal.send("\r")
     terminal.shows("^got 'draft'$")
 
@@ -236,7 +235,7 @@ def test_edit_returns_what_the_editor_saved(
 ) -> None:
     handler = signal.getsignal(signal.SIGINT)
     monkeypatch.setenv("EDITOR", editor_script(tmp_path, 'echo " two" >> "$2"'))
-    assert PlainInput().edit("one") == "one two"
+    assert edit("one") == "one two"
     assert signal.getsignal(signal.SIGINT) is handler
 
 
@@ -258,7 +257,7 @@ def test_an_unusable_editor_is_one_clear_line(
 ) -> None:
     monkeypatch.setenv("EDITOR", editor)
     with pytest.raises(InputError) as refused:
-        PlainInput().edit("text")
+        edit("text")
     assert str(refused.value) == complaint
 
 

@@ -15,7 +15,7 @@ from mlxchat.models.hub_cache import hub_cache_dir, repo_dir
 from mlxchat.terminal.model_table import COLUMNS
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.conftest import RunMlxchat
-from tests.fake_hub import FakeHub, FakeRepo, put_in_cache, tiny_model_files
+from tests.fake_hub import put_in_cache, tiny_model_files
 
 # scripts.tiny_model's default has 2 layers, 2 key-value heads of 8 values, float32.
 TINY_KV_BYTES = 2 * 2 * 2 * 8 * 4
@@ -207,17 +207,6 @@ def test_default_refuses_a_model_that_is_not_on_the_disk(run_mlxchat: RunMlxchat
         "mlxchat: error: org/tiny is not on this disk: run `mlxchat models pull org/tiny` first\n"
     )
     assert not paths.config_file().exists()
-
-
-def test_default_offers_a_download_on_a_terminal(tiny_model: Path, monkeypatch: pytest.MonkeyPatch):
-    files = {path.name: path.read_bytes() for path in tiny_model.iterdir()}
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-    with FakeHub({"org/tiny": FakeRepo(files)}) as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        assert "default model" not in on_terminal("default", "org/tiny", answer="n")
-        assert not repo_dir("org/tiny").exists()
-        assert "default model: org/tiny\n" in on_terminal("default", "org/tiny", answer="y")
-    assert repo_dir("org/tiny").is_dir()
 
 
 @pytest.mark.model

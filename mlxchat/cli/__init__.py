@@ -7,12 +7,13 @@ import os
 import sys
 from contextlib import suppress
 from itertools import takewhile
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.exceptions import TyperException
 
 from mlxchat import platform
+from mlxchat.about import __version__
 from mlxchat.cli import completion
 from mlxchat.cli.batch import EPILOG as BATCH_EPILOG
 from mlxchat.cli.batch import batch
@@ -33,7 +34,6 @@ from mlxchat.cli.prompts import prompts_app
 from mlxchat.cli.question import check_question
 from mlxchat.cli.sessions import session_app
 from mlxchat.cli.usage_errors import explain
-from mlxchat.cli.version import VersionOption, version
 from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, RanksError
 from mlxchat.failures import device_failures
 from mlxchat.terminal.messages import show_error
@@ -82,6 +82,30 @@ Exit status:
   130, 143, 129               stopped by Ctrl-C, SIGTERM, SIGHUP
   141                         stdout was closed
 """
+
+
+def version() -> None:
+    """Show the version and the device."""
+    import importlib.metadata
+
+    platform.require_supported_system()
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("mlx", "mlx-lm"))
+    typer.echo(f"mlxchat {__version__} ({versions})")
+    typer.echo(f"backend {platform.backend_name()}, device {platform.device_name()}")
+    typer.echo(f"BLAS {platform.blas_name()}")
+
+
+def _show_version(context: typer.Context, wanted: bool) -> None:
+    # A shell that completes a line must not run it.
+    if wanted and not context.resilient_parsing:
+        version()
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option("-V", "--version", callback=_show_version, is_eager=True, help="Show the version"),
+]
 
 
 class ChatByDefault(Group):

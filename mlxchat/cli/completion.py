@@ -30,23 +30,7 @@ def answer(app: Callable[..., object]) -> None:
     # Wrapped help would count as several answers.
     os.environ["COLUMNS"] = str(WIDE)
     with redirect_stderr(StringIO()), suppress(Exception, KeyboardInterrupt):
-        if os.environ[VARIABLE] == "complete_bash":
-            _join_options_with_their_values()
         app(prog_name="mlxchat")
-
-
-def _join_options_with_their_values() -> None:
-    """Remove `=`, which bash treats as a word: --model=smo becomes --model smo."""
-    words = os.environ.get("COMP_WORDS", "").split("\n")
-    place = int(os.environ.get("COMP_CWORD", "0"))
-    for at in range(len(words) - 1, 1, -1):
-        if words[at] == "=" and words[at - 1].startswith("--"):
-            if at == place:
-                words[at] = ""
-            else:
-                del words[at]
-                place -= at < place
-    os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(place)}
 
 
 def quietly(names: Callable[P, Names]) -> Callable[P, list[str | tuple[str, str]]]:

@@ -14,7 +14,6 @@ from mlxchat.cli.configured import (
     configured,
     keys_of,
     option_value,
-    read_setting,
 )
 from mlxchat.cli.group import App
 from mlxchat.cli.named_prompt import check_prompts
@@ -192,10 +191,8 @@ def _rows(context: typer.Context) -> Iterator[dict[str, Any]]:
         settings = configured(command, context)
         for option_name, option in configurable(command).items():
             setting = settings.get(str(option.name))
-            value = option.default
-            if setting is not None:
-                value = read_setting(command, option, setting, context)
-            elif option_name == "model" and model is not None:
+            value = option.default if setting is None else setting.value
+            if setting is None and option_name == "model" and model is not None:
                 setting, value = model, model.value
             if_unset = option.show_default if isinstance(option.show_default, str) else "none"
             yield _row(f"{name}.{option_name}", setting, value, if_unset)

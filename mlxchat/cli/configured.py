@@ -88,9 +88,7 @@ def checked(command: Any, settings: Iterable[Setting], context: Any) -> dict[str
     found: dict[str, Setting] = {}
     for setting in settings:
         option = option_of(command, setting)
-        read_setting(command, option, setting, context)
-        many = option.multiple and not isinstance(setting.value, list)
-        value = [setting.value] if many else setting.value
+        value = read_setting(command, option, setting, context)
         found[str(option.name)] = Setting(setting.key, value, setting.where)
     return found
 

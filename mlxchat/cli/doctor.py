@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlxchat.cli.configured import check_file, check_variables, configured
+from mlxchat.cli.configured import check_file, check_variables
+from mlxchat.cli.options import Json
 from mlxchat.config.file import read_user_config
-from mlxchat.errors import ConfigError, ExitStatus, UsageError
-from mlxchat.options import options_of
-from mlxchat.request import Setup
+from mlxchat.errors import ConfigError, ExitStatus
 from mlxchat.terminal.table import write, write_json_lines
 
 if TYPE_CHECKING:
@@ -22,9 +21,7 @@ CONFIGURATION = "configuration"
 def doctor(
     context: typer.Context,
     offline: Annotated[bool, typer.Option("--offline", help="Do not contact the Hub")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write JSON Lines instead of text")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Check the machine, caches, configuration and terminal, and suggest fixes.
 
@@ -36,11 +33,7 @@ def doctor(
     from mlxchat.units import count
 
     tally = dict.fromkeys(Verdict, 0)
-    for finding in examine(
-        configuration=lambda: _configuration(context),
-        prefix_cache_bytes=_prefix_cache_bytes(context),
-        offline=offline,
-    ):
+    for finding in examine(configuration=lambda: _configuration(context), offline=offline):
         tally[finding.verdict] += 1
         _show(finding, as_json)
     problems, warnings = tally[Verdict.PROBLEM], tally[Verdict.WARNING]
@@ -80,16 +73,3 @@ def _configuration(context: typer.Context) -> Iterator["Finding"]:
         check_variables(root, context)
     except ConfigError as error:
         yield problem(CONFIGURATION, str(error), "unset the variable, or give it another value")
-
-
-def _prefix_cache_bytes(context: typer.Context) -> int:
-    """The maximum size of the prefix cache; the default if the configuration is unreadable."""
-    option = options_of(Setup)["prefix_cache_bytes"]
-    root: Any = context.find_root().command
-    try:
-        settings = configured(root.commands["generate"], context)
-        if option.field in settings:
-            return option.value_of(str(settings[option.field].value))
-    except (ConfigError, UsageError):
-        return option.default
-    return option.default

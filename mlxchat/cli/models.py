@@ -148,11 +148,12 @@ def default(
 ) -> None:
     """Show or set the default model, in your configuration file.
 
-    -m and the variable MLXCHAT_MODEL override it. Offers to download a model that is not here.
+    -m and the variable MLXCHAT_MODEL override it.
     """
     from mlxchat.config.edit import set_default_model
     from mlxchat.config.file import read_user_config
-    from mlxchat.errors import UsageError
+    from mlxchat.errors import ModelNotFound, UsageError
+    from mlxchat.models.hub_cache import cached_snapshot
     from mlxchat.models.locate import lasting_name
     from mlxchat.terminal.messages import Messages
 
@@ -162,8 +163,12 @@ def default(
         set_default_model(None)
         write("removed the default model\n")
     elif name is not None:
-        if not _bring_here(_locate(name)):
-            return
+        located = _locate(name)
+        if located.path is None and cached_snapshot(located.name) is None:
+            raise ModelNotFound(
+                f"{located.name} is not on this disk: run `mlxchat models pull {located.name}` "
+                "first"
+            )
         lasting = lasting_name(name, read_user_config().aliases)
         set_default_model(lasting)
         write(f"default model: {lasting}\n")
@@ -171,31 +176,6 @@ def default(
         write(f"{model}\n")
     else:
         Messages().warn("no default model: `mlxchat models default NAME` sets one")
-
-
-def _bring_here(located: "Located") -> bool:
-    """Offer to download a model that is not on this disk; whether it is there now.
-
-    Raises ModelNotFound if this is not a terminal, and what a download raises.
-    """
-    from mlxchat.errors import ModelNotFound
-    from mlxchat.models import hub
-    from mlxchat.models.hub_cache import cached_snapshot
-    from mlxchat.terminal.messages import Messages
-    from mlxchat.terminal.observing import terminal_question
-    from mlxchat.units import format_bytes
-
-    if located.path is not None or cached_snapshot(located.name) is not None:
-        return True
-    if terminal_question() is None:
-        raise ModelNotFound(
-            f"{located.name} is not on this disk: run `mlxchat models pull {located.name}` first"
-        )
-    size = format_bytes(hub.repo_size_bytes(located.name))
-    if not agrees(f"{located.name} is not on this disk. Download {size}?", yes=False):
-        return False
-    hub.download(located.name, show_progress=True, notify=Messages().note)
-    return True
 
 
 def _remote_facts(hub_id: str) -> "ModelFacts":

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 
 from mlxchat import paths, platform
@@ -73,9 +72,7 @@ def problem(topic: str, found: str, fix: str) -> Finding:
     return Finding(topic, Verdict.PROBLEM, found, fix)
 
 
-def examine(
-    *, configuration: Check, prefix_cache_bytes: int, offline: bool = False
-) -> Iterator[Finding]:
+def examine(*, configuration: Check, offline: bool = False) -> Iterator[Finding]:
     """All findings, as they are made. `configuration` is a check passed in by the command line,
     which knows the options. If `offline`, the Hub is not contacted."""
     checks: dict[str, Check] = {
@@ -86,7 +83,7 @@ def examine(
         "configuration": configuration,
         "model": model,
         "hub cache": hub_cache,
-        "prefix cache": partial(prefix_cache, prefix_cache_bytes),
+        "prefix cache": prefix_cache,
         "sessions": sessions,
         "terminal": terminal,
         "hub token": token,
@@ -175,10 +172,9 @@ def hub_cache() -> Iterator[Finding]:
     yield _directory("hub cache", hub_cache_dir(), fix)
 
 
-def prefix_cache(limit_bytes: int) -> Iterator[Finding]:
-    """`limit_bytes` is the cache's maximum size; with less free space, nothing is cached."""
+def prefix_cache() -> Iterator[Finding]:
     fix = "make it writable, or free some space; until then every prompt is read from scratch"
-    yield _directory("prefix cache", paths.prefix_cache_dir(), fix, limit_bytes)
+    yield _directory("prefix cache", paths.prefix_cache_dir(), fix)
 
 
 def sessions() -> Iterator[Finding]:
@@ -190,7 +186,7 @@ def sessions() -> Iterator[Finding]:
         )
 
 
-def _directory(topic: str, directory: Path, fix: str, min_bytes: int = MIN_FREE_BYTES) -> Finding:
+def _directory(topic: str, directory: Path, fix: str) -> Finding:
     """Whether the directory can be written, and the disk's free space."""
     if os.path.lexists(directory) and not directory.is_dir():
         return problem(topic, f"{directory} is not a directory", "move it away")
@@ -199,8 +195,10 @@ def _directory(topic: str, directory: Path, fix: str, min_bytes: int = MIN_FREE_
         return problem(topic, f"{directory} cannot be written", fix)
     free_bytes = shutil.disk_usage(nearest).free
     found = f"{directory}, {format_bytes(free_bytes)} free"
-    if free_bytes <= min_bytes:
-        return warning(topic, f"{found}, less than {format_bytes(min_bytes)}", "free some space")
+    if free_bytes <= MIN_FREE_BYTES:
+        return warning(
+            topic, f"{found}, less than {format_bytes(MIN_FREE_BYTES)}", "free some space"
+        )
     return ok(topic, found)
 
 

@@ -8,8 +8,10 @@ commit 0717955 of llama.cpp.
 import re
 
 PAGE = "switching"
+NONE = "none: "
 
-# By program: their names, separated by commas, and ours, with a remark after a semicolon.
+# By program: their names, separated by commas, and ours, with a remark after a semicolon; or why
+# there is none.
 OURS = {
     "mlx-lm": {
         "mlx_lm.generate": "mlxchat generate",
@@ -30,6 +32,15 @@ OURS = {
         "q": "/exit",
         "r": "/clear",
         "h": "/help",
+        "--image": "none: only text is read",
+        "--draft-model": "none: drafts come from the text itself (--lookup)",
+        "--trust-remote-code": "none: code in a model's repository is never run",
+        "--use-default-chat-template": "none: models without a template need generate --raw",
+        "--kv-bits, --kv-group-size": "none: keys and values keep the weights' precision",
+        "--quantize-activations, -qa": "none: activations keep the weights' precision",
+        "mlx_lm.convert, mlx_lm.lora, mlx_lm.fuse, mlx_lm.awq": "none: mlxchat only runs models",
+        "mlx_lm.server": "none: there is no server",
+        "--min-tokens-to-keep": "none: --min-p always keeps the likeliest token",
     },
     "llm": {
         "llm prompt": "mlxchat QUESTION, in quotes",
@@ -65,6 +76,17 @@ OURS = {
         "!multi, !end": 'Alt-Enter, or """ around the lines',
         "!edit": "/edit",
         "!fragment": "/file",
+        "--attachment, -a, --attachment-type, --at, -o image_detail": "none: only text is read",
+        "llm tools, --tool, -T, --functions, --tools-debug, --td": "none: models call no tools",
+        "llm keys, llm openai, --key": "none: models run on this machine",
+        "--save, --param": "none: a prompt has one place to fill in",
+        "--system-fragment, --sf": "none: the system prompt is one text",
+        "--database, -d": "none: all sessions are in one database",
+        "--query, -q": "none: a model is named, not searched for",
+        "--no-stream, --async": "none: text always appears as it is generated",
+        "llm embed, llm embed-models, llm embed-multi": "none: embeddings are not computed",
+        "llm schemas, llm fragments": "none: schemas and documents are files",
+        "llm plugins, llm install, llm uninstall": "none: there are no plugins",
     },
     "ollama": {
         "ollama run": "mlxchat --model",
@@ -105,6 +127,14 @@ OURS = {
         "/show": "/set for the options, mlxchat models info for the model",
         "/load": "/load for a session, /model for a model",
         "/?": "/help",
+        "typical_p": "none: --top-p and --min-p take its place",
+        "repeat_last_n": "none: penalties look at the last 20 tokens",
+        "--keepalive, ollama serve, ollama ps, ollama stop": "none: there is no server",
+        "--insecure": "none: HF_ENDPOINT names another hub",
+        "--truncate, --dimensions": "none: embeddings are not computed",
+        "num_gpu, main_gpu, num_thread, use_mmap": "none: MLX chooses",
+        "ollama create, ollama cp": "none: there are no Modelfiles, only options and configuration",
+        "ollama signin, ollama signout, ollama login, ollama logout": "none: there are no accounts",
     },
     "llama.cpp": {
         "-m": "--model; a .gguf file, too",
@@ -147,67 +177,27 @@ OURS = {
         "--completion-bash": "mlxchat --install-completion",
         "/regen": "/retry",
         "/read, /glob": "/file",
-    },
-}
-
-# By program: why there is none, and their names.
-NONE = {
-    "mlx-lm": {
-        "only text is read": "--image",
-        "drafts come from the text itself (--lookup)": "--draft-model",
-        "code in a model's repository is never run": "--trust-remote-code",
-        "models without a template need mlxchat generate --raw": "--use-default-chat-template",
-        "keys and values keep the precision of the weights": "--kv-bits, --kv-group-size",
-        "activations keep the precision of the weights": "--quantize-activations, -qa",
-        "mlxchat only runs models": "mlx_lm.convert, mlx_lm.lora, mlx_lm.fuse, mlx_lm.awq",
-        "there is no server": "mlx_lm.server",
-        "--min-p always keeps the likeliest token": "--min-tokens-to-keep",
-    },
-    "llm": {
-        "only text is read": "--attachment, -a, --attachment-type, --at, -o image_detail",
-        "models call no tools": "llm tools, --tool, -T, --functions, --tools-debug, --td",
-        "models run on this machine": "llm keys, llm openai, --key",
-        "a prompt has one place to fill in, and is written in the configuration": "--save, --param",
-        "the system prompt is one text": "--system-fragment, --sf",
-        "all sessions are in one database": "--database, -d",
-        "a model is named, not searched for": "--query, -q",
-        "text always appears as it is generated": "--no-stream, --async",
-        "embeddings are not computed": "llm embed, llm embed-models, llm embed-multi",
-        "schemas and documents are files": "llm schemas, llm fragments",
-        "there are no plugins": "llm plugins, llm install, llm uninstall",
-    },
-    "ollama": {
-        "--top-p and --min-p take its place": "typical_p",
-        "penalties look at the last 20 tokens": "repeat_last_n",
-        "there is no server": "--keepalive, ollama serve, ollama ps, ollama stop, ollama launch",
-        "HF_ENDPOINT names another hub": "--insecure",
-        "embeddings are not computed": "--truncate, --dimensions",
-        "MLX chooses": "num_gpu, main_gpu, num_thread, use_mmap",
-        "there are no Modelfiles, only options and configuration": "ollama create, ollama cp",
-        "there are no accounts": "ollama signin, ollama signout, ollama login, ollama logout",
-    },
-    "llama.cpp": {
-        "a template is always Jinja": "--jinja, --no-jinja",
-        "the system prompt is one text": "--system-prompt-file, -sysf",
-        "files are text in UTF-8": "--binary-file, -bf",
-        "only text is read": "--image, --audio, --video, --image-min-tokens, --image-max-tokens",
-        "models come from the Hub or the disk, with the token in HF_TOKEN": "--model-url, -mu",
-        "one adapter at a time, as it was trained": "--lora-scaled, --control-vector",
-        "penalties look at the last 20 tokens": "--repeat-last-n, --dry-penalty-last-n",
-        "the order of the samplers is fixed": "--samplers, --sampler-seq, --sampling-seq",
-        "other samplers take their place": "--top-n-sigma, --top-nsigma, --typical-p, --typical",
-        "thoughts count towards --max-tokens": "--reasoning-budget, --reasoning-budget-message",
-        "drafts come from the text itself (--lookup)": "--model-draft, -md, --spec-draft-model",
-        "keys and values keep the precision of the weights": "--cache-type-k, -ctk, --cache-type-v",
-        "positions follow from the model": "--rope-scaling, --rope-scale, --rope-freq-base",
-        "MLX chooses": "--threads, -t, --gpu-layers, --n-gpu-layers, -ngl, --flash-attn, -fa",
-        "several machines run under mlx.launch (machines)": "--rpc",
-        "there is no server": "--server-base",
-        "the shell writes special characters, such as $'\\n'": "--escape, -e, --no-escape",
-        "Alt-Enter starts a new line": "--multiline-input, -mli",
-        "colors follow the terminal and NO_COLOR": "--color, -co",
-        "only the text is shown": "--special, -sp, --verbose-prompt, --display-prompt",
-        "there is no log; mlxchat doctor checks the machine": "--verbose, -v, --log-verbose",
+        "--jinja, --no-jinja": "none: a template is always Jinja",
+        "--system-prompt-file, -sysf": "none: the system prompt is one text",
+        "--binary-file, -bf": "none: files are text in UTF-8",
+        "--image, --audio, --video, --image-min-tokens": "none: only text is read",
+        "--model-url, -mu": "none: models come from the Hub or the disk",
+        "--lora-scaled, --control-vector": "none: one adapter at a time, as it was trained",
+        "--repeat-last-n, --dry-penalty-last-n": "none: penalties look at the last 20 tokens",
+        "--samplers, --sampler-seq, --sampling-seq": "none: the order of the samplers is fixed",
+        "--top-n-sigma, --top-nsigma, --typical-p": "none: other samplers take their place",
+        "--reasoning-budget": "none: thoughts count towards --max-tokens",
+        "--model-draft, -md": "none: drafts come from the text itself (--lookup)",
+        "--cache-type-k, -ctk, --cache-type-v": "none: keys and values keep the weights' precision",
+        "--rope-scaling, --rope-scale, --rope-freq-base": "none: positions follow from the model",
+        "--threads, -t, --gpu-layers, --n-gpu-layers, -ngl, --flash-attn, -fa": "none: MLX chooses",
+        "--rpc": "none: several machines run under mlx.launch (machines)",
+        "--server-base": "none: there is no server",
+        "--escape, -e, --no-escape": "none: the shell writes special characters, such as $'\\n'",
+        "--multiline-input, -mli": "none: Alt-Enter starts a new line",
+        "--color, -co": "none: colors follow the terminal and NO_COLOR",
+        "--special, -sp, --verbose-prompt, --display-prompt": "none: only the text is shown",
+        "--verbose, -v, --log-verbose": "none: there is no log; mlxchat doctor checks the machine",
     },
 }
 
@@ -221,19 +211,18 @@ COMMAND = re.compile(r"^(?:llm |ollama |mlx_lm\.)")
 
 def hints() -> list[tuple[str, str, str]]:
     """Each of their names, with its program and the hint for an error."""
-    use = [
-        (name, program, f"use {ours.partition(';')[0]}")
+    return [
+        (name, program, _hint_to(ours))
         for program, rows in OURS.items()
         for names, ours in rows.items()
         for name in names.split(", ")
     ]
-    none = [
-        (name, program, f"mlxchat has none: {reason}")
-        for program, rows in NONE.items()
-        for reason, names in rows.items()
-        for name in names.split(", ")
-    ]
-    return [*use, *none]
+
+
+def _hint_to(ours: str) -> str:
+    if ours.startswith(NONE):
+        return f"mlxchat has {ours}"
+    return f"use {ours.partition(';')[0]}"
 
 
 def as_markdown() -> str:
@@ -241,11 +230,14 @@ def as_markdown() -> str:
     lines: list[str] = []
     for program, rows in OURS.items():
         lines += [f"\n## From {program}\n", f"| {program} | mlxchat |", "|---|---|"]
+        missing: list[str] = []
         for names, ours in rows.items():
-            name, semicolon, remark = ours.partition(";")
-            lines.append(f"| {_code(names)} | `{name}`{semicolon}{remark} |")
-        lines.append("\nMissing:\n")
-        lines += [f"- {reason}: {_code(names)}" for reason, names in NONE[program].items()]
+            if ours.startswith(NONE):
+                missing.append(f"- {ours.removeprefix(NONE)}: {_code(names)}")
+            else:
+                name, semicolon, remark = ours.partition(";")
+                lines.append(f"| {_code(names)} | `{name}`{semicolon}{remark} |")
+        lines += ["\nMissing:\n", *missing]
     return "\n".join(lines) + "\n"
 
 

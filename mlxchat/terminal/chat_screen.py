@@ -19,11 +19,11 @@ from mlxchat.engine.generate import Stats
 from mlxchat.errors import DeviceError, ExitStatus, MlxchatError, OutputError
 from mlxchat.terminal.figures import compacted_line, incomplete, turn_line, window_line
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.modes import Released
-from mlxchat.terminal.plain_input import PlainInput
+from mlxchat.terminal.modes import Released, put_right
+from mlxchat.terminal.plain_input import PlainInput, edit
 from mlxchat.terminal.progress import Bar, progress, waiting
 from mlxchat.terminal.reply import PlainView, reply_view
-from mlxchat.terminal.restore import restorer, say_on_own_line
+from mlxchat.terminal.restore import restorer
 from mlxchat.terminal.screen import Screen, is_dumb, terminal_stream, wait_for_pipe
 from mlxchat.terminal.signals import StopRequest, Terminated
 from mlxchat.text.documents import SEPARATOR
@@ -55,14 +55,6 @@ class ScreenOptions:
     attached: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class KnownCommands:
-    """The slash commands: their help by name, and what Tab suggests."""
-
-    helps: Mapping[str, str]
-    suggest: Suggest
-
-
 class ChatScreen:
     """The chat, its screen and its prompt, for slash commands to act on."""
 
@@ -71,8 +63,10 @@ class ChatScreen:
         chat: Chat,
         options: ScreenOptions,
         messages: Messages,
-        commands: KnownCommands,
+        helps: Mapping[str, str],
+        suggest: Suggest,
     ) -> None:
+        """`helps` are those of the slash commands, by name; `suggest` completes their arguments."""
         self.chat = chat
         # Replies go to stdout; the prompt and everything else to the terminal.
         self.terminal = terminal_stream()
@@ -89,7 +83,7 @@ class ChatScreen:
         self.released: Released = nullcontext
         self._options = options
         self._messages = messages
-        self._commands = commands
+        self._helps, self._suggest = helps, suggest
         # Restores the shell's settings, so it is made before any change.
         self._restore = restorer()
         self.editor = PlainInput(self.terminal) if is_dumb() else self._line_editor()
@@ -125,7 +119,7 @@ class ChatScreen:
     def edit(self, text: str) -> str:
         """Let the user change the text in an editor. Raises InputError."""
         with self.released():
-            return self.editor.edit(text)
+            return edit(text, terminal=None if self._shows_replies else self.terminal)
 
     def attach_given_files(self) -> None:
         """Attach the files that were given when the chat was started."""
@@ -148,9 +142,9 @@ class ChatScreen:
         history = self._options.history_file
         return Editor(
             history_file=history,
-            commands=self._commands.helps,
+            commands=self._helps,
             toolbar=self._toolbar,
-            suggest=lambda command, typed: self._commands.suggest(self, command, typed),
+            suggest=lambda command, typed: self._suggest(self, command, typed),
             terminal=None if self._shows_replies else self.terminal,
         )
 
@@ -287,17 +281,19 @@ class ChatScreen:
 
     def _show_until_it_ends(self, answer: Answer, stop: StopRequest, bar: Bar) -> list[Change]:
         """Show the reply as it comes; return what was forgotten or recalled meanwhile."""
-        draws_rows = self._shows_replies and not (self._options.plain or is_dumb())
-        say = self.screen.say_below if draws_rows else say_on_own_line
-        stop.say = lambda text: bar.say(text) or say(text)
-        said_below = False
         forgotten: list[Change] = []
 
+        def say(text: str) -> None:
+            bar.say_anyway(text)
+            # The reply goes on below the notice.
+            put_right()
+
         def on_end() -> None:
-            nonlocal said_below
-            said_below = stop.obeyed() or said_below
+            stop.obeyed()
             # Nothing may be printed into the bar.
             bar.stop()
+
+        stop.say = say
 
         reply = answer(
             on_encode=bar.counting("tokenizing", "characters"),
@@ -316,8 +312,6 @@ class ChatScreen:
                             if said.another:
                                 view.begin_another_thought()
                             view.add(said.text, said.thought)
-                    if said_below and draws_rows:
-                        self.screen.clear_below()
                     view.finish()
         except KeyboardInterrupt:
             # A second Ctrl-C, before the first took effect.

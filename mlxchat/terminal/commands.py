@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from mlxchat.app.chat import Chat
 from mlxchat.chat import transcript
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Mention, Turn
@@ -14,23 +15,23 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import UsageError
 from mlxchat.manual.equivalents import hint_for, option_for
 from mlxchat.models.catalog import all_names
-from mlxchat.options import SWITCH, Group, Option
+from mlxchat.options import SWITCH, Option
 from mlxchat.request import CHAT
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing
 from mlxchat.template_args import format_template_args
 from mlxchat.terminal import visible
-from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen, KnownCommands
+from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen, ScreenOptions
 from mlxchat.terminal.clipboard import copy_to_clipboard
+from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import EndOfInput
+from mlxchat.terminal.progress import waiting
 from mlxchat.terminal.slash import COMMANDS, command, suggestions
 from mlxchat.terminal.window_chart import draw_window, summary
 from mlxchat.text.documents import read_input
 from mlxchat.units import count
 
 THINK = ("on", "off", "hide")
-# From this width on, help has two columns.
-WIDE = 60
 USAGE_COLUMNS = 22
 # How many matches /recall lists.
 MAX_MATCHES = 20
@@ -62,18 +63,10 @@ def _last_turn(shown: ChatScreen) -> Turn:
 
 @command("/help", "list these commands")
 def _help(shown: ChatScreen, _: str) -> None:
-    for line in help_lines(shown.screen.columns):
-        shown.screen.say(line)
-
-
-def help_lines(columns: int) -> Iterator[str]:
-    """The commands, each with its help next to it, or below it on a narrow terminal."""
     for each in COMMANDS.values():
-        if columns >= WIDE:
-            yield f"{each.usage:{USAGE_COLUMNS}}{each.help}"
-        else:
-            yield from (each.usage, f"  {each.help}")
-    yield from KEYS
+        shown.screen.say(f"{each.usage:{USAGE_COLUMNS}}{each.help}")
+    for line in KEYS:
+        shown.screen.say(line)
 
 
 @command("/exit", "leave")
@@ -288,17 +281,12 @@ def _model(shown: ChatScreen, argument: str) -> None:
     if argument:
         chat = shown.ready_chat()
         found = chat.find(argument)
-        with shown.screen.waiting(f"loading {found.name} …"):
+        with waiting(f"loading {found.name} …", quiet=False):
             chat.change_model(found)
     shown.screen.say(f"model: {shown.conversation.model.name}")
 
 
-def _in_order(option: Option) -> tuple[bool, bool, bool]:
-    """Sampling first, potentially long values last."""
-    return option.group is not Group.SAMPLING, option.group is not Group.END, option.many
-
-
-SETTABLE = {each.name: each for each in sorted(CHAT.values(), key=_in_order) if each.in_chat}
+SETTABLE = {each.name: each for each in CHAT.values() if each.in_chat}
 
 
 def _options_or_values(_: ChatScreen, typed: str) -> Iterator[str]:
@@ -390,4 +378,7 @@ def _export(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"wrote {path}")
 
 
-KNOWN = KnownCommands({name: each.help for name, each in COMMANDS.items()}, suggestions)
+def screen_with_commands(chat: Chat, options: ScreenOptions, messages: Messages) -> ChatScreen:
+    """A screen that completes these commands."""
+    helps = {name: each.help for name, each in COMMANDS.items()}
+    return ChatScreen(chat, options, messages, helps, suggestions)

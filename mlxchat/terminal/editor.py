@@ -12,7 +12,6 @@ from types import FrameType
 from typing import TextIO
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
@@ -22,20 +21,16 @@ from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 
-from mlxchat.errors import InputError
 from mlxchat.files import make_private_directory, open_file
 from mlxchat.handlers import handled_by
 from mlxchat.terminal import visible
-from mlxchat.terminal.messages import show_error
 from mlxchat.terminal.plain_input import (
     CONTINUATION,
     LEAVING_HINT,
     PROMPT,
     EndOfInput,
-    edit,
     is_open,
     message_of,
-    run_editor,
 )
 
 REFRESH_S = 0.5
@@ -56,9 +51,7 @@ class Editor:
         suggest: Callable[[str, str], Iterable[str]] = lambda *_: (),
         terminal: TextIO | None = None,
     ) -> None:
-        self._terminal = terminal
         self._warned = self._was_warned = False
-        self._editing = False
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             multiline=True,
@@ -72,6 +65,7 @@ class Editor:
             refresh_interval=REFRESH_S,
             eof_exception=EndOfInput,
             enable_suspend=True,
+            tempfile_suffix=".md",
             output=None if terminal is None else create_output(terminal),
         )
         self._session.app.key_processor.before_key_press += self._expire_warning
@@ -107,10 +101,6 @@ class Editor:
         signal.raise_signal(received[0])
         raise EndOfInput
 
-    def edit(self, text: str) -> str:
-        """Return `text` as changed in the user's editor. Raises InputError."""
-        return edit(text, terminal=self._terminal)
-
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()
         at_prompt = has_focus(DEFAULT_BUFFER)
@@ -120,7 +110,7 @@ class Editor:
         # Enter typed ahead arrives as a newline character.
         for enter in ("enter", "c-j"):
             keys.add("escape", enter, filter=at_prompt)(_insert_newline)
-        keys.add("c-g", filter=at_prompt)(self._open_editor)
+        keys.add("c-g", filter=at_prompt)(_open_editor)
         keys.add("c-c", filter=at_prompt)(self._interrupt)
         keys.add("<sigint>")(self._interrupt)
         return keys
@@ -129,7 +119,7 @@ class Editor:
         return _is_command_name(self._session.default_buffer.text)
 
     def _interrupt(self, event: KeyPressEvent) -> None:
-        if self._editing:
+        if event.app._running_in_terminal:
             # Ctrl-C reaches every process of the terminal; this one is for the external editor.
             return
         if self._session.default_buffer.text:
@@ -158,21 +148,6 @@ class Editor:
 
     def _hint(self) -> StyleAndTextTuples:
         return [("ansibrightblack", LEAVING_HINT if self._warned else "")]
-
-    def _open_editor(self, event: KeyPressEvent) -> None:
-        if not self._editing:
-            self._editing = True
-            event.app.create_background_task(self._edit_buffer())
-
-    async def _edit_buffer(self) -> None:
-        buffer = self._session.default_buffer
-        try:
-            text = await run_in_terminal(
-                lambda: _edited_or_same(buffer.text, self._terminal), in_executor=True
-            )
-            buffer.document = Document(text)
-        finally:
-            self._editing = False
 
 
 class _ChatCompleter(Completer):
@@ -236,12 +211,9 @@ def _insert_newline(event: KeyPressEvent) -> None:
     event.current_buffer.insert_text("\n")
 
 
-def _edited_or_same(text: str, terminal: TextIO | None) -> str:
-    try:
-        return run_editor(text, terminal=terminal)
-    except InputError as error:
-        show_error(error)
-        return text
+def _open_editor(event: KeyPressEvent) -> None:
+    if not event.app._running_in_terminal:
+        event.current_buffer.open_in_editor()
 
 
 def _is_command_name(text: str) -> bool:

@@ -61,10 +61,6 @@ class PlainInput:
             if text.strip():
                 return text
 
-    def edit(self, text: str) -> str:
-        """Return `text` as changed in the user's editor. Raises InputError."""
-        return edit(text, terminal=self._terminal)
-
     def _typed_message(self) -> str:
         typed = self._line(PROMPT)
         while is_open(typed):
@@ -111,15 +107,7 @@ def message_of(typed: str) -> str:
 
 
 def edit(text: str, file_name: str = MESSAGE_FILE, terminal: TextIO | None = None) -> str:
-    """Run the user's editor from the main thread. Ctrl-C belongs to the editor meanwhile."""
-    # Unlike SIG_IGN, a handler is not inherited by the editor.
-    with handled_by(lambda *_: None, [signal.SIGINT]):
-        return run_editor(text, file_name, terminal)
-
-
-def run_editor(text: str, file_name: str = MESSAGE_FILE, terminal: TextIO | None = None) -> str:
-    """Return `text` as saved by $VISUAL, $EDITOR or the first editor found; callable from any
-    thread.
+    """Return `text` as saved by $VISUAL, $EDITOR or the first editor found. Main thread only.
 
     The editor gets a copy called `file_name`, whose suffix shows it the type of text. It draws on
     `terminal` if given.
@@ -131,7 +119,11 @@ def run_editor(text: str, file_name: str = MESSAGE_FILE, terminal: TextIO | None
         with tempfile.TemporaryDirectory(prefix="mlxchat-") as directory:
             file = Path(directory) / file_name
             file.write_text(text, encoding="utf-8", errors="replace")
-            status = subprocess.run([*command, str(file)], stdout=terminal, check=False).returncode
+            # Ctrl-C belongs to the editor. Unlike SIG_IGN, a handler is not inherited by it.
+            with handled_by(lambda *_: None, [signal.SIGINT]):
+                status = subprocess.run(
+                    [*command, str(file)], stdout=terminal, check=False
+                ).returncode
             edited = file.read_bytes()
     except OSError as error:
         raise InputError(

@@ -11,8 +11,8 @@ from mlxchat.app.chat import Chat
 from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, SnapshotError
 from mlxchat.failures import device_failures
 from mlxchat.store.state_file import Written
-from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
-from mlxchat.terminal.commands import KNOWN
+from mlxchat.terminal.chat_screen import ScreenOptions
+from mlxchat.terminal.commands import screen_with_commands
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.modes import held_typeahead, unread_bytes
 from mlxchat.terminal.plain_input import EndOfInput
@@ -26,7 +26,7 @@ class Repl:
     def __init__(self, chat: Chat, options: ScreenOptions, messages: Messages) -> None:
         self._chat = chat
         chat.load_in_background()
-        self._shown = ChatScreen(chat, options, messages, KNOWN)
+        self._shown = screen_with_commands(chat, options, messages)
 
     def run(self) -> int:
         """Return the exit status."""

@@ -4,8 +4,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
 
@@ -36,15 +35,6 @@ class Screen:
     def say(self, text: str) -> None:
         self._console.print(Text(visible(text), style="dim"))
 
-    def say_below(self, text: str) -> None:
-        """Write below the rows being drawn, in a row that `clear_below` clears."""
-        self._console.file.write(f"{visible(text)[: self._console.width - 1]}\r")
-        self._console.file.flush()
-
-    def clear_below(self) -> None:
-        self._console.file.write("\r\x1b[K")
-        self._console.file.flush()
-
     def complain(self, error: object) -> None:
         self._console.print(Text(visible(str(error)), style="red"))
 
@@ -65,16 +55,6 @@ class Screen:
     @property
     def columns(self) -> int:
         return self._console.width
-
-    @contextmanager
-    def waiting(self, text: str) -> Iterator[None]:
-        """A spinner while the body runs; a line on a dumb terminal."""
-        if not self._console.is_terminal or is_dumb():
-            self.say(text)
-            yield
-            return
-        with self._console.status(Text(visible(text), style="dim")):
-            yield
 
 
 def terminal_stream() -> TextIO:

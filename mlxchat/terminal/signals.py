@@ -298,13 +298,10 @@ class StopRequest:
         second, and the body may have stopped anywhere."""
         self._last_words.append(act)
 
-    def obeyed(self) -> bool:
-        """The loop that had to stop has ended; what follows may take its time. Returns whether the
-        stop was announced."""
+    def obeyed(self) -> None:
+        """The loop that had to stop has ended; what follows may take its time."""
         assert self._watch is not None
-        has_said = self._watch.has_said
         self._watch.retire()
-        return has_said
 
     def __enter__(self) -> "StopRequest":
         self._watch = SignalWatch(
