@@ -19,7 +19,7 @@ from mlxchat.errors import ModelError, UsageError
 from mlxchat.options import flag
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
-from mlxchat.text.tag_tokens import TagTokens
+from mlxchat.text.token_bytes import TagTokens
 from mlxchat.text.tokens import Beginning, Tokenizer
 
 BITS = 32

@@ -5,12 +5,10 @@ from __future__ import annotations
 import codecs
 import hashlib
 import io
-import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -41,15 +39,19 @@ MIN_FREE_BYTES = 1 << 30
 LINE_BYTES = 1 << 16
 
 
+# A file is open only while it is read: there may be more than can be open at once.
+Source = Path | BinaryIO
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text of `size_bytes` in UTF-8, from `start` in `stream`; `digest` is the hash of its bytes.
+    """A text of `size_bytes` in UTF-8, from `start` in `source`; `digest` is the hash of its bytes.
 
     A `passing` document was piped in: nobody may have it again. `notice` is about how it is read.
     """
 
     name: str
-    stream: BinaryIO
+    source: Source
     start: int
     size_bytes: int
     digest: str
@@ -58,9 +60,9 @@ class Document:
 
     def bytes_at(self, offset: int, size_bytes: int) -> bytes:
         """Bytes from an offset in the text. Raises InputError."""
-        with reported_as(InputError, f"read {self.name}"):
-            self.stream.seek(self.start + offset)
-            return self.stream.read(size_bytes)
+        with reported_as(InputError, f"read {self.name}"), _opened(self.source) as stream:
+            stream.seek(self.start + offset)
+            return stream.read(size_bytes)
 
     def text(self) -> str:
         """The whole text, invalid bytes replaced. Raises InputError."""
@@ -81,7 +83,8 @@ class Document:
             yield rest
 
     def close(self) -> None:
-        self.stream.close()
+        if not isinstance(self.source, Path):
+            self.source.close()
 
 
 def name_of(path: str) -> str:
@@ -142,12 +145,9 @@ def open_document(path: str, stdin: BinaryIO | None, *, whole: bool = False) -> 
     if path == STDIN:
         assert stdin is not None
         return _checked(name, _copied(stdin, name, whole), passing=True)
-    with ExitStack() as stack:
-        with reported_as(InputError, f"read {name}"):
-            stream = stack.enter_context(Path(path).open("rb"))
-            if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                stack.pop_all()
-                return _checked(name, stream, passing=False)
+    if Path(path).is_file():
+        return _checked(name, Path(path), passing=False)
+    with reported_as(InputError, f"read {name}"), Path(path).open("rb") as stream:
         return _checked(name, _copied(stream, name, whole), passing=True)
 
 
@@ -161,7 +161,7 @@ def _found(path: str, found: Sequence[str], notify: Callable[[str], None]) -> It
     left_out: dict[str, str] = {}
     for each in found:
         try:
-            yield _read(name_of(each), cast(BinaryIO, _OnDemand(Path(each))), passing=False)
+            yield _read(name_of(each), Path(each), passing=False)
         except _NotText as error:
             left_out[each] = error.what
         except OSError as error:
@@ -178,29 +178,6 @@ def _left_out_notice(reasons: Mapping[str, str]) -> str:
     if len(reasons) > MAX_NAMED:
         shown.append(f"{len(reasons) - MAX_NAMED:,} more")
     return f"left out {count(len(reasons), 'file')}: {', '.join(shown)}"
-
-
-class _OnDemand:
-    """A file that is open only while it is read: there may be more than can be open at once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-
-    def seek(self, offset: int) -> int:
-        self._offset = offset
-        return offset
-
-    def read(self, size_bytes: int) -> bytes:
-        with open_to_read(self._path) as stream:
-            stream.seek(self._offset)
-            # Those of /proc are empty, and reading them may never end.
-            data = stream.read(size_bytes) if os.fstat(stream.fileno()).st_size else b""
-        self._offset += len(data)
-        return data
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class _NotText(Exception):
@@ -230,38 +207,46 @@ def _copied(source: BinaryIO, name: str, whole: bool) -> BinaryIO:
         return cast(BinaryIO, copy)
 
 
-def _checked(name: str, stream: BinaryIO, passing: bool) -> Document:
-    """The document in a stream, read to its end. Raises InputError, and closes the stream."""
-    with ExitStack() as stack, reported_as(InputError, f"read {name}"):
-        stack.callback(stream.close)
-        try:
-            document = _read(name, stream, passing)
-        except _NotText as error:
-            raise InputError(f"{name} is {error}") from error
-        stack.pop_all()
-        return document
+def _checked(name: str, source: Source, passing: bool) -> Document:
+    """The document, read to its end. Raises InputError."""
+    try:
+        with reported_as(InputError, f"read {name}"):
+            return _read(name, source, passing)
+    except _NotText as error:
+        if not isinstance(source, Path):
+            source.close()
+        raise InputError(f"{name} is {error}") from error
 
 
-def _read(name: str, stream: BinaryIO, passing: bool) -> Document:
+def _opened(source: Source) -> AbstractContextManager[BinaryIO]:
+    return open_to_read(source) if isinstance(source, Path) else nullcontext(source)
+
+
+def _pieces(source: Source) -> Iterator[bytes]:
+    with _opened(source) as stream:
+        stream.seek(0)
+        while piece := stream.read(READ_BYTES):
+            yield piece
+
+
+def _read(name: str, source: Source, passing: bool) -> Document:
     """Raises _NotText and OSError."""
-    stream.seek(0)
     digest = hashlib.blake2b(digest_size=20)
     start, size_bytes, is_blank, rest = 0, 0, True, b""
     invalid: int | None = None
-    while piece := stream.read(READ_BYTES):
+    for piece in _pieces(source):
         if size_bytes == 0 and piece.startswith(UTF16_MARKS):
             raise _NotText("UTF-16", ": convert it first with iconv -f UTF-16 -t UTF-8")
         if (position := piece.find(b"\0")) >= 0:
             at = start + size_bytes + position
             raise _NotText("binary", f": it contains a NUL at byte {at:,}")
-        if size_bytes == 0 and piece.startswith(codecs.BOM_UTF8):
-            start = len(codecs.BOM_UTF8)
-            piece = piece[start:]
-        is_blank = is_blank and not piece.strip()
+        data = piece.removeprefix(codecs.BOM_UTF8) if size_bytes == 0 else piece
+        start += len(piece) - len(data)
+        is_blank = is_blank and not data.strip()
         if invalid is None:
-            invalid, rest = _decoded(rest + piece, start + size_bytes - len(rest), final=False)
-        digest.update(piece)
-        size_bytes += len(piece)
+            invalid, rest = _decoded(rest + data, start + size_bytes - len(rest), final=False)
+        digest.update(data)
+        size_bytes += len(data)
     if is_blank:
         raise _NotText("empty")
     if invalid is None:
@@ -271,7 +256,7 @@ def _read(name: str, stream: BinaryIO, passing: bool) -> Document:
         notice = (
             f"{name} is not valid UTF-8: invalid bytes were replaced, the first at byte {invalid:,}"
         )
-    return Document(name, stream, start, size_bytes, digest.hexdigest(), passing, notice)
+    return Document(name, source, start, size_bytes, digest.hexdigest(), passing, notice)
 
 
 def _decoded(data: bytes, offset: int, *, final: bool) -> tuple[int | None, bytes]:

@@ -1,9 +1,11 @@
 """One model's replies: read as they arrive, and cut into segments for a chat template."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import product
+from itertools import groupby, product
+
+import numpy as np
 
 from mlxchat.text.reply_format import ReplyFormat
 from mlxchat.text.reply_reader import (
@@ -13,10 +15,8 @@ from mlxchat.text.reply_reader import (
     Markers,
     Place,
     Reader,
-    Run,
     TagReader,
     place_after_prompt,
-    runs,
 )
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import ThinkSplitter, joined
@@ -101,9 +101,10 @@ class Replies:
         """Whether the ids are exactly the reply, its thought and its markers."""
         return self._written(ids.tolist(), reply, thought) is not None
 
-    def segments(self, ids: TokenIds | None, reply: str, thought: str) -> list[Segment]:
+    def segments(self, ids: bytes | None, reply: str, thought: str) -> list[Segment]:
         """The reply in segments: as the model wrote it if `ids` are given, else as it would."""
-        written = None if ids is None else self._written(ids.tolist(), reply, thought)
+        known = None if ids is None else np.frombuffer(ids, np.int32).tolist()
+        written = None if known is None else self._written(known, reply, thought)
         if written is not None:
             return written
         if self.format is None or not thought:
@@ -121,12 +122,32 @@ class Replies:
         """The segments in the ids; None if they spell anything else."""
         if self.markers is None:
             return self._as_one(ids, reply, thought)
-        for place, is_gap in product(Place, (_is_newlines, _is_empty)):
-            found = list(self._segments_of(runs(ids, self.markers, self.text_of, place), is_gap))
+        for place, keeps_newlines in product(Place, (False, True)):
+            reader = MarkerReader(self.new_decoder(), self.markers, place)
+            if keeps_newlines:
+                reader.keep_newlines()
+            found = self._read_by(reader, self.markers, ids)
             spelled = {kind: _joined(found, kind) for kind in (Kind.THOUGHT, Kind.ANSWER)}
             if spelled == {Kind.THOUGHT: thought, Kind.ANSWER: reply}:
                 return found
         return None
+
+    def _read_by(self, reader: MarkerReader, markers: Markers, ids: list[int]) -> list[Segment]:
+        """The tokens by what the reader makes of each, those alike together."""
+
+        def kind_of(id_: int) -> Kind:
+            is_marker = markers.role(id_, reader.place) is not None
+            is_shown = any(text for _, text in reader.add(id_))
+            if is_marker:
+                return Kind.MARKER
+            # Half a character is shown later, a control token never.
+            is_hidden = not is_shown and not reader.has_pending and self.text_of([id_])
+            if is_hidden or reader.place not in (Place.THOUGHT, Place.ANSWER):
+                return Kind.GAP
+            return Kind.THOUGHT if reader.is_thought else Kind.ANSWER
+
+        runs = [(kind, tuple(run)) for kind, run in groupby(ids, kind_of)]
+        return [Segment(kind, self.spelled(run), run) for kind, run in runs]
 
     def _as_one(self, ids: list[int], reply: str, thought: str) -> list[Segment] | None:
         """One segment for the whole reply: tags that are not tokens may share one with text."""
@@ -137,50 +158,6 @@ class Replies:
         ):
             return None
         return [Segment(Kind.ANSWER if not thought else Kind.GAP, text, tuple(ids))]
-
-    def _segments_of(
-        self, found: Iterable[Run], is_gap: Callable[[str], bool]
-    ) -> Iterator[Segment]:
-        assert self.markers is not None
-        follows_marker = False
-        for run in found:
-            match run.place:
-                case None:
-                    yield Segment(Kind.MARKER, self.spelled(run.ids))
-                case Place.THOUGHT:
-                    yield from self._without_lead(run.ids, Kind.THOUGHT, self._is_in_label)
-                case Place.ANSWER if follows_marker:
-                    yield from self._without_lead(run.ids, Kind.ANSWER, is_gap)
-                case Place.ANSWER:
-                    yield self._segment(Kind.ANSWER, run.ids)
-                case _:
-                    yield self._segment(Kind.GAP, run.ids)
-            follows_marker = run.place is None
-
-    def _without_lead(
-        self, ids: Sequence[int], kind: Kind, leads: Callable[[str], bool]
-    ) -> Iterator[Segment]:
-        """Yield a gap of the leading tokens, then a segment of the others."""
-        n = 0
-        while n < len(ids) and leads(self.spelled(ids[: n + 1])):
-            n += 1
-        segments = (self._segment(Kind.GAP, ids[:n]), self._segment(kind, ids[n:]))
-        yield from (segment for segment in segments if segment.ids)
-
-    def _segment(self, kind: Kind, ids: Sequence[int]) -> Segment:
-        return Segment(kind, self.spelled(ids), tuple(ids))
-
-    def _is_in_label(self, text: str) -> bool:
-        return self.format is not None and self.format.label.startswith(text)
-
-
-def _is_newlines(text: str) -> bool:
-    return not text.strip("\n")
-
-
-def _is_empty(text: str) -> bool:
-    """In a constrained reply, whose newlines all count."""
-    return not text
 
 
 def _joined(segments: Iterable[Segment], kind: Kind) -> str:

@@ -4,7 +4,7 @@ Markers are recognized by their token ids; only tags that are not tokens are sea
 text. Markers and headers are removed from the text.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -265,6 +265,11 @@ class MarkerReader(Reader):
         return self._place
 
     @property
+    def has_pending(self) -> bool:
+        """Whether the last tokens are an incomplete character."""
+        return bool(self._decoder.state[1])
+
+    @property
     def is_thought(self) -> bool:
         return self._place is Place.THOUGHT
 
@@ -382,36 +387,6 @@ class MarkerReader(Reader):
             return ""
         text, self._held, self._leads = self._held.removeprefix(label), "", False
         return text
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run of tokens at one place; None for a marker."""
-
-    place: Place | None
-    ids: tuple[int, ...]
-
-
-def runs(
-    ids: Iterable[int], markers: Markers, text_of: Callable[[Sequence[int]], str], place: Place
-) -> Iterator[Run]:
-    """Cut a whole reply at its markers, as a MarkerReader beginning at `place` would."""
-    run: list[int] = []
-    for id_ in ids:
-        if place is Place.START and run and text_of(run).strip():
-            place = Place.ANSWER
-        role = markers.role(id_, place)
-        if role is None:
-            run.append(id_)
-            continue
-        if run:
-            yield Run(place, tuple(run))
-        header = text_of(run) if place is Place.HEADER else ""
-        place, run = markers.after(role, place, header), []
-        yield Run(None, (id_,))
-    if run:
-        is_begun = place is Place.START and text_of(run).strip()
-        yield Run(Place.ANSWER if is_begun else place, tuple(run))
 
 
 def place_after_prompt(

@@ -1,11 +1,12 @@
 """Find out what a chat template does with a reply, by rendering one."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mlxchat.errors import TemplateError
+from mlxchat.text.replies import Kind, Segment
 from mlxchat.text.reply_format import ReplyFormat
 from mlxchat.text.template import ChatTemplate, Message
 
@@ -81,6 +82,19 @@ def texts_after_answer(template: ChatTemplate) -> Iterator[str]:
         _, found, after = rendered.rpartition(_ANSWER)
         if found:
             yield after
+
+
+def enclosed(segments: Sequence[Segment], probed: Probed) -> list[Segment]:
+    """The segments with both markers around the thought: the prompt may have written the opening
+    one, and an unfinished thought has no closing one."""
+    thoughts = [number for number, segment in enumerate(segments) if segment.kind is Kind.THOUGHT]
+    if not thoughts:
+        return list(segments)
+    first, last = thoughts[0], thoughts[-1]
+    markers = [number for number, each in enumerate(segments) if each.kind is Kind.MARKER]
+    opens = [Segment(Kind.MARKER, probed.opened)] if not markers or markers[0] > first else []
+    closes = [Segment(Kind.MARKER, probed.closes)] if not markers or markers[-1] < last else []
+    return [*opens, *segments, *closes]
 
 
 def _rendered(

@@ -22,7 +22,7 @@ from mlxchat.text.reply_reader import Markers, Reader
 from mlxchat.text.spans import Known, Spans, TokenIds
 from mlxchat.text.stream_decoder import StreamDecoder
 from mlxchat.text.template import NO_SYSTEM_ROLE, ChatTemplate, Message
-from mlxchat.text.template_probe import THOUGHT_FIELDS, Probed, probe, texts_after_answer
+from mlxchat.text.template_probe import THOUGHT_FIELDS, Probed, enclosed, probe, texts_after_answer
 from mlxchat.text.thinking import joined
 from mlxchat.text.token_bytes import token_bytes
 
@@ -114,7 +114,7 @@ class Tokenizer:
         self._encoder = Encoder(backend, source, markers)
         self._probed: dict[str, Probed] = {}
         # A conversation is rendered repeatedly, with the same replies.
-        self._segments = lru_cache(maxsize=1024)(self._segments_of)
+        self._segments = lru_cache(maxsize=1024)(self._replies.segments)
 
     def _find_replies(self, source: str) -> Replies:
         added = {t.content: (id_, t) for id_, t in self._backend.get_added_tokens_decoder().items()}
@@ -238,7 +238,13 @@ class Tokenizer:
             found = spans.split(render(spans.marked()))
             if "".join(segment.text for segment in found) == rendered:
                 segments = found
-        ids = self._encode_segments(segments, mark, on_progress)
+        encoded = [
+            self._encoder.encode_cut(each.text, mark, on_progress, begins=number == 0)
+            if each.ids is None
+            else each.ids
+            for number, each in enumerate(segments)
+        ]
+        ids = np.concatenate(encoded)
         if len(ids) == 0:
             raise TemplateError("the model's chat template renders an empty prompt")
         return Prompt(ids, self.system_notices(system))
@@ -270,7 +276,7 @@ class Tokenizer:
             None if ids is None else ids.tobytes(), message.content, message.thought
         )
         if probed.inline:
-            segments = _enclosed(segments, probed)
+            segments = enclosed(segments, probed)
             return _Written(
                 message.role, tuple(self._known(segment, mark, own) for segment in segments)
             )
@@ -279,10 +285,6 @@ class Tokenizer:
             for kind in (Kind.THOUGHT, Kind.ANSWER)
         )
         return _Written(message.role, content, thought)
-
-    def _segments_of(self, ids: bytes | None, reply: str, thought: str) -> Sequence[Segment]:
-        written = None if ids is None else np.frombuffer(ids, np.int32)
-        return self._replies.segments(written, reply, thought)
 
     def _known(self, segment: Segment, mark: str, own: Collection[str]) -> Known:
         if segment.kind is Kind.MARKER:
@@ -346,17 +348,10 @@ class Tokenizer:
         letter: the template has to find them there."""
         if message.ids is None:
             return ()
-        ids = message.ids.tolist()
-        markers = self._replies.markers
-        own = set(ids) & self._encoder.control_ids.keys() - (
-            markers.roles.keys() if markers else set()
-        )
-        text = message.thought + message.content
-        return {
-            content
-            for id_, content in ((id_, self._encoder.control_ids[id_]) for id_ in own)
-            if text.count(content) == ids.count(id_)
-        }
+        ids, text = message.ids.tolist(), message.thought + message.content
+        markers, controls = self._replies.markers, self._encoder.control_ids
+        own = set(ids) & controls.keys() - (markers.roles.keys() if markers else set())
+        return {controls[id_] for id_ in own if text.count(controls[id_]) == ids.count(id_)}
 
     def raw_prompt(self, text: str, on_progress: Progress | None = None) -> Prompt:
         """Encode `text` as it is, after the model's beginning-of-text token, if any."""
@@ -423,7 +418,7 @@ class Tokenizer:
         return self._backend.decode(shown, skip_special_tokens=True)
 
     def token_bytes(self) -> list[bytes]:
-        """The bytes of each id, which may be part of a character; see `token_bytes.token_bytes`."""
+        """The bytes of each id, which may be part of a character."""
         return token_bytes(self._backend)
 
     @property
@@ -447,33 +442,3 @@ class Tokenizer:
 
     def stream_decoder(self) -> StreamDecoder:
         return StreamDecoder(self.decode, self.is_silent)
-
-    def _encode_segments(
-        self,
-        segments: Sequence[Known],
-        mark: str,
-        on_progress: Progress | None,
-    ) -> TokenIds:
-        encoded = [np.empty(0, np.int32)]
-        for number, segment in enumerate(segments):
-            text, ids, begins = segment.text, segment.ids, number == 0
-            encoded.append(
-                self._encoder.encode_cut(text, mark, on_progress, begins) if ids is None else ids
-            )
-        return np.concatenate(encoded)
-
-
-def _enclosed(segments: Sequence[Segment], probed: Probed) -> list[Segment]:
-    """The segments with both markers around the thought: the prompt may have written the opening
-    one, and an unfinished thought has no closing one."""
-    thoughts = [number for number, segment in enumerate(segments) if segment.kind is Kind.THOUGHT]
-    if not thoughts:
-        return list(segments)
-    first, last = thoughts[0], thoughts[-1]
-    begun = [] if any(p.kind is Kind.MARKER for p in segments[:first]) else _literal(probed.opened)
-    is_closed = any(segment.kind is Kind.MARKER for segment in segments[last:])
-    return [*begun, *segments, *([] if is_closed else _literal(probed.closes))]
-
-
-def _literal(text: str) -> list[Segment]:
-    return [Segment(Kind.MARKER, text)]
