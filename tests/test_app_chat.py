@@ -195,7 +195,7 @@ def test_a_resumed_chat_drafts_from_its_turns(options: Options) -> None:
     question = "the same words"
     with Chat.open(options(), session="mine") as chat:
         say(chat, question)
-        chat.conversation.forget(1)
+        chat.conversation.turns.forget(1)
     with Chat.open(session="mine") as chat:
         drafter, tokenizer = chat.conversation._drafter, chat.conversation.model.tokenizer
         assert drafter is not None

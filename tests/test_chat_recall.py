@@ -104,7 +104,7 @@ def test_a_cache_is_what_it_would_be_without_the_quote(family: str) -> None:
     quoting, plain = (forgetful(net=net, recalls=n, max_tokens=16) for n in (2, 0))
     assert answer(quoting)
     # Those that the quote pushed out.
-    plain.forget(len(quoting.forgotten) - len(plain.forgotten))
+    plain.turns.forget(len(quoting.forgotten) - len(plain.forgotten))
     assert not answer(plain)
     assert "Earlier" not in quoting.model.tokenizer.decode(quoting.held_ids)
     for text in ("go on", "and then?"):

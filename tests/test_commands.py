@@ -152,7 +152,7 @@ def test_another_model_continues_the_conversation(
 
 def test_thoughts_are_turned_off_for_the_conversation(shown: ChatScreen, run: Run) -> None:
     assert run("/think off") == "thoughts: off\n"
-    assert shown.conversation.variables == thinking_variables(False)
+    assert shown.conversation.view.rendering.variables == thinking_variables(False)
 
 
 def test_the_rows_of_context_add_up_whatever_was_done_before(

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from mlxchat.cache import make_cache, tokens_held
 from mlxchat.cache.layers import windows
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.eviction import RESERVE
+from mlxchat.chat.rendering import EMPTY
 from mlxchat.chat.turn import Forgot, Turn
-from mlxchat.chat.view import EMPTY
+from mlxchat.chat.turns import RESERVE
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import CacheError, UsageError, WindowFull
 from mlxchat.models.model import Model
@@ -172,9 +172,9 @@ def act_on_last(conversation: Conversation, name: str, n: int) -> None:
         with suppress(WindowFull):
             list(conversation.continue_reply())
     elif name == "take back":
-        conversation.take_back_continuation()
+        conversation.take_back(note=False)
     elif name == "forget":
-        conversation.forget(n)
+        conversation.turns.forget(n)
     elif name == "pin" and not conversation.turns[-1].forgotten:
         with suppress(UsageError):
             conversation.pin(len(conversation.turns))
@@ -430,12 +430,12 @@ def test_a_continuation_can_be_taken_back_alone() -> None:
     list(conversation.continue_reply())
     once = conversation.turns[0].reply
     list(conversation.continue_reply())
-    assert conversation.take_back_continuation()
+    assert conversation.take_back(note=False)
     assert conversation.turns[0].reply == once != reply
-    assert conversation.take_back_continuation()
+    assert conversation.take_back(note=False)
     assert conversation.turns[0].reply == reply
     np.testing.assert_array_equal(conversation.held_ids, held)
-    assert not conversation.take_back_continuation()
+    assert not conversation.take_back(note=False)
     check_in_step(conversation)
 
 
@@ -572,13 +572,13 @@ def test_only_a_turn_in_view_can_be_pinned() -> None:
     conversation = make_conversation(None)
     say(conversation, "hello")
     say(conversation, "again")
-    conversation.forget(1)
+    conversation.turns.forget(1)
     for number, reason in ((0, "no turn 0"), (3, "no turn 3"), (1, "turn 1 has been forgotten")):
         with pytest.raises(UsageError, match=reason):
             conversation.pin(number)
     conversation.pin(2)
     assert [turn.pinned for turn in conversation.turns] == [False, True]
-    conversation.unpin()
+    conversation.turns.unpin()
     assert not any(turn.pinned for turn in conversation.turns)
 
 
@@ -612,10 +612,12 @@ def test_recall_finds_lines_in_all_turns() -> None:
         Turn("My name is Ada.\nI live in Paris.", "Hello Ada!", forgotten=True),
         Turn("Who?", "You are called ADA.", thought="ada it was"),
     ]
-    assert [(each.turn, each.forgotten, each.line) for each in conversation.recall("ada")] == [
+    assert [
+        (each.turn, each.forgotten, each.line) for each in conversation.turns.recall("ada")
+    ] == [
         (1, True, "My name is Ada."),
         (1, True, "Hello Ada!"),
         (2, False, "ada it was"),
         (2, False, "You are called ADA."),
     ]
-    assert conversation.recall("Rome") == []
+    assert conversation.turns.recall("Rome") == []

@@ -286,7 +286,7 @@ def tell(conversation: Conversation) -> list[tuple[Any, ...]]:
     do(conversation.pin, len(conversation.turns))
     do(conversation.continue_reply)
     do(conversation.say, "in between")
-    do(conversation.unpin)
+    do(conversation.turns.unpin)
     for number in range(5):
         do(conversation.say, f"more {number}")
     return states

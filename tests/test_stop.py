@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat.text.stop import StopTexts
-from mlxchat.text.tag_tokens import TagTokens
+from mlxchat.text.token_bytes import TagTokens
 
 short_text = st.text(alphabet="ab\n", max_size=12)
 stop_texts = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size=3)

@@ -34,8 +34,8 @@ from mlxchat.app.session import Keeper, open_session, resumed, saved_template_ar
 from mlxchat.cache import positions_bounded
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import Rendering
+from mlxchat.chat.room import check_room
 from mlxchat.chat.turn import Compacted, Said, Turn
-from mlxchat.chat.view import check_room
 from mlxchat.chat.watch import Watching
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.reply import Token
@@ -289,7 +289,7 @@ class Chat:
         return sampling
 
     def _report(self, conversation: Conversation) -> None:
-        for notice in conversation.notices:
+        for notice in conversation.view.rendering.notices:
             self._notify(notice)
         bounded = conversation.settings.max_kv_size is not None
         if bounded and not positions_bounded(conversation.cache):

@@ -7,14 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
 from mlxchat.cache import Cache
 from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.turn import Turn
+from mlxchat.engine.loops import OnHeld
 from mlxchat.errors import CacheError
+from mlxchat.models.model import Model
 from mlxchat.text.spans import TokenIds
+
+
+class Prefixes(Protocol):
+    """Remembers prompt prefixes across conversations."""
+
+    def begin(
+        self, model: Model, cache: Cache, ids: TokenIds, window: int | None
+    ) -> tuple[int, OnHeld | None]:
+        """Fill the empty cache with the known prefix of `ids`; return the prefix's length, and a
+        function to call with the ids of each step prefilled after it."""
+        ...
 
 
 @dataclass(slots=True)
@@ -52,6 +66,19 @@ class Held:
         ledger.evict(start, start + tokens)
         return True
 
+    def begin_with(self, prefixes: Prefixes, model: Model, ids: TokenIds) -> tuple[int, OnHeld]:
+        """Fill the empty cache with the known prefix of `ids`; return its length, and a function to
+        call with the ids of each step prefilled after it."""
+        cached, record = prefixes.begin(model, self.cache, ids, self.ledger.window)
+        self.ledger.add(ids[:cached])
+
+        def on_held(step: TokenIds) -> None:
+            self.ledger.add(step)
+            if record is not None:
+                record(step)
+
+        return cached, on_held
+
     def rewind_to(self, ids: TokenIds) -> int:
         """Rewind to the common prefix with `ids`; return its length, at most `len(ids) - 1`.
         Raises CacheError, with nothing changed, if a layer cannot be rewound."""
@@ -65,20 +92,28 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Everything that a turn or a note changes, as it was before. `last` is a copy of the last turn
-    at that time, because continuing a reply changes it."""
+    """Everything that a turn or a change of the note changes, as it was before. `last` is a copy of
+    the last turn at that time, because continuing a reply changes it. `is_of_note` is whether it
+    was the note that changed."""
 
     turns: int
     last: Turn | None
     forgotten: tuple[bool, ...]
     held: Held
+    note: str | None
+    is_of_note: bool
 
     @classmethod
-    def of(cls, turns: Sequence[Turn], held: Held) -> Before:
+    def of(
+        cls, turns: Sequence[Turn], held: Held, note: str | None, *, is_of_note: bool = False
+    ) -> Before:
         last = replace(turns[-1]) if turns else None
-        return cls(len(turns), last, tuple(turn.forgotten for turn in turns), held.fork())
+        forgotten = tuple(turn.forgotten for turn in turns)
+        return cls(len(turns), last, forgotten, held.fork(), note, is_of_note)
 
-    def remember(self, turns: Sequence[Turn]) -> None:
-        """Restore which turns were forgotten."""
+    def restore(self, turns: Sequence[Turn]) -> None:
+        """Restore which turns were forgotten, and the last reply if no turn was added."""
         for turn, forgotten in zip(turns, self.forgotten, strict=False):
             turn.forgotten = forgotten
+        if self.last is not None and len(turns) == self.turns:
+            turns[-1].become(self.last)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from mlxchat.chat.rendering import Rejected
 from mlxchat.chat.turn import Quoted, Turn
 from mlxchat.chat.turns import Turns
 from mlxchat.recall.choice import COMMON, Close, chosen, closest
@@ -21,6 +22,9 @@ FEW_WORDS = 8
 # Two turns are quoted if this many characters of each fit, else only one; that with its time, if as
 # many of it fit.
 MIN_CHARS = 40
+# A quote's maximum share of the window, and its maximum tokens if there is no window.
+QUOTE_SHARE = 8
+QUOTE_TOKENS = 256
 # A quote is not cut to fewer characters.
 FEWEST_CHARS = 8
 
@@ -153,6 +157,22 @@ def in_view(message: str, turns: Turns) -> float:
         for sentence in sentences(stated):
             index.add(len(index), sentence, typed=is_typed(stated))
     return max((close.closeness for close in closest(index, message)), default=0.0)
+
+
+def fitting_quote(
+    quoted: Sequence[Quoted], message: str, window: int | None, tokens_of: Callable[[str], int]
+) -> tuple[str, Sequence[Quoted], int]:
+    """A quote for a message, the turns in it, and its tokens; of no turn if none fits, or the
+    template rejects it."""
+    most = QUOTE_TOKENS if window is None else window // QUOTE_SHARE
+    for few, text in quotes(quoted, message, 4 * most):
+        try:
+            tokens = tokens_of(text)
+        except Rejected:
+            continue
+        if tokens <= most:
+            return text, few, tokens
+    return "", (), 0
 
 
 def quotes(

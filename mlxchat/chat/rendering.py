@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,9 @@ NOTHING = np.empty(0, np.int32)
 
 # How the template and the tokenizer reject a message.
 Rejected = (TemplateError, InputError)
+
+# Placeholder for a message that is not written yet.
+EMPTY = Turn("a")
 
 # Before a note about forgotten turns, which follows the system prompt.
 NOTE_BEGINS = "Your note on the conversation so far:"
@@ -100,6 +103,14 @@ class Rendering:
         """Number of tokens before the first user's text, which no turn can change."""
         one, other = self.ids([Turn("a")]), self.ids([Turn("b")])
         return Ledger(None, 0, one).common_prefix(other)
+
+    def tokens_of(self, *turns: Turn) -> int:
+        """The rendered length of complete turns, without what precedes all turns."""
+        return len(self.ids([*turns, EMPTY])) - len(self.ids([EMPTY]))
+
+    def tokens_of_system(self, note: str | None) -> int:
+        """The tokens before the first user's text, with this note."""
+        return replace(self, note=note).count_pinned()
 
     def beginning_of(self, first: Turn, start: int, stop: int) -> TokenIds:
         """Tokens `start` to `stop` of a text that begins with this turn, as far as they belong to

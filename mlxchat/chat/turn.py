@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Self
 
 from mlxchat.engine.reply import Token
 from mlxchat.text.spans import TokenIds
@@ -57,13 +55,6 @@ class Forgot:
     tokens: int
     numbers: tuple[int, ...] = ()
     message: str = ""
-
-    @classmethod
-    def whole(cls, forgotten: Sequence[Turn], tokens: int, turns: Sequence[Turn]) -> Self:
-        """For the `forgotten` ones among all `turns`."""
-        ids = {id(turn) for turn in forgotten}
-        numbers = tuple(number for number, turn in enumerate(turns, 1) if id(turn) in ids)
-        return cls(len(forgotten), tokens, numbers, forgotten[0].user)
 
     @property
     def text(self) -> str:

@@ -1,11 +1,16 @@
-"""All turns of a conversation, permanently, and which of them the model may still see."""
+"""All turns of a conversation, permanently, and which of them the model may still see: of those
+that do not fit, the oldest leave first, as few as possible, never a pinned one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mlxchat.chat.turn import Mention, Turn
 from mlxchat.errors import UsageError
+from mlxchat.text.spans import TokenIds
+
+# Minimum number of tokens left free for a reply when a turn begins.
+RESERVE = 64
 
 
 class Turns(list[Turn]):
@@ -56,11 +61,18 @@ class Turns(list[Turn]):
     def pin(self, number: int) -> None:
         self.in_view(number).pinned = True
 
+    def numbers_of(self, turns: Sequence[Turn]) -> tuple[int, ...]:
+        """The numbers of these turns, counted from 1."""
+        ids = {id(turn) for turn in turns}
+        return tuple(number for number, turn in enumerate(self, 1) if id(turn) in ids)
+
     def unpin(self) -> None:
+        """Allow all pinned turns to be forgotten again."""
         for turn in self:
             turn.pinned = False
 
     def forget(self, count: int) -> int:
+        """Forget the `count` oldest turns that are not pinned; return how many were forgotten."""
         oldest = [turn for turn in self.retained if not turn.pinned][:count]
         for turn in oldest:
             turn.forgotten = True
@@ -73,6 +85,7 @@ class Turns(list[Turn]):
         self.cleared = len(self)
 
     def recall(self, word: str) -> list[Mention]:
+        """Every line that contains the word, ignoring case, forgotten turns included."""
         return [
             Mention(number, turn.forgotten, line)
             for number, turn in enumerate(self, 1)
@@ -80,3 +93,13 @@ class Turns(list[Turn]):
             for line in text.splitlines()
             if word.lower() in line.lower()
         ]
+
+
+def is_too_long(ids: TokenIds, window: int | None) -> bool:
+    """Whether a prompt leaves too little room in the window for its reply."""
+    return window is not None and len(ids) + RESERVE > window
+
+
+def may_be_forgotten(retained: Sequence[Turn]) -> list[Turn]:
+    """Turns that may be forgotten, oldest first; never the one being answered."""
+    return [turn for turn in retained[:-1] if not turn.pinned]

@@ -6,66 +6,31 @@ difference is prefilled. When the turns no longer fit, the oldest are evicted wh
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import is_
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from mlxchat.cache import Cache
 from mlxchat.cache.layers import recurrent_states, windows
-from mlxchat.chat.eviction import RESERVE, forget_until_it_fits, is_too_long, may_be_forgotten
-from mlxchat.chat.held import Before, Held
+from mlxchat.chat.held import Before, Held, Prefixes
 from mlxchat.chat.ledger import Ledger
-from mlxchat.chat.memory import quotes
+from mlxchat.chat.memory import fitting_quote
 from mlxchat.chat.rendering import NOTHING, Rejected, Rendering
+from mlxchat.chat.room import check_note, check_pin, check_room, room_for_note
 from mlxchat.chat.turn import Forgot, Quoted, Recalled, Turn, Usage
-from mlxchat.chat.turns import Turns
+from mlxchat.chat.turns import Turns, is_too_long, may_be_forgotten
 from mlxchat.engine.loops import OnHeld
-from mlxchat.errors import CacheError, UsageError, WindowFull, WindowTooSmall
+from mlxchat.errors import CacheError, WindowFull
 from mlxchat.models.model import Model
 from mlxchat.progress import Progress
 from mlxchat.settings import CacheSettings
 from mlxchat.text.spans import TokenIds
-
-# A quote's maximum share of the window, and its maximum tokens if there is no window.
-QUOTE_SHARE = 8
-QUOTE_TOKENS = 256
-
-# Placeholder for a message that is not written yet.
-EMPTY = Turn("a")
-
-
-class Prefixes(Protocol):
-    """Remembers prompt prefixes across conversations."""
-
-    def begin(
-        self, model: Model, cache: Cache, ids: TokenIds, window: int | None
-    ) -> tuple[int, OnHeld | None]:
-        """Fill the empty cache with the known prefix of `ids`; return the prefix's length, and a
-        function to call with the ids of each step prefilled after it."""
-        ...
-
-
-def check_room(rendering: Rendering, settings: CacheSettings) -> int:
-    """How many tokens come before the first user's text. Raises WindowTooSmall if they leave no
-    room in the window."""
-    pinned = rendering.count_pinned()
-    window, kept = settings.max_kv_size, max(pinned, settings.keep)
-    if window is not None and window < kept + 2 * RESERVE:
-        texts = "system prompt and" if rendering.note is None else "system prompt, note and"
-        needed_for = (
-            f"a {texts} chat template of {kept} tokens"
-            if pinned == kept
-            else f"{kept} kept tokens (--keep)"
-        )
-        raise WindowTooSmall(
-            f"--max-kv-size {window} is too small for {needed_for}: use {kept + 2 * RESERVE} or "
-            "more"
-        )
-    return pinned
 
 
 class View:
@@ -95,13 +60,10 @@ class View:
         self._unquoted: Held | None = None
         # The turns that were quoted for the last message.
         self.recalled: tuple[Quoted, ...] = ()
-        self._turns = turns
+        self.all_turns = turns
         self.prefixes = prefixes
-        # The state before the last turn, and before the turn before it.
-        self._before: Before | None = None
-        self._earlier: Before | None = None
-        # The state before the note was changed, if nothing has happened since.
-        self._before_note: tuple[Before, str | None] | None = None
+        # What was before the latest changes, the last one at the end.
+        self._past = deque[Before](maxlen=2)
         self.restart()
 
     @property
@@ -120,7 +82,7 @@ class View:
     @property
     def is_current(self) -> bool:
         """Whether the cache holds the retained turns; not after /system or /forget, for example."""
-        held, retained = self.turns, self._turns.retained
+        held, retained = self.turns, self.all_turns.retained
         same = len(held) == len(retained) and all(map(is_, held, retained))
         return same and len(self.ledger) > 0
 
@@ -135,12 +97,12 @@ class View:
         """Tokens in the window; if the cache is out of date, the tokens before the next message."""
         if self.is_current:
             return len(self.ledger)
-        return self.pinned_tokens + self.tokens_of(*self._turns.retained)
+        return self.pinned_tokens + self.rendering.tokens_of(*self.all_turns.retained)
 
     def usage(self) -> Usage:
         """Tokens in the window, by turn. For the last turn, those in the cache."""
-        turns = self._turns.retained
-        sizes = [self.tokens_of(turn) for turn in turns]
+        turns = self.all_turns.retained
+        sizes = [self.rendering.tokens_of(turn) for turn in turns]
         if turns:
             sizes[-1] = max(self.tokens - self.pinned_tokens - sum(sizes[:-1]), 0)
         counted = tuple(zip(turns, sizes, strict=True))
@@ -151,48 +113,22 @@ class View:
     def note_tokens(self) -> int:
         """The tokens that the note adds to the system prompt."""
         note = self.rendering.note
-        added = 0 if note is None else self._system_tokens(note) - self._system_tokens(None)
+        if note is None:
+            return 0
+        added = self._pinned_tokens - self.rendering.tokens_of_system(None)
         # It replaces a system prompt that the template has by default.
         return max(added, 0)
 
-    def tokens_of(self, *turns: Turn) -> int:
-        """The rendered length of complete turns, without what precedes all turns."""
-        return len(self.rendering.ids([*turns, EMPTY])) - len(self.rendering.ids([EMPTY]))
-
     def check_pin(self, turn: Turn) -> None:
-        """Raises UsageError if the model cannot see the turn, or if the pinned turns and this one
-        would leave no room in the window."""
-        window, own = self.settings.max_kv_size, self.tokens_of(turn)
-        if own == 0:
-            raise UsageError("the chat template rejects this turn: the model cannot see it")
-        pinned = [each for each in self._turns.retained if each.pinned and each is not turn]
-        room = 0 if window is None else window - self.ledger.keep - 2 * RESERVE
-        others = self.tokens_of(*pinned)
-        if window is None or own + others <= room:
-            return
-        if own > room:
-            raise UsageError(
-                f"too large to pin: the turn has {own:,} tokens, and the window has room to pin "
-                f"{max(room, 0):,}"
-            )
-        raise UsageError(
-            f"too large to pin: the turn has {own:,} tokens, and the turns already "
-            f"pinned leave room for {max(room - others, 0):,}: unpin them first (/unpin)"
-        )
+        """Raises UsageError if the turn cannot be pinned."""
+        pinned = [each for each in self._pinned() if each is not turn]
+        check_pin(self.rendering, self.settings.max_kv_size, self.ledger.keep, pinned, turn)
 
     def room_for_note(self) -> int | None:
-        """How many tokens a note may add to the system prompt, next to the pinned turns and a
-        message with its reply; None: any number."""
-        window = self.settings.max_kv_size
-        if window is None:
-            return None
-        pinned = [turn for turn in self._turns.retained if turn.pinned]
-        others = self._system_tokens("") + self.tokens_of(*pinned)
-        return window - others - 2 * RESERVE
+        return room_for_note(self.rendering, self.settings.max_kv_size, self._pinned())
 
-    def _system_tokens(self, note: str | None) -> int:
-        """The tokens before the first user's text, with this note."""
-        return replace(self.rendering, note=note).count_pinned()
+    def _pinned(self) -> list[Turn]:
+        return [turn for turn in self.all_turns.retained if turn.pinned]
 
     def restart(self) -> None:
         """Start with an empty cache: the next turn prefills all retained turns.
@@ -214,10 +150,6 @@ class View:
 
     # Rendering
 
-    def set_system(self, text: str | None) -> None:
-        """Change the system prompt. The next turn prefills all retained turns again."""
-        self.begin_with(text, self.rendering.note)
-
     def begin_with(self, system: str | None, note: str | None) -> None:
         """Change the system prompt and the note. Raises CacheError if they leave no room,
         TemplateError or InputError if they are rejected; either way, nothing changes."""
@@ -229,36 +161,19 @@ class View:
             self.rendering = before
             self.restart()
             raise
-        self.forget_past()
+        self._past.clear()
 
     def set_note(self, text: str | None, noted: Sequence[Turn] = ()) -> None:
         """Replace the note, and forget the turns that it was written about. The next turn prefills
         the others again. Raises UsageError, with nothing changed, if it does not fit."""
-        room = None if text is None else self.room_for_note()
-        if room is not None:
-            tokens = self._system_tokens(text) - self._system_tokens("")
-            if tokens > room:
-                raise UsageError(
-                    f"the note does not fit: it has {tokens:,} tokens, and the window has room for "
-                    f"{max(room, 0):,}"
-                )
-        before = Before.of(self._turns, self._held), self.rendering.note
+        if text is not None:
+            check_note(self.rendering, self.room_for_note(), text)
+        note = self.rendering.note
+        before = Before.of(self.all_turns, self._held, note, is_of_note=True)
         self.begin_with(self.rendering.system, text)
         for turn in noted:
             turn.forgotten = True
-        self._before_note = before
-
-    def take_back_note(self) -> bool:
-        """Restore the note of before `set_note` and the turns that it made the window forget; False
-        if the last action was something else."""
-        if self._before_note is None:
-            return False
-        before, note = self._before_note
-        self.rendering = replace(self.rendering, note=note)
-        self._pinned_tokens = self.rendering.count_pinned()
-        self._go_back(before)
-        self.forget_past()
-        return True
+        self._past.append(before)
 
     def aside(self, ids: TokenIds) -> tuple[Cache, int]:
         """A cache for a prompt that is not part of the conversation, and how many of its tokens it
@@ -289,14 +204,14 @@ class View:
         If the very first turn is forgotten, its tokens that `keep` covers come before them.
         """
         kept = self._kept_of_first_turn(turns)
-        if self._quote and turns and turns[-1] is self._turns[-1]:
+        if self._quote and turns and turns[-1] is self.all_turns[-1]:
             turns = [*turns[:-1], replace(turns[-1], user=self._quote + turns[-1].user)]
         ids = self.rendering.ids(turns, on_encode)
         return np.concatenate([ids[: self._pinned_tokens], kept, ids[self._pinned_tokens :]])
 
     def _kept_of_first_turn(self, turns: Sequence[Turn]) -> TokenIds:
         start, stop = self._pinned_tokens, self.settings.keep
-        first = self._turns.first
+        first = self.all_turns.first
         if self.settings.max_kv_size is None or start >= stop or first is None:
             return NOTHING
         if not first.forgotten or any(turn is first for turn in turns):
@@ -315,19 +230,24 @@ class View:
         """
         self._quote = ""
         # Count turns that are not in the cache too: a device failure may have dropped it.
-        known = {id(turn) for turn in [*self.turns, *self._turns.retained]}
-        ids = self.render(self._turns.retained, on_encode)
+        known = {id(turn) for turn in [*self.turns, *self.all_turns.retained]}
+        ids = self.render(self.all_turns.retained, on_encode)
         if is_too_long(ids, self.settings.max_kv_size):
-            ids = self._forget_until_it_fits(on_encode)
+            ids = self._forget_oldest(on_encode)
+        if is_too_long(ids, self.settings.max_kv_size) and self._pinned_turns():
+            raise WindowFull(
+                "this message does not fit next to the pinned turns in a window of "
+                f"{self.settings.max_kv_size:,} tokens: shorten it, or unpin them (/unpin)"
+            )
         plain, quoted = ids, recall()
         if quoted:
             ids, quoted = self._with_quote(quoted, plain)
-        before = [turn for turn in self._turns if id(turn) in known]
+        before = [turn for turn in self.all_turns if id(turn) in known]
         forgotten = [turn for turn in before if turn.forgotten]
         if forgotten:
             tokens = len(self.render(before, on_encode)) - len(ids)
             self._held.evict(ids, tokens)
-            yield Forgot.whole(forgotten, self._at_most_in_view(tokens), self._turns)
+            yield self._forgot(forgotten, tokens)
         self.prompt = ids
         if self._quote:
             if recurrent_states(self.cache):
@@ -342,27 +262,24 @@ class View:
         """The prompt with these turns quoted before the message, and which of them are: only the
         last one, if there is no room for more; none, if they do not fit."""
         window = self.settings.max_kv_size
-        most = QUOTE_TOKENS if window is None else window // QUOTE_SHARE
-        forgotten = [turn.forgotten for turn in self._turns]
-        retained = self._turns.retained
-        for fewer, text in quotes(quoted, self._turns[-1].user, 4 * most):
+        forgotten = [turn.forgotten for turn in self.all_turns]
+        retained = self.all_turns.retained
+
+        def tokens_of(text: str) -> int:
             self._quote = text
-            try:
-                ids = self.render(retained)
-            except Rejected:
-                continue
-            self._quote_tokens = len(ids) - len(plain)
-            if self._quote_tokens <= most:
-                quoted = fewer
-                break
-        else:
-            self._quote = ""
+            return len(self.render(retained)) - len(plain)
+
+        self._quote, quoted, self._quote_tokens = fitting_quote(
+            quoted, self.all_turns[-1].user, window, tokens_of
+        )
+        if not quoted:
             return plain, ()
+        ids = self.render(retained)
         if is_too_long(ids, window):
-            ids = forget_until_it_fits(retained, lambda: self.render(self._turns.retained), window)
+            ids = self._forget_oldest()
         if is_too_long(ids, window):
             self._quote = ""
-            for turn, was_forgotten in zip(self._turns, forgotten, strict=True):
+            for turn, was_forgotten in zip(self.all_turns, forgotten, strict=True):
                 turn.forgotten = was_forgotten
             return plain, ()
         return ids, quoted
@@ -372,7 +289,7 @@ class View:
         if not self._quote:
             return False
         text, self._quote = self._quote, ""
-        ids = self.render(self._turns.retained)
+        ids = self.render(self.all_turns.retained)
         if not self._held.evict(ids, len(self.prompt) - len(ids)):
             self._quote = text
             return False
@@ -390,12 +307,12 @@ class View:
         elif self._quote and not self.evict_quote():
             self._quote = ""
             with suppress(CacheError):
-                self._held.rewind_to(self.render(self._turns.retained))
-            self._held.turns = self._turns.retained[:-1]
+                self._held.rewind_to(self.render(self.all_turns.retained))
+            self._held.turns = self.all_turns.retained[:-1]
 
     def _evict_forgotten(self) -> None:
         """Evict the turns that were forgotten while the last one was answered."""
-        last = self._turns[-1]
+        last = self.all_turns[-1]
         before = [turn for turn in self.turns if turn is not last]
         retained = [turn for turn in before if not turn.forgotten]
         if len(retained) < len(before):
@@ -404,26 +321,30 @@ class View:
                 self.restart()
         self._held.turns = retained
 
-    def _at_most_in_view(self, tokens: int) -> int:
-        """If a turn is larger than the window, most of its tokens leave before the turn does."""
-        window = self.settings.max_kv_size
-        return tokens if window is None else min(tokens, window - self.ledger.keep)
+    def _forgot(self, turns: Sequence[Turn], tokens: int) -> Forgot:
+        window, numbers = self.settings.max_kv_size, self.all_turns.numbers_of(turns)
+        # If a turn is larger than the window, most of its tokens left before the turn does.
+        in_view = tokens if window is None else min(tokens, window - self.ledger.keep)
+        return Forgot(len(turns), in_view, numbers, turns[0].user)
 
-    def _forget_until_it_fits(self, on_encode: Progress) -> TokenIds:
-        window = self.settings.max_kv_size
-        ids = forget_until_it_fits(
-            self._turns.retained, lambda: self.render(self._turns.retained, on_encode), window
-        )
-        if is_too_long(ids, window) and self._pinned_turns():
-            raise WindowFull(
-                "this message does not fit next to the pinned turns in a window of "
-                f"{window:,} tokens: shorten it, or unpin them (/unpin)"
-            )
-        return ids
+    def _forget_oldest(self, on_encode: Progress | None = None) -> TokenIds:
+        """Forget as few of the oldest turns as necessary, or all of them; return the rendering of
+        the turns that remain."""
+        oldest = may_be_forgotten(self.all_turns.retained)
+
+        def render_without(count: int) -> TokenIds:
+            for n, turn in enumerate(oldest):
+                turn.forgotten = n < count
+            return self.render(self.all_turns.retained, on_encode)
+
+        def fits_without(count: int) -> bool:
+            return not is_too_long(render_without(count), self.settings.max_kv_size)
+
+        return render_without(bisect_left(range(len(oldest)), True, key=fits_without))
 
     def _pinned_turns(self) -> list[Turn]:
         """All but the one that is being answered."""
-        return [turn for turn in self._turns.retained[:-1] if turn.pinned]
+        return [turn for turn in self.all_turns.retained[:-1] if turn.pinned]
 
     def room_next_to_pins(self, written: int) -> int | None:
         """How many tokens may follow those `written` of a reply before it would push out a pinned
@@ -431,7 +352,7 @@ class View:
         window, pinned = self.settings.max_kv_size, self._pinned_turns()
         if window is None or not pinned:
             return None
-        return window - len(self.render([*pinned, self._turns[-1]])) - written
+        return window - len(self.render([*pinned, self.all_turns[-1]])) - written
 
     def full(self) -> WindowFull:
         """The error for a reply that has no room left to continue in."""
@@ -446,8 +367,11 @@ class View:
             self.restart()
         cached, on_held = self._place(ids), self.ledger.add
         if cached == 0 and self.prefixes is not None:
-            cached, on_held = self._begin_with_known_prefix(self.prefixes, ids)
-        self._held.turns = self._turns.retained
+            if any(part.total for part in windows(self.cache)):
+                # Rewound tokens still count towards positions.
+                self.restart()
+            cached, on_held = self._held.begin_with(self.prefixes, self.model, ids)
+        self._held.turns = self.all_turns.retained
         return cached, on_held
 
     def _place(self, ids: TokenIds) -> int:
@@ -456,28 +380,13 @@ class View:
             return self._held.rewind_to(ids)
         except CacheError:
             # Recurrent layers cannot be rewound: go back to before the last turn, or start over.
-            earlier = self._earlier
-        n = 0 if earlier is None else len(earlier.held.ledger)
-        if earlier is not None and n < len(ids) and earlier.held.ledger.common_prefix(ids) == n:
-            self._held = earlier.held.fork()
+            earlier = self._past[0].held.fork()
+        n = len(earlier.ledger)
+        if 0 < n < len(ids) and earlier.ledger.common_prefix(ids) == n:
+            self._held = earlier
             return n
         self.restart()
         return 0
-
-    def _begin_with_known_prefix(self, prefixes: Prefixes, ids: TokenIds) -> tuple[int, OnHeld]:
-        if any(part.total for part in windows(self.cache)):
-            # Rewound tokens still count towards positions.
-            self.restart()
-        ledger, window = self.ledger, self.settings.max_kv_size
-        cached, record = prefixes.begin(self.model, self.cache, ids, window)
-        ledger.add(ids[:cached])
-
-        def on_held(step: TokenIds) -> None:
-            ledger.add(step)
-            if record is not None:
-                record(step)
-
-        return cached, on_held
 
     @property
     def is_full(self) -> bool:
@@ -488,16 +397,16 @@ class View:
         """Evict the oldest turn while the last one is being answered; None if no turn is left or it
         cannot be evicted."""
         ids, leaving = self.prompt, list[Turn]()
-        for oldest in may_be_forgotten(self._turns.retained):
+        for oldest in may_be_forgotten(self.all_turns.retained):
             oldest.forgotten = True
             leaving.append(oldest)
-            ids = self.render(self._turns.retained)
+            ids = self.render(self.all_turns.retained)
             # A turn that the template rejects has none.
             if tokens := len(self.prompt) - len(ids):
                 if self._held.evict(ids, tokens):
                     self.prompt = ids
-                    self._held.turns = self._turns.retained
-                    return Forgot.whole(leaving, tokens, self._turns)
+                    self._held.turns = self.all_turns.retained
+                    return self._forgot(leaving, tokens)
                 break
         for turn in leaving:
             turn.forgotten = False
@@ -508,37 +417,34 @@ class View:
     def begin_turn(self) -> None:
         """Remember the state before the turn."""
         self._quote, self._unquoted, self.recalled = "", None, ()
-        self._before_note = None
-        self._earlier, self._before = self._before, Before.of(self._turns, self._held)
+        self._past.append(Before.of(self.all_turns, self._held, self.rendering.note))
 
     def go_back_to(self, turns: int) -> None:
         """Restore the state from when there were `turns` turns, if it is remembered."""
-        for before in (self._before, self._earlier):
-            if before is not None and before.turns == turns:
+        while self._past:
+            before = self._past.pop()
+            if before.turns == turns:
                 self._go_back(before)
-                self.forget_past()
                 break
 
-    def take_back_continuation(self) -> bool:
-        """Take back what a continuation added to the last reply; False if the last action was
-        something else."""
-        before = self._before
-        if before is None or before.last is None or before.turns != len(self._turns):
+    def take_back(self, *, note: bool) -> bool:
+        """Take back what a continuation added to the last reply, or what was changed of the `note`;
+        False if the last change was another."""
+        last = self._past[-1] if self._past else None
+        if last is None or last.turns != len(self.all_turns) or last.is_of_note != note:
             return False
-        self._go_back(before)
-        self._turns[-1].become(before.last)
-        self._before, self._earlier = self._earlier, None
+        self._go_back(self._past.pop())
         return True
 
     def _go_back(self, before: Before) -> None:
-        before.remember(self._turns)
+        before.restore(self.all_turns)
+        if before.note != self.rendering.note:
+            self.rendering = replace(self.rendering, note=before.note)
+            self._pinned_tokens = self.rendering.count_pinned()
         self._held, self._quote, self._unquoted = before.held, "", None
-
-    def forget_past(self) -> None:
-        self._before = self._earlier = self._before_note = None
 
     def drop(self) -> None:
         """Drop the cache: the next turn starts with an empty one."""
         self._held = Held.nothing(self.ledger.window, self.ledger.keep)
         self._quote, self._unquoted = "", None
-        self.forget_past()
+        self._past.clear()

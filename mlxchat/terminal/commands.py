@@ -89,10 +89,10 @@ def _retry(shown: ChatScreen, _: str) -> None:
 @command("/undo", "remove the last turn, or what /continue or /compact did")
 def _undo(shown: ChatScreen, _: str) -> str:
     _last_turn(shown)
-    if shown.conversation.take_back_continuation():
+    if shown.conversation.take_back(note=False):
         shown.screen.say("removed what /continue added")
         return ""
-    if shown.conversation.take_back_note():
+    if shown.conversation.take_back(note=True):
         shown.screen.say("undid /compact: the note and the window are as before")
         return ""
     turn = shown.conversation.undo()
@@ -157,7 +157,7 @@ def _recall(shown: ChatScreen, argument: str) -> None:
     wanted = re.fullmatch(r"(.+?)(?:\s+#(\d+))?", argument)
     assert wanted is not None
     word, number = wanted[1], wanted[2]
-    matches = shown.conversation.recall(word)
+    matches = shown.conversation.turns.recall(word)
     if not matches:
         shown.screen.say(f"no match for {word!r}")
     elif number is None:
@@ -218,7 +218,7 @@ def _pin(shown: ChatScreen, argument: str) -> None:
 
 @command("/unpin", "unpin all turns")
 def _unpin(shown: ChatScreen, _: str) -> None:
-    shown.conversation.unpin()
+    shown.conversation.turns.unpin()
     shown.screen.say("unpinned all turns")
 
 
@@ -227,7 +227,7 @@ def _forget(shown: ChatScreen, argument: str) -> None:
     wanted = _number("/forget", argument, 1)
     if wanted < 1:
         raise _usage("/forget")
-    forgotten = shown.conversation.forget(wanted)
+    forgotten = shown.conversation.turns.forget(wanted)
     if forgotten == 0:
         raise UsageError("no turns to forget")
     leave = "leaves" if forgotten == 1 else "leave"

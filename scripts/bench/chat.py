@@ -17,8 +17,8 @@ import numpy as np
 
 from mlxchat.bench.paired import settle
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.eviction import RESERVE
 from mlxchat.chat.turn import Turn
+from mlxchat.chat.turns import RESERVE
 from mlxchat.engine.reply import Token
 from mlxchat.models.load import load
 from mlxchat.models.model import Model

@@ -1,0 +1,161 @@
+"""The answer to one turn: its tokens one by one, and the turns that leave the window meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import numpy as np
+
+from mlxchat.chat.turn import Forgot, Said, Turn
+from mlxchat.chat.view import View
+from mlxchat.chat.watch import Watch
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.engine.constrained import Constrained
+from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.generate import Generation, Stats, nothing_done
+from mlxchat.engine.pace import Pace
+from mlxchat.engine.repetition import LoopDetector
+from mlxchat.engine.reply import Token
+from mlxchat.settings import GenerationSettings, SamplingSettings
+from mlxchat.template_args import allows_thinking
+from mlxchat.text.reply_reader import Reader
+from mlxchat.text.spans import TokenIds
+from mlxchat.text.thinking import joined
+from mlxchat.text.tokens import Prompt
+
+
+@dataclass(slots=True)
+class Answering:
+    """Answers the last turn in `view`. `is_complete` is whether the answer is what its constraint
+    describes, None without one; `problem` is why not, if it was not cut off."""
+
+    view: View
+    watch: Watch
+    sampling: SamplingSettings
+    settings: GenerationSettings
+    pace: Pace | None
+    drafter: Drafter | None
+    is_complete: bool | None = field(init=False)
+    problem: str | None = None
+    _stats: Stats = field(init=False)
+    # While tokens are generated.
+    _generation: Generation | None = None
+
+    def __post_init__(self) -> None:
+        self._stats = nothing_done(self.view.cache)
+        self.is_complete = None if self.watch.constraint is None else False
+
+    @property
+    def stats(self) -> Stats:
+        return self._stats if self._generation is None else self._generation.stats
+
+    def tokens(self, turn: Turn, written: TokenIds) -> Generator[Said]:
+        """Generate the reply, or the rest of it after the tokens already `written`."""
+        view, watch, tokenizer = self.view, self.watch, self.view.model.tokenizer
+        prompt = tokenizer.with_beginning(
+            Prompt(view.prompt), watch.prefill, newlines=watch.constraint is None
+        )
+        is_new = watch.prefill is not None or watch.constraint is not None
+        assert not (is_new and len(written)), "only a new answer can be begun or constrained"
+        written = np.concatenate([written, prompt.begun])
+        ids = np.concatenate([view.prompt, written])
+        reader = self._reader_after(turn, written)
+        loop = LoopDetector() if watch.stop_loops else None
+        constrained = self._constrained(watch.constraint, prompt)
+        cached, on_held = view.begin(ids)
+        if self.drafter is not None and not len(self.drafter.history):
+            self.drafter.history.extend(ids[:cached])
+        self._generation = generation = Generation(
+            view.model,
+            ids,
+            view.cache,
+            sampling=self.sampling,
+            settings=self._within_window(len(written)),
+            prefill_step_size=view.settings.prefill_step_size,
+            pace=self.pace,
+            cached_tokens=cached,
+            reply=reader,
+            drafter=self.drafter,
+            constrained=constrained,
+            on_prefill=watch.on_prefill,
+            on_held=on_held,
+            should_stop=lambda: _repeats(loop) or watch.is_stopped(),
+        )
+        overflowed = view.ledger.overflowed
+        generated: list[int] = []
+        in_place = True
+        _, begun = tokenizer.reader_after(prompt)
+        try:
+            for token in chain([Token(begun, None)] if begun else [], generation):
+                if token.another:
+                    turn.later_thoughts += (len(turn.thought),)
+                if token.thought:
+                    turn.thought += token.text
+                else:
+                    turn.reply += token.text
+                if token.id is not None:
+                    generated.append(token.id)
+                    if loop is not None:
+                        loop.add(token.id)
+                yield token
+                while in_place and view.is_full and not view.evict_quote():
+                    forgot = view.forget_oldest_in_place()
+                    in_place = forgot is not None
+                    if forgot is not None:
+                        yield forgot
+        finally:
+            turn.ids = np.concatenate([written, np.array(generated, np.int32)])
+            turn.exact = tokenizer.spells(turn.ids, turn.reply, turn.thought)
+            self._stats, self._generation = _stats_of(generation, loop), None
+            self.is_complete, self.problem = generation.is_complete, generation.problem
+            turn.finish_reason = self._stats.finish_reason
+        if view.ledger.overflowed > overflowed:
+            evicted = view.ledger.overflowed - overflowed
+            yield Forgot(0, evicted, (len(view.all_turns),), turn.user)
+
+    def _constrained(self, constraint: Constraint | None, prompt: Prompt) -> Constrained | None:
+        """The constraint on the reply that the prompt asks for, and may have begun."""
+        if constraint is None:
+            return None
+        rendering = self.view.rendering
+        return Constrained.begin(
+            constraint,
+            rendering.tokenizer,
+            prompt.asked,
+            may_think=allows_thinking({**rendering.variables, **rendering.template_args}),
+            beginning=prompt.beginning,
+        )
+
+    def _reader_after(self, turn: Turn, written: TokenIds) -> Reader:
+        """A reader for the rest of the reply, having read the tokens already `written`."""
+        reader = self.view.model.tokenizer.reader(self.view.prompt)
+        pieces = [piece for id_ in written.tolist() for piece in reader.add(id_)]
+        if turn.exact:
+            # The reader holds back half a character or half a tag until the rest arrives.
+            turn.thought, turn.reply = joined(pieces)
+            end = len(turn.thought)
+            turn.later_thoughts = tuple(min(place, end) for place in turn.later_thoughts)
+        return reader
+
+    def _within_window(self, written: int) -> GenerationSettings:
+        """The settings with no more tokens than there is room for, next to the pinned turns."""
+        room = self.view.room_next_to_pins(written)
+        if room is None:
+            return self.settings
+        if room < 1:
+            raise self.view.full()
+        maximum = self.settings.max_tokens
+        return replace(self.settings, max_tokens=room if maximum < 0 else min(maximum, room))
+
+
+def _repeats(loop: LoopDetector | None) -> bool:
+    return loop is not None and loop.looping
+
+
+def _stats_of(generation: Generation, loop: LoopDetector | None) -> Stats:
+    """The generation's figures; one stopped for its loop has the finish reason "loop"."""
+    stats = generation.stats
+    stopped_for_loop = stats.finish_reason == "interrupted" and _repeats(loop)
+    return replace(stats, finish_reason="loop") if stopped_for_loop else stats
