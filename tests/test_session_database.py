@@ -313,8 +313,8 @@ def test_a_database_put_in_place_of_the_open_one_is_noticed(
         session._database.close()
         copy = sessions / "copy"
         copy.write_bytes((sessions / "sessions.db").read_bytes())
-        session.journal.show("unseen")
-        # The connection is still open.
+        # Open it again.
+        session._database.read(lambda connection: connection.execute("SELECT 1"))
         copy.replace(sessions / "sessions.db")
         turns.append(Turn("more"))
         session.journal.record(None, turns)
