@@ -274,38 +274,36 @@ def test_half_of_the_free_memory_is_left_to_others():
 # Complete snapshots
 
 
-@pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_missing_file_makes_a_snapshot_incomplete(missing: str):
-    files = tiny_model_files()
-    del files[missing]
-    put_in_cache(hub_cache_dir(), "org/tiny", files)
-    assert cached_snapshot("org/tiny") is None
-
-
-@pytest.mark.parametrize("with_index", [True, False])
-def test_a_missing_shard_makes_a_snapshot_incomplete(with_index: bool):
-    """Without its index, a first shard alone looks like a model in one file."""
-    names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
-    index = {"weight_map": {"a": names[0], "b": names[1]}}
-    files = tiny_model_files()
-    del files["model.safetensors"]
-    files[names[0]] = tiny_safetensors(64)
-    if with_index:
-        files["model.safetensors.index.json"] = json.dumps(index).encode()
-    snapshot = put_in_cache(hub_cache_dir(), "org/tiny", files)
-    assert cached_snapshot("org/tiny") is None
-    (snapshot / names[1]).write_bytes(tiny_safetensors(128))
-    assert cached_snapshot("org/tiny") == snapshot
+SHARDS = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+INDEX = json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}).encode()
+INDEX_NAME = "model.safetensors.index.json"
 
 
 @pytest.mark.parametrize(
-    "index", ["{", '{"weight_map": {"a": "model-00001-of-00002.safetensors"}}']
+    ("missing", "added"),
+    [
+        ("config.json", {}),
+        ("tokenizer.json", {}),
+        ("model.safetensors", {}),
+        ("model.safetensors", {SHARDS[0]: tiny_safetensors(), INDEX_NAME: INDEX}),
+        # Without its index, a first shard alone looks like a model in one file.
+        ("model.safetensors", {SHARDS[0]: tiny_safetensors()}),
+    ],
 )
-def test_an_index_does_not_make_a_snapshot_incomplete(index: str):
+def test_a_missing_file_makes_a_snapshot_incomplete(missing: str, added: dict[str, bytes]):
+    files = tiny_model_files() | added
+    whole = files.pop(missing)
+    snapshot = put_in_cache(hub_cache_dir(), "org/tiny", files)
+    assert cached_snapshot("org/tiny") is None
+    (snapshot / (SHARDS[1] if added else missing)).write_bytes(whole)
+    assert cached_snapshot("org/tiny") == snapshot
+
+
+@pytest.mark.parametrize("index", [b"{", INDEX])
+def test_an_index_does_not_make_a_snapshot_incomplete(index: bytes):
     """The index of an earlier conversion, left in a published repository, did: mlx-lm reads every
     file that is there, and no index."""
-    files = tiny_model_files() | {"model-extra.safetensors": tiny_safetensors(64)}
-    files["model.safetensors.index.json"] = index.encode()
+    files = tiny_model_files() | {"model-extra.safetensors": tiny_safetensors(), INDEX_NAME: index}
     snapshot = put_in_cache(hub_cache_dir(), "org/tiny", files)
     assert cached_snapshot("org/tiny") == snapshot
 
