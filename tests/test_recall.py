@@ -77,6 +77,12 @@ def test_the_closest_are_chosen_and_of_nearly_equal_ones_the_latest(
     assert chosen(closeness, lambda number: number, at_most) == expected
 
 
+def test_a_word_that_most_texts_have_finds_none_of_them() -> None:
+    texts = [f"The whale {n} swims." for n in ("Ada", "Bob", "Cleo", "Dora", "Ed", "Flo", "Gus")]
+    assert numbers("Where is the whale?", *texts * 5) == []
+    assert numbers("Where is the whale Cleo?", *texts * 2, "Cleo the whale is in Oslo.") != []
+
+
 def test_a_negation_is_no_name() -> None:
     assert informative("I don't know, and won’t ask.") == ["know"]
     assert numbers("I don't agree.", "Don lives in Lyon.", "It rains.") == []

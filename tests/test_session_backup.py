@@ -278,14 +278,22 @@ def test_a_copy_of_a_damaged_database_does_not_replace_the_backup(database: Path
         listing()
 
 
-def test_a_deleted_session_is_not_kept_in_the_backup(database: Path) -> None:
+def test_a_deleted_session_is_not_kept_in_the_backup(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     say("other", "a secret")
     backup.back_up(database)
     assert b"a secret" in backup.path_of(database).read_bytes()
     remove("other")
     assert b"a secret" not in backup.path_of(database).read_bytes()
     assert files(database) == ["sessions.db", "sessions.db.backup"]
-    remove("mine")
+    # Not even if no other backup can be made.
+    with monkeypatch.context() as patch:
+        patch.setattr(backup, "_check", lambda *_: os.close(-1))
+        with pytest.raises(SessionError, match="cannot renew the backup"):
+            remove("mine")
+    assert files(database) == ["sessions.db"]
+    backup.back_up(database)
     database.unlink()
     with pytest.raises(SessionError, match=RESTORED):
         listing()
