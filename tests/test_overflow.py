@@ -378,7 +378,7 @@ def test_a_stopped_reading_prints_the_answers_and_is_not_complete(
         text = "".join(piece.text for piece in run.pieces(should_stop=lambda: not next(calls, 0)))
     assert run.is_complete is False
     assert run.stats.finish_reason == "interrupted"
-    assert run.status().generated == 0
+    assert run.watch.tokens == 0
     assert text == "" or text.startswith(f"[{report}, lines 1-")
 
 

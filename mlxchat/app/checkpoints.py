@@ -13,7 +13,7 @@ from mlx import nn
 
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.outage import Outage
-from mlxchat.app.watch import Begun, Loop, Reached, Saved, Watch
+from mlxchat.app.watch import Begun, Reached, Saved, Watch, loop_of
 from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.engine.generate import Stats
 from mlxchat.engine.pace import Pace, first_step, from_run_lengths, run_lengths
@@ -28,7 +28,7 @@ from mlxchat.errors import (
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.request import Request
-from mlxchat.settings import OnLoop, SamplingSettings
+from mlxchat.settings import SamplingSettings
 from mlxchat.store.checkpoint import Checkpoint, RunRecord
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.output_file import OutputFile
@@ -210,7 +210,7 @@ def pace_of(network: nn.Module, begun: Begun, checkpoint: Checkpoint | None) -> 
 def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
     try:
         at = from_json(Reached, restored.facts)
-        Loop.begin(OnLoop.WARN, at.loop)
+        loop_of(at)
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotBroken(f"the checkpoint is invalid ({error})") from error
     return Begun(restored.cache, restored.ledger, sampling, at)

@@ -21,13 +21,13 @@ from mlxchat.app.loaded import Loaded
 from mlxchat.app.observer import Observer, Sink
 from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.sections import SectionReader
-from mlxchat.app.watch import Begun, Reached, Status, Watch
+from mlxchat.app.watch import Begun, Reached, Watch
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.generate import Generation, Stats
 from mlxchat.engine.loops import OnHeld, ShouldStop
-from mlxchat.engine.reply import ResumePoint, Token
+from mlxchat.engine.reply import Token
 from mlxchat.errors import MlxchatError, OutputError
 from mlxchat.models.model import Model
 from mlxchat.passages.quote import Read
@@ -91,6 +91,8 @@ class Run:
         self._pieces: Generator[Piece] | None = None
         self._generation: Generation | None = None
         self._watch: Watch | None = None
+        self._saver: Checkpointer | None = None
+        self._thoughts = ThoughtsAsText(hidden=request.hides_thoughts, inside=begun.at.in_thought)
         self._answer = io.StringIO()
         self._last_character = ""
         self._has_events = False
@@ -102,13 +104,18 @@ class Run:
         return self._loaded.model
 
     @property
+    def watch(self) -> Watch:
+        """The progress, between two pieces or inside `should_stop`."""
+        assert self._watch is not None, "not begun"
+        return self._watch
+
+    @property
     def stats(self) -> Stats:
         """The figures so far; once the run has ended, `finish_reason` is the reason."""
-        assert self._watch is not None, "not begun"
         # Stopped before there was a prompt.
         stopped = Stats("interrupted")
         stats = stopped if self._generation is None else self._generation.stats
-        return replace(stats, finish_reason=self._watch.ended or stats.finish_reason)
+        return replace(stats, finish_reason=self.watch.ended or stats.finish_reason)
 
     @property
     def stopped_reading(self) -> str | None:
@@ -135,11 +142,6 @@ class Run:
     def value(self) -> Any:
         """The answer parsed as JSON, if it was constrained by a schema and is complete."""
         return value_of(self._constraint, self._answer.getvalue()) if self.is_complete else None
-
-    def status(self) -> Status:
-        """The progress, between two pieces or inside `should_stop`."""
-        assert self._watch is not None, "not begun"
-        return self._watch.status()
 
     def __iter__(self) -> Iterator[Piece]:
         return self.pieces()
@@ -224,13 +226,10 @@ class Run:
             endless = self._request.ignore_eos and not self._request.answer.extracts
             on_loop = overnight.action_on_loop(endless=endless)
             self._watch = Watch(self._begun, overnight, on_loop, should_stop, self._observer.warn)
-            callbacks = None
             try:
                 yield from self._read(on_prefill)
                 if self._prompt is not None:
-                    prompt = self._begin_answer(self._prompt)
-                    callbacks = self._callbacks(prompt, self._watch, on_prefill, stack)
-                    yield from self._written(prompt, callbacks)
+                    yield from self._written(self._prompt, on_prefill, stack)
             except OutputError:
                 # The end could not be written either.
                 raise
@@ -243,10 +242,8 @@ class Run:
                 self.write_end()
                 raise
             on_over()
-            if callbacks is not None and callbacks.checkpointer is not None:
-                assert self._generation is not None
-                point = self._generation.resume_point
-                self.saved = callbacks.checkpointer.leave(point, self.stats)
+            if self._saver is not None and self._generation is not None:
+                self.saved = self._saver.leave(self._generation.resume_point, self.stats)
             if self._reader is not None and self.stats.finish_reason != "interrupted":
                 self._reader.end()
             self._is_over = True
@@ -254,13 +251,12 @@ class Run:
     def _read(self, on_prefill: Progress) -> Iterator[Piece]:
         """Read what the prompt is made from, if it is not known; stopped, what there is becomes
         the output."""
-        reader, watch = self._reader, self._watch
+        reader = self._reader
         if reader is None:
             return
-        assert watch is not None
         if self._request.events:
             yield self._event(self._events.start(_start_facts(self._loaded, None)))
-        for answered in reader.read(watch.should_stop, on_prefill):
+        for answered in reader.read(self.watch.should_stop, on_prefill):
             if self._request.events:
                 yield self._event(self._events.section(answered.place, answered.text))
         self._prompt = reader.prompt
@@ -274,19 +270,16 @@ class Run:
         self._has_events = True
         return Piece(text)
 
-    def _begin_answer(self, prompt: Prompt) -> Prompt:
-        """The prompt with the beginning of the answer, if the request has one."""
-        return self._loaded.model.tokenizer.with_beginning(
-            prompt, self._request.answer.prefill, newlines=self._constraint is None
+    def _written(self, asked: Prompt, on_prefill: Progress, stack: ExitStack) -> Iterator[Piece]:
+        tokenizer, watch = self.model.tokenizer, self.watch
+        # With the beginning of the answer, if the request has one.
+        prompt = tokenizer.with_beginning(
+            asked, self._request.answer.prefill, newlines=self._constraint is None
         )
-
-    def _written(self, prompt: Prompt, callbacks: "_Callbacks") -> Iterator[Piece]:
-        tokenizer = self._loaded.model.tokenizer
         reply, begun = tokenizer.reader(), ""
         if not self._request.raw:
             reply, begun = tokenizer.reader_after(prompt)
-        generation = _generation(self._request, self._loaded, prompt.ids, reply, callbacks)
-        self._generation = generation
+        generation = self._generation = self._begun_with(prompt, reply, on_prefill, stack)
         if self._request.events and self._reader is None:
             yield self._event(self._events.start(_start_facts(self._loaded, prompt.ids)))
         if self._request.events and self._passages is not None:
@@ -294,10 +287,10 @@ class Run:
         for token in chain([Token(begun, None)] if begun else [], generation):
             # Text that appears only at the end is withheld if another run continues.
             is_end = token.id is None and generation.resume_point is not None
-            if is_end and callbacks.checkpointer is not None and callbacks.watch.stopped:
+            if is_end and self._saver is not None and watch.stopped:
                 break
-            text = self._text_of(token, callbacks.written)
-            if not callbacks.watch.take(token, token.text if self._request.events else text):
+            text = self._text_of(token)
+            if not watch.take(token, token.text if self._request.events else text):
                 break
             if not token.thought:
                 self._answer.write(token.text)
@@ -305,7 +298,7 @@ class Run:
                 self._write(text)
             yield Piece(text, token)
             if self._has_code(token):
-                callbacks.watch.ended = "stop"
+                watch.ended = "stop"
                 break
 
     def _has_code(self, token: Token) -> bool:
@@ -317,117 +310,95 @@ class Run:
         self._sink.write(text)
         self._last_character = text[-1:] or self._last_character
 
-    def _text_of(self, token: Token, written: ThoughtsAsText) -> str:
+    def _text_of(self, token: Token) -> str:
         if not self._request.events:
-            return written.add(token.text, token.thought)
+            return self._thoughts.add(token.text, token.thought)
         return "" if token.thought and self._request.hides_thoughts else self._events.token(token)
 
-    def _callbacks(
-        self, asked: Prompt, watch: Watch, on_prefill: Progress, stack: ExitStack
-    ) -> "_Callbacks":
-        request, loaded, begun, observer = self._request, self._loaded, self._begun, self._observer
+    def _begun_with(
+        self, asked: Prompt, reply: Reader, on_prefill: Progress, stack: ExitStack
+    ) -> Generation:
+        request, loaded, begun, watch = self._request, self._loaded, self._begun, self.watch
         reader = block_reader(
             request.setup,
             loaded.model,
             loaded.cache,
             asked,
             window=loaded.settings.max_kv_size,
-            notify=observer.warn,
+            notify=self._observer.warn,
             stack=stack,
         )
         record: OnHeld | None = None
         # Restarted from a damaged checkpoint, a run must arrive at exactly the same text; different
         # prefill steps would change the last bits.
         if self._checkpoint is None and reader is None:
-            prefixes = Prefixes(request.setup, observer.note)
+            prefixes = Prefixes(request.setup, self._observer.note)
             prefixes.label = ", ".join(map(name_of, request.files)) or request.prompt or ""
             stack.callback(prefixes.close)
             begun, record = _with_known_prefix(prefixes, loaded, asked.ids, begun)
-        written = ThoughtsAsText(hidden=request.hides_thoughts, inside=begun.at.in_thought)
-        checkpointer = None
-        if self._checkpoint is not None:
-            assert isinstance(self._sink, OutputFile)
-            checkpointer = Checkpointer(
-                self._checkpoint,
-                loaded.model,
-                loaded.fingerprint(),
-                begun,
-                file=self._sink,
-                watch=watch,
-                written=written,
-                warn=observer.warn,
-            )
+        saver = self._saver = self._checkpointer(begun, watch)
+
+        def held(step: TokenIds) -> None:
+            begun.ledger.add(step)
+            if record is not None:
+                record(step)
+
+        def read(done: int, total: int) -> None:
+            watch.reads(done, total)
+            if saver is not None:
+                saver.read(done, total)
+            on_prefill(done, total)
+
         settings = request.generation_settings()
-        how: dict[str, Any] = {"settings": settings, "reader": reader}
+        drafter = None if saver is not None else make_drafter(loaded.model, settings)
+        if drafter is not None:
+            drafter.history.extend(asked.ids[: begun.at.prefilled])
+        how: dict[str, Any] = {
+            "sampling": begun.sampling,
+            "settings": settings,
+            "prefill_step_size": loaded.settings.prefill_step_size,
+            "pace": pace_of(loaded.model.network, begun, self._checkpoint),
+            "reader": reader,
+            "reply": reply,
+            "drafter": drafter,
+            "constrained": self._constrained(asked),
+            "on_prefill": read,
+            "on_held": held,
+            "should_stop": watch.should_stop,
+            "pause_every": request.overnight.pause_every(),
+            "on_pause": None if saver is None else saver.paused,
+        }
+        point = begun.at.resume_point
+        if point is not None:
+            return Generation.resume(loaded.model, point, begun.cache, **how)
+        cached = begun.at.prefilled
+        return Generation(loaded.model, asked.ids, begun.cache, cached_tokens=cached, **how)
+
+    def _checkpointer(self, begun: Begun, watch: Watch) -> Checkpointer | None:
         if self._checkpoint is None:
-            how["drafter"] = drafter = make_drafter(loaded.model, settings)
-            if drafter is not None:
-                drafter.history.extend(asked.ids[: begun.at.prefilled])
-        if self._constraint is not None:
-            prompt = None if request.raw else asked.asked
-            tokenizer = loaded.model.tokenizer
-            how["constrained"] = Constrained.begin(
-                self._constraint,
-                tokenizer,
-                prompt,
-                may_think=allows_thinking(request.variables()),
-                beginning=asked.beginning,
-            )
-        how["pace"] = pace_of(loaded.model.network, begun, self._checkpoint)
-        return _Callbacks(watch, checkpointer, begun, record, on_prefill, written, how)
+            return None
+        assert isinstance(self._sink, OutputFile)
+        return Checkpointer(
+            self._checkpoint,
+            self._loaded.model,
+            self._loaded.fingerprint(),
+            begun,
+            file=self._sink,
+            watch=watch,
+            written=self._thoughts,
+            warn=self._observer.warn,
+        )
 
-
-@dataclass(frozen=True, slots=True)
-class _Callbacks:
-    """The callbacks of a generation, and how it begins (`how`)."""
-
-    watch: Watch
-    checkpointer: Checkpointer | None
-    begun: Begun
-    record: OnHeld | None
-    on_prefill: Progress
-    written: ThoughtsAsText
-    how: dict[str, Any]
-
-    def held(self, step: TokenIds) -> None:
-        self.begun.ledger.add(step)
-        if self.record is not None:
-            self.record(step)
-
-    def read(self, done: int, total: int) -> None:
-        self.watch.reads(done, total)
-        if self.checkpointer is not None:
-            self.checkpointer.read(done, total)
-        self.on_prefill(done, total)
-
-    def pause(self, point: ResumePoint) -> None:
-        if self.checkpointer is not None:
-            self.checkpointer.paused(point)
-
-
-def _generation(
-    request: Request,
-    loaded: Loaded,
-    prompt: TokenIds,
-    reply: Reader,
-    callbacks: _Callbacks,
-) -> Generation:
-    begun = callbacks.begun
-    how: dict[str, Any] = callbacks.how | {
-        "prefill_step_size": loaded.settings.prefill_step_size,
-        "on_prefill": callbacks.read,
-        "on_held": callbacks.held,
-        "should_stop": callbacks.watch.should_stop,
-        "reply": reply,
-        "pause_every": request.overnight.pause_every(),
-        "on_pause": callbacks.pause,
-        "sampling": begun.sampling,
-    }
-    point = begun.at.resume_point
-    if point is None:
-        how["cached_tokens"] = begun.at.prefilled
-        return Generation(loaded.model, prompt, begun.cache, **how)
-    return Generation.resume(loaded.model, point, begun.cache, **how)
+    def _constrained(self, asked: Prompt) -> Constrained | None:
+        if self._constraint is None:
+            return None
+        return Constrained.begin(
+            self._constraint,
+            self.model.tokenizer,
+            None if self._request.raw else asked.asked,
+            may_think=allows_thinking(self._request.variables()),
+            beginning=asked.beginning,
+        )
 
 
 def _with_known_prefix(

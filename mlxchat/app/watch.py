@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mlxchat import platform
-from mlxchat.cache import Cache, bytes_held, tokens_held
+from mlxchat.cache import Cache
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.loops import ShouldStop
 from mlxchat.engine.repetition import LoopDetector
@@ -24,7 +23,7 @@ USUAL_MULTIPLIER = 0.4
 class Reached:
     """How far a run has come, besides its cache and ledger. While the prompt is read, `prefilled`
     of its tokens are in the cache, in these `steps`, and there is no `resume_point`. `loop` is a
-    state of `Loop`; `in_thought` is whether the text so far ends within a thought."""
+    state of its LoopDetector; `in_thought` is whether the text so far ends within a thought."""
 
     prefilled: int = 0
     steps: tuple[tuple[int, int], ...] = ()
@@ -52,58 +51,11 @@ class Saved:
     reading: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The progress of a run. While it reads, `read` is how many prompt tokens it has read, and of
-    how many; `repetition` is the share of the latest tokens that repeats earlier ones."""
-
-    generated: int
-    tokens_per_s: float
-    text_bytes: int
-    kv_tokens: int
-    kv_bytes: int
-    memory_bytes: int
-    repetition: float
-    read: tuple[int, int] | None
-    saved: Saved | None
-
-
-@dataclass(slots=True)
-class Loop:
-    """`reported` is whether the present loop, if there is one, has been reported."""
-
-    action: OnLoop
-    detector: LoopDetector
-    reported: bool = False
-
-    @classmethod
-    def begin(cls, action: OnLoop, state: dict[str, Any] | None) -> "Loop":
-        """A new detector, or the one saved in `state`."""
-        if state is None:
-            return cls(action, LoopDetector())
-        return cls(action, LoopDetector.from_state(state["detector"]), bool(state["reported"]))
-
-    def state(self) -> dict[str, Any]:
-        """The state, for JSON."""
-        return {"detector": self.detector.state(), "reported": self.reported}
-
-    def add(self, id_: int) -> bool:
-        """Take the next token; return whether the text began to repeat itself with it."""
-        self.detector.add(id_)
-        began = self.detector.looping and not self.reported
-        self.reported = self.detector.looping
-        return began
-
-    @property
-    def stops(self) -> bool:
-        """Whether the run should end because of it."""
-        return self.detector.looping and self.action is OnLoop.STOP
-
-
 class Watch:
     """Sees every token before it is written, and decides when to stop.
 
-    `ended` is the reason if it ended the generation: "time", "bytes" or "loop".
+    `ended` is the reason if it ended the generation: "time", "bytes" or "loop". `reading` is how
+    many prompt tokens have been read, and of how many, while they are.
     """
 
     def __init__(
@@ -116,17 +68,18 @@ class Watch:
     ) -> None:
         self._should_stop = should_stop
         self._warn = warn
-        self._cache = begun.cache
-        self.loop = Loop.begin(on_loop, begun.at.loop)
+        self.cache = begun.cache
+        self.loop = loop_of(begun.at)
+        self._on_loop = on_loop
         self._penalized = begun.sampling.dry_multiplier > 0
         deadline_s = overnight.deadline_s(time.time())
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._max_bytes = overnight.max_bytes
-        self._tokens = 0 if begun.at.resume_point is None else begun.at.resume_point.generated
-        self._tokens_before = self._tokens
-        self._bytes = 0 if begun.at.position is None else begun.at.position.bytes
+        self.tokens = 0 if begun.at.resume_point is None else begun.at.resume_point.generated
+        self._tokens_before = self.tokens
+        self.text_bytes = 0 if begun.at.position is None else begun.at.position.bytes
         self._started_s = time.monotonic()
-        self._reading: tuple[int, int] | None = None
+        self.reading: tuple[int, int] | None = None
         self.saved: Saved | None = None
         self.ended: str | None = None
 
@@ -148,49 +101,46 @@ class Watch:
 
     def reads(self, done: int, total: int) -> None:
         """`done` of `total` prompt tokens have been prefilled."""
-        self._reading = (done, total) if done < total else None
+        self.reading = (done, total) if done < total else None
 
     def take(self, token: Token, written: str) -> bool:
         """Take the next token; return False if its text would exceed the limit."""
         if token.id is not None:
-            self._tokens += 1
-            self._reading = None
+            self.tokens += 1
+            self.reading = None
             self._watch_loop(token.id)
         size_bytes = len(written.encode("utf-8", "replace"))
         if not self.has_room(size_bytes):
             self.ended = "bytes"
             return False
-        self._bytes += size_bytes
+        self.text_bytes += size_bytes
         return True
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether `size_bytes` more stay within the maximum."""
-        return self._max_bytes is None or self._bytes + size_bytes <= self._max_bytes
+        return self._max_bytes is None or self.text_bytes + size_bytes <= self._max_bytes
 
-    def status(self) -> Status:
-        return Status(
-            generated=self._tokens,
-            tokens_per_s=self._rate(time.monotonic()),
-            text_bytes=self._bytes,
-            kv_tokens=tokens_held(self._cache),
-            kv_bytes=bytes_held(self._cache),
-            memory_bytes=platform.process_memory_bytes(),
-            repetition=self.loop.detector.share,
-            read=self._reading,
-            saved=self.saved,
-        )
+    @property
+    def tokens_per_s(self) -> float:
+        seconds = time.monotonic() - self._started_s
+        return (self.tokens - self._tokens_before) / max(seconds, 1e-9)
 
     def _watch_loop(self, id_: int) -> None:
-        if self.loop.add(id_):
-            share = f"{self.loop.detector.share:.0%} of the latest tokens repeat earlier ones"
-            text = f"the text repeats itself at token {self._tokens:,}: {share}"
-            if self.loop.stops:
+        was_looping = self.loop.looping
+        self.loop.add(id_)
+        stops = self.loop.looping and self._on_loop is OnLoop.STOP
+        if self.loop.looping and not was_looping:
+            share = f"{self.loop.share:.0%} of the latest tokens repeat earlier ones"
+            text = f"the text repeats itself at token {self.tokens:,}: {share}"
+            if stops:
                 text += "; stopped (--on-loop warn continues)"
             if not self._penalized:
                 text += f"; --dry-multiplier {USUAL_MULTIPLIER} prevents that from the start"
             self._warn(text)
-        if self.loop.stops:
+        if stops:
             self.ended = "loop"
 
-    def _rate(self, now_s: float) -> float:
-        return (self._tokens - self._tokens_before) / max(now_s - self._started_s, 1e-9)
+
+def loop_of(at: Reached) -> LoopDetector:
+    """A new detector, or the one saved. Raises KeyError or TypeError if that is invalid."""
+    return LoopDetector() if at.loop is None else LoopDetector.from_state(at.loop)

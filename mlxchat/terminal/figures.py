@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from mlxchat.app.watch import Status
+from mlxchat import platform
+from mlxchat.app.watch import Watch
+from mlxchat.cache import bytes_held, tokens_held
 from mlxchat.chat.turn import Change, Compacted, Forgot, Recalled
 from mlxchat.engine.generate import Stats
 from mlxchat.store.state_file import Written
@@ -34,20 +36,20 @@ def stats_line(stats: Stats, written: Written | None = None) -> str:
     return " · ".join(parts)
 
 
-def status_line(status: Status) -> str:
+def status_line(run: Watch) -> str:
     """The progress of a run."""
     parts = []
-    if status.read is not None:
-        done, total = status.read
+    if run.reading is not None:
+        done, total = run.reading
         parts.append(f"read {done:,} of {total:,} tokens")
     parts += [
-        f"generated {status.generated:,} tokens{and_rate(status.tokens_per_s)}",
-        f"{format_bytes(status.text_bytes)} of text",
-        f"KV {status.kv_tokens:,} tokens, {format_bytes(status.kv_bytes)}",
-        f"memory {format_bytes(status.memory_bytes)}",
-        f"repetition {status.repetition:.0%}",
+        f"generated {run.tokens:,} tokens{and_rate(run.tokens_per_s)}",
+        f"{format_bytes(run.text_bytes)} of text",
+        f"KV {tokens_held(run.cache):,} tokens, {format_bytes(bytes_held(run.cache))}",
+        f"memory {format_bytes(platform.process_memory_bytes())}",
+        f"repetition {run.loop.share:.0%}",
     ]
-    if (saved := status.saved) is not None:
+    if (saved := run.saved) is not None:
         reading = " read" if saved.reading else ""
         parts.append(f"checkpoint after {count(saved.tokens, 'token')}{reading}")
     return " · ".join(parts)
