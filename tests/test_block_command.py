@@ -78,12 +78,8 @@ def test_raw_text_can_contain_blocks(ask: Any) -> None:
     assert again["text"] == ask("--raw", "-f", "a.md")["text"]
 
 
-def test_a_block_can_be_warmed_and_is_listed(
-    ask: Any, tiny_model: Path, run_mlxchat: RunMlxchat
-) -> None:
-    warmed = run_mlxchat("cache", "warm", "--block", "-m", str(tiny_model), "a.md")
-    assert (warmed.returncode, warmed.stdout) == (0, "")
-    assert ask(*blocks("a.md"))["cached_tokens"] == TOKENS["a.md"]
+def test_a_block_is_listed(ask: Any, run_mlxchat: RunMlxchat) -> None:
+    ask(*blocks("a.md"))
     listed = run_mlxchat("cache", "list").stdout.splitlines()
     key, kind, tokens, *_ = listed[0].split("\t")
     assert (len(listed), kind, tokens) == (1, "block", str(TOKENS["a.md"]))

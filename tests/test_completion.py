@@ -109,7 +109,6 @@ def test_files_are_left_to_the_shell(ask: Ask):
         ["generate", "-f", ""],
         ["generate", "-o", "x"],
         ["generate", "--resume", ""],
-        ["cache", "warm", ""],
         ["session", "export", "holidays", ""],
         ["generate", "-m", "./"],
         ["generate", "-m", "/"],

@@ -3,13 +3,13 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mlxchat.cli.completion import complete_prefix
 from mlxchat.cli.group import App
-from mlxchat.cli.options import Json, Yes, agrees, setup_of, some_of, with_options
+from mlxchat.cli.options import Json, Yes, agrees
 from mlxchat.terminal.table import minute, write, write_json_lines, write_table
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ cache_app = App(
     no_args_is_help=True,
     epilog="""\
 Examples:
-  mlxchat cache warm report.txt
   mlxchat generate -f report.txt "Who wrote this?"
   mlxchat cache list
 
@@ -30,12 +29,6 @@ limit it and turn it off.
 )
 
 COLUMNS = ("ID", "KIND", "TOKENS", "USED", "TEXT", "MODEL")
-
-WARM = some_of(
-    "generate",
-    *("system", "template_args", "model", "chat_template", "offline", "device", "dtype", "window"),
-    *("prefill_step_size", "prefix_cache_bytes", "quiet"),
-)
 
 
 @cache_app.command("list", epilog="Example: mlxchat cache list")
@@ -93,45 +86,6 @@ def clear(yes: Yes = False) -> None:
         if agrees(f"Delete the whole cache, {size}?", yes=yes):
             files.prune(-1)
             write(f"deleted {size}\n")
-
-
-@cache_app.command(epilog="Example: mlxchat cache warm -s 'Answer briefly.' report.txt")
-@with_options(WARM)
-def warm(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Document, - for stdin")],
-    block: Annotated[
-        bool, typer.Option("--block", help="Store a block, for `mlxchat generate --block`")
-    ] = False,
-    **values: Any,
-) -> None:
-    """Read a document now, so that later questions start immediately.
-
-    Ask them with `mlxchat generate -f FILE "question"`, and the same model, system prompt,
-    --template-arg, --chat-template and --dtype. With --block, use `mlxchat generate --block FILE`,
-    alone or with other blocks.
-    """
-    from mlxchat.app.warm import warm as read_ahead
-    from mlxchat.terminal.messages import Messages
-    from mlxchat.terminal.observing import observer_of
-    from mlxchat.text.documents import STDIN, piped_stdin
-
-    messages = Messages(values["quiet"])
-    done = read_ahead(
-        setup_of(values),
-        file,
-        block=block,
-        system=values["system"],
-        template_args=WARM["template_args"].value_of(values["template_args"] or []),
-        piped=piped_stdin() if file == STDIN else None,
-        observer=observer_of(messages),
-    )
-    if block:
-        known = "which was known already" if done.known else "kept"
-        messages.note(f"{done.name}: a block of {done.tokens:,} tokens, {known}")
-    else:
-        messages.note(
-            f"{done.name}: {done.tokens:,} tokens, {done.known:,} of them were known already"
-        )
 
 
 def _row(entry: "Entry") -> tuple[str, ...]:

@@ -17,7 +17,7 @@ OURS = {
         "mlx_lm.generate": "mlxchat generate",
         "mlx_lm.chat": "mlxchat",
         "mlx_lm.manage": "mlxchat models list",
-        "mlx_lm.cache_prompt": "mlxchat cache warm",
+        "mlx_lm.cache_prompt": "mlxchat generate -f FILE -n 1",
         "mlx_lm.benchmark": "mlxchat bench",
         "--adapter-path": "--adapter",
         "--prompt, -p": "mlxchat generate PROMPT, without an option",
