@@ -165,30 +165,6 @@ def test_a_run_killed_during_prefill_resumes_it(
     assert run.written() == run.expected()
 
 
-def test_a_restarted_run_prefills_in_the_same_steps(
-    tmp_path: Path, night: Callable[..., Night]
-) -> None:
-    """Step sizes depend on the speed of the device, and their different rounding can change the
-    text."""
-    prompt = tmp_path / "prompt.txt"
-    prompt.write_text(TEXT * 4)
-    run = night(400, "--prefill-step-size", "16", "-f", str(prompt))
-    process = run.start()
-    run.grows_to(200)
-    process.kill()
-    process.communicate()
-    (run.directory / "state.safetensors").unlink(missing_ok=True)
-    path = run.directory / "run.json"
-    begun = json.loads(path.read_text())
-    assert begun["steps"][0][0] == 16
-    # Pretend that the device is faster now.
-    begun["request"]["setup"]["prefill_step_size"] = 512
-    path.write_text(json.dumps(begun))
-    run.ends()
-    assert json.loads(path.read_text())["steps"] == begun["steps"]
-    assert run.written() == run.expected()
-
-
 @pytest.mark.parametrize(
     ("number", "status"),
     [

@@ -13,7 +13,7 @@ from mlxchat.app.verify import compare, read_again
 from mlxchat.cache import make_cache
 from mlxchat.engine import loops
 from mlxchat.engine.loops import prefill
-from mlxchat.engine.pace import Pace, first_step, from_run_lengths, run_lengths
+from mlxchat.engine.pace import Pace, first_step
 from tests.conftest import build_random_model
 
 PROMPT = np.random.default_rng(0).integers(0, 256, 3000).astype(np.int32)
@@ -74,12 +74,6 @@ def test_a_short_prompt_does_not_predict_the_time_of_a_full_step(
     assert device.read(pace, 1024) == [512, 512]
 
 
-def test_planned_steps_are_taken_however_long_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = SlowDevice(monkeypatch, 0.0, 0.05)
-    planned = [512, 100, 1]
-    assert device.read(Pace(32, planned), 645) == [512, 100, 1, 27, 5]
-
-
 def test_the_cache_does_not_depend_on_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     device = SlowDevice(monkeypatch, 0.0, 0.3)
     paced, plain = make_cache(device.network, 64), make_cache(device.network, 64)
@@ -107,12 +101,6 @@ class _Weights(nn.Module):
     def __init__(self, number: int, dtype: mx.Dtype) -> None:
         super().__init__()
         self.weight = mx.zeros((number,), dtype)
-
-
-def test_sizes_are_saved_as_run_lengths() -> None:
-    sizes = [1, 3, 4, 4, 4, 512, 512, 88]
-    assert run_lengths(sizes) == ((1, 1), (3, 1), (4, 3), (512, 2), (88, 1))
-    assert from_run_lengths(run_lengths(sizes)) == sizes
 
 
 def test_a_session_is_verified_at_the_same_pace(monkeypatch: pytest.MonkeyPatch) -> None:

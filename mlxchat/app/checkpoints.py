@@ -5,18 +5,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from datetime import datetime
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
-
-from mlx import nn
 
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.outage import Outage
 from mlxchat.app.watch import Begun, Reached, Saved, Watch, loop_of
 from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.engine.generate import Stats
-from mlxchat.engine.pace import Pace, first_step, from_run_lengths, run_lengths
 from mlxchat.engine.reply import ResumePoint
 from mlxchat.errors import (
     DeviceError,
@@ -66,7 +62,6 @@ class Checkpointer:
         self._being_saved: Saved | None = None
         # Prompt tokens in the cache, and tokens at the latest checkpoint.
         self._prefilled = begun.at.prefilled
-        self._steps = from_run_lengths(begun.at.steps)
         self._latest = (
             begun.at.prefilled if begun.at.resume_point is None else begun.at.resume_point.generated
         )
@@ -76,12 +71,8 @@ class Checkpointer:
         self._see_result()
         if self._begun.at.resume_point is not None:
             return
-        step = self._begun.at.prefilled + done - self._prefilled
-        self._prefilled += step
-        if step:
-            self._steps.append(step)
+        self._prefilled = self._begun.at.prefilled + done
         if done == total:
-            self._record_steps()
             # A run killed before its next checkpoint has one without text, which comes first.
             self._save_reading()
             self._checkpoint.state.background.wait()
@@ -120,12 +111,6 @@ class Checkpointer:
         except DeviceError as error:
             self._failed(error)
 
-    def _record_steps(self) -> None:
-        try:
-            self._checkpoint.record_steps(self._steps)
-        except OutputError as error:
-            self._warn(str(error))
-
     def _save_reading(self) -> None:
         self._latest = self._prefilled
         self._save(None, Saved(self._prefilled, reading=True))
@@ -142,7 +127,6 @@ class Checkpointer:
         self._being_saved = saved
         at = Reached(
             self._prefilled if point is None else 0,
-            run_lengths(self._steps if point is None else ()),
             point,
             position,
             self._watch.loop.state(),
@@ -196,15 +180,6 @@ def continued(
     except OSError as error:
         path, why = checkpoint.state.path, error.strerror or error
         raise OutputError(f"cannot read {path}: {why}") from error
-
-
-def pace_of(network: nn.Module, begun: Begun, checkpoint: Checkpoint | None) -> Pace:
-    """The sizes of the steps for the rest of the prompt: those of the first reading, as far as it
-    got."""
-    steps = [] if checkpoint is None else checkpoint.steps()
-    ends = accumulate(steps)
-    planned = [step for step, end in zip(steps, ends, strict=True) if end > begun.at.prefilled]
-    return Pace(first_step(network), planned)
 
 
 def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:

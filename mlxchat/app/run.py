@@ -15,7 +15,7 @@ from mlxchat.about import __version__
 from mlxchat.app.answer import is_whole, value_of
 from mlxchat.app.awake import keep_awake
 from mlxchat.app.blocks import block_reader
-from mlxchat.app.checkpoints import Checkpointer, pace_of
+from mlxchat.app.checkpoints import Checkpointer
 from mlxchat.app.events import EventWriter
 from mlxchat.app.loaded import Loaded
 from mlxchat.app.observer import Observer, Sink
@@ -27,6 +27,7 @@ from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.generate import Generation, Stats
 from mlxchat.engine.loops import OnHeld, ShouldStop
+from mlxchat.engine.pace import Pace, first_step
 from mlxchat.engine.reply import Token
 from mlxchat.errors import MlxchatError, OutputError
 from mlxchat.models.model import Model
@@ -329,8 +330,8 @@ class Run:
             stack=stack,
         )
         record: OnHeld | None = None
-        # Restarted from a damaged checkpoint, a run must arrive at exactly the same text; different
-        # prefill steps would change the last bits.
+        # Restarted from a damaged checkpoint, a run should arrive at the same text; pages from the
+        # disk were computed in other steps, which changes the last bits.
         if self._checkpoint is None and reader is None:
             prefixes = Prefixes(request.setup, self._observer.note)
             prefixes.label = ", ".join(map(name_of, request.files)) or request.prompt or ""
@@ -357,7 +358,7 @@ class Run:
             "sampling": begun.sampling,
             "settings": settings,
             "prefill_step_size": loaded.settings.prefill_step_size,
-            "pace": pace_of(loaded.model.network, begun, self._checkpoint),
+            "pace": Pace(first_step(loaded.model.network)),
             "reader": reader,
             "reply": reply,
             "drafter": drafter,

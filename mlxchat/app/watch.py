@@ -22,11 +22,10 @@ USUAL_MULTIPLIER = 0.4
 @dataclass(frozen=True, slots=True)
 class Reached:
     """How far a run has come, besides its cache and ledger. While the prompt is read, `prefilled`
-    of its tokens are in the cache, in these `steps`, and there is no `resume_point`. `loop` is a
+    of its tokens are in the cache, and there is no `resume_point`. `loop` is a
     state of its LoopDetector; `in_thought` is whether the text so far ends within a thought."""
 
     prefilled: int = 0
-    steps: tuple[tuple[int, int], ...] = ()
     resume_point: ResumePoint | None = None
     position: Position | None = None
     loop: dict[str, Any] | None = None

@@ -4,10 +4,6 @@ Nothing can be shown, stopped or saved during a step. On a slow device, 512 toke
 steps are shortened until they take about two seconds.
 """
 
-from collections import deque
-from collections.abc import Sequence
-from itertools import groupby
-
 import mlx.core as mx
 from mlx import nn
 
@@ -35,13 +31,11 @@ class Pace:
     """Sizes of prefill steps: powers of two, or the largest step that the caller allows.
 
     `first` is the initial size. A step that takes too long makes the following ones shorter; quick
-    ones make them longer again. `planned` sizes come first, to read a prompt in the same steps as
-    before.
+    ones make them longer again.
     """
 
-    def __init__(self, first: int, planned: Sequence[int] = ()) -> None:
+    def __init__(self, first: int) -> None:
         self._size = first
-        self._planned = deque(planned)
 
     def size(self, max_tokens: int, done: int) -> int:
         """Tokens in the next step, at most `max_tokens`, after `done` tokens of this prompt.
@@ -49,15 +43,11 @@ class Pace:
         Steps end at multiples of their size, and so still at the page boundaries of the prefix
         cache after the size has changed.
         """
-        if self._planned:
-            return self._planned[0]
         size = min(max_tokens, self._size)
         return size - done % size
 
     def took(self, tokens: int, seconds: float) -> None:
         """Report a completed step."""
-        if self._planned:
-            self._planned.popleft()
         affordable = _power_of_two(TARGET_S * tokens / max(seconds, 1e-9))
         # A short step does not predict the time of a full one, but a full one takes no longer per
         # token.
@@ -92,13 +82,3 @@ def _weights(network: nn.Module) -> int:
 def _power_of_two(number: float) -> int:
     """The largest power of two up to `number`; at least 1."""
     return 1 << max(int(number).bit_length() - 1, 0)
-
-
-def run_lengths(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """`(size, count)` for each run of equal sizes."""
-    return tuple((size, len(list(same))) for size, same in groupby(sizes))
-
-
-def from_run_lengths(stretches: Sequence[tuple[int, int]]) -> list[int]:
-    """The inverse of `run_lengths`."""
-    return [size for size, count in stretches for _ in range(count)]

@@ -10,7 +10,6 @@ The caller interprets the state's facts.
 
 import json
 import shlex
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,6 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat.dataclass_json import from_json, to_json
-from mlxchat.engine.pace import from_run_lengths, run_lengths
 from mlxchat.errors import OutputError, SnapshotBroken, UsageError
 from mlxchat.files import (
     Lock,
@@ -45,14 +43,12 @@ class RunRecord:
     """A run. What was chosen for the user when it began is in the `request`, so that it continues
     the same: the model's directory, the window, the deadline.
 
-    `sampling` are the values in effect. `steps` are `[size, count]` of the steps the prompt was
-    prefilled in. `ended` is why there is nothing to continue, if so.
+    `sampling` are the values in effect. `ended` is why there is nothing to continue, if so.
     """
 
     version: Literal[2]
     request: Request
     sampling: SamplingSettings
-    steps: tuple[tuple[int, int], ...] = ()
     ended: str | None = None
 
 
@@ -119,18 +115,7 @@ class Checkpoint:
 
     def change(self, run: RunRecord) -> None:
         """Replace the request, and reopen a run that had ended. Raises OutputError."""
-        self._write_run(replace(run, steps=self.run.steps, ended=None))
-
-    def record_steps(self, steps: Sequence[int]) -> None:
-        """Record the sizes of the steps the prompt was prefilled in, before there is any text.
-        Other steps would give the same text only approximately. Raises OutputError."""
-        stretches = run_lengths(steps)
-        if self.run.steps != stretches:
-            self._write_run(replace(self.run, steps=stretches))
-
-    def steps(self) -> list[int]:
-        """The sizes of the steps the whole prompt was prefilled in; empty if it was not yet."""
-        return from_run_lengths(self.run.steps)
+        self._write_run(run)
 
     def prompt(self) -> TokenIds:
         """Raises SnapshotBroken if it is damaged or missing."""
