@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from mlxchat.app.batch_run import open_batch
     from mlxchat.app.begin import begin, resume
     from mlxchat.app.chat import Chat
-    from mlxchat.app.loaded import open_model
     from mlxchat.app.observer import Observer
+    from mlxchat.app.opening import open_model
     from mlxchat.app.run import Run
     from mlxchat.cache import make_cache
     from mlxchat.chat.conversation import Conversation
@@ -128,7 +128,7 @@ _HOME = {
     "load": "mlxchat.models.load",
     "make_cache": "mlxchat.cache",
     "open_batch": "mlxchat.app.batch_run",
-    "open_model": "mlxchat.app.loaded",
+    "open_model": "mlxchat.app.opening",
     "resume": "mlxchat.app.begin",
 }
 

@@ -14,8 +14,8 @@ import pytest
 
 from mlxchat.app.begin import begin, resume
 from mlxchat.app.checkpoints import record_of, request_of
-from mlxchat.app.loaded import open_model
 from mlxchat.app.observer import Observer
+from mlxchat.app.opening import open_model
 from mlxchat.app.run import Run
 from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.errors import (

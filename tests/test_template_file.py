@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mlxchat.app.chat import Chat
-from mlxchat.app.loaded import open_model
+from mlxchat.app.opening import open_model
 from mlxchat.errors import UsageError
 from mlxchat.models.template_file import read_template
 from mlxchat.request import ChatOptions, Setup

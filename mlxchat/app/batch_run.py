@@ -9,8 +9,8 @@ from typing import BinaryIO
 
 from mlxchat import platform
 from mlxchat.app.answer import constraint_of
-from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import Observer
+from mlxchat.app.opening import Loaded, open_model
 from mlxchat.app.prompt import count_pinned
 from mlxchat.app.side_by_side import SideBySide
 from mlxchat.engine.loops import ShouldStop

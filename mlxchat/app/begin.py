@@ -10,8 +10,8 @@ from typing import BinaryIO, TypedDict, Unpack
 
 from mlxchat.app.answer import constraint_of, with_schema
 from mlxchat.app.checkpoints import continued, record_of, request_of
-from mlxchat.app.loaded import Loaded, open_model
 from mlxchat.app.observer import NoSink, Observer, Sink
+from mlxchat.app.opening import Loaded, open_model
 from mlxchat.app.overflow import check_overflow, fitting, opened
 from mlxchat.app.passages import with_passages
 from mlxchat.app.prompt import count_pinned, encode, read

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mlxchat.app.loaded import Loaded
+from mlxchat.app.opening import Loaded
 from mlxchat.app.outage import Outage
 from mlxchat.app.watch import Begun, Reached, Saved, Watch, loop_of
 from mlxchat.dataclass_json import from_json, to_json

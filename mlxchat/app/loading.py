@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 
 from mlxchat.models.model import Model
 
@@ -16,43 +17,36 @@ class Loading:
     def __init__(self, load: Callable[[Callable[[], None]], Model]) -> None:
         self._load = load
         self._checked = threading.Event()
-        self._done = threading.Event()
-        self._model: Model | None = None
-        self._error: BaseException | None = None
+        self._model: Future[Model] = Future()
         self._thread = threading.Thread(target=self._run, name="loading", daemon=True)
         self._thread.start()
 
     @property
     def is_done(self) -> bool:
-        return self._done.is_set()
+        return self._model.done()
 
     @property
     def failed(self) -> bool:
-        return self._error is not None
+        return self._model.done() and self._model.exception() is not None
 
     def wait_for_checks(self) -> None:
         """Wait until the model has passed its checks. Raises the error of loading."""
         self._checked.wait()
-        if self._error is not None:
-            # The program is about to exit, and a thread that used MLX must not outlive it.
-            self._thread.join()
-            raise self._error
+        if self.failed:
+            self.wait()
 
     def wait(self) -> Model:
         """Wait for the model. Raises the error of loading."""
         # Once a `join` has been interrupted, Python takes the thread for one that has ended.
-        self._done.wait()
+        wait([self._model])
+        # If the program is about to exit: a thread that used MLX must not outlive it.
         self._thread.join()
-        if self._error is not None:
-            raise self._error
-        assert self._model is not None
-        return self._model
+        return self._model.result()
 
     def _run(self) -> None:
         try:
-            self._model = self._load(self._checked.set)
+            self._model.set_result(self._load(self._checked.set))
         except BaseException as error:  # noqa: BLE001  (raised again by `wait`)
-            self._error = error
+            self._model.set_exception(error)
         finally:
             self._checked.set()
-            self._done.set()

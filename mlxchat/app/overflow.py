@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import BinaryIO
 
-from mlxchat.app.loaded import Loaded
 from mlxchat.app.observer import Observer
+from mlxchat.app.opening import Loaded
 from mlxchat.app.prompt import encode
 from mlxchat.cache.layers import windows
 from mlxchat.engine.blocks import larger_than_window

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from itertools import groupby
 
 from mlxchat import paths
-from mlxchat.app.loaded import Loaded
 from mlxchat.app.observer import Observer
+from mlxchat.app.opening import Loaded
 from mlxchat.app.overflow import room_for_prompt
 from mlxchat.errors import CacheError, InputError
 from mlxchat.passages.index import (

@@ -17,8 +17,8 @@ from mlxchat.app.awake import keep_awake
 from mlxchat.app.blocks import block_reader
 from mlxchat.app.checkpoints import Checkpointer
 from mlxchat.app.events import EventWriter
-from mlxchat.app.loaded import Loaded
 from mlxchat.app.observer import Observer, Sink
+from mlxchat.app.opening import Loaded
 from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.sections import SectionReader
 from mlxchat.app.watch import Begun, Reached, Watch

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlxchat.app.answer import value_of
-from mlxchat.app.loaded import Loaded
+from mlxchat.app.opening import Loaded
 from mlxchat.app.row_plan import RowPlan
 from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import make_rows

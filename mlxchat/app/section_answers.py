@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mlxchat import paths
-from mlxchat.app.loaded import Loaded
+from mlxchat.app.opening import Loaded
 from mlxchat.files import append_line, make_private_directory, write_atomically
 from mlxchat.passages.quote import Place, heading
 from mlxchat.request import Request

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 
-from mlxchat.app.loaded import Loaded
+from mlxchat.app.opening import Loaded
 from mlxchat.app.overflow import room_for_prompt
 from mlxchat.app.section_answers import NOTHING, Answered, SectionAnswers
 from mlxchat.engine.brief import MAX_TEMP, Brief

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from mlxchat import platform
-from mlxchat.app.loaded import Loaded
+from mlxchat.app.opening import Loaded
 from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.row_plan import RowPlan, RowPlanner
 from mlxchat.app.running import OnTokens, RowRun, Running

@@ -11,7 +11,7 @@ from functools import partial
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.app.loaded import Loaded
+from mlxchat.app.opening import Loaded
 from mlxchat.app.side_by_side import SideBySide
 from mlxchat.bench import theirs
 from mlxchat.bench.paired import Side, Spread, interleave, ratios

@@ -19,8 +19,8 @@ from scripts.bench.facts import SHORT, TOPICS, Answering, Fact
 
 # isort: split
 
-from mlxchat.app.loaded import Loaded
 from mlxchat.app.observer import Observer
+from mlxchat.app.opening import Loaded
 from mlxchat.app.overflow import room_for_prompt
 from mlxchat.app.passages import with_passages
 from mlxchat.app.section_answers import SectionAnswers
