@@ -29,7 +29,7 @@ CEILINGS = {
     "passages": 508,
     "constraint": 850,
     "cache": 2_809,
-    "models": 4_074,
+    "models": 4_056,
     "engine": 2_601,
     "chat": 2_208,
     "store": 1_757,

@@ -97,19 +97,14 @@ def _supported_architecture(file: GgufFile) -> str:
         )
     arch = file.get("general.architecture", str)
     if arch not in ARCHITECTURES:
-        raise ModelUnsupported(
-            f"{file.path}: unsupported GGUF architecture {arch!r}; supported: "
-            f"{', '.join(ARCHITECTURES)}"
+        raise file.unsupported(
+            f"unsupported GGUF architecture {arch!r}; supported: {', '.join(ARCHITECTURES)}"
         )
     for name, neutral in NEUTRAL.items():
         value = file.metadata.get(f"{arch}.{name}", neutral[0])
         if value not in neutral:
-            raise _unsupported(file, f"{name} {value!r}")
+            raise file.unsupported(f"{name} {value!r} is not supported")
     return arch
-
-
-def _unsupported(file: GgufFile, what: str) -> ModelUnsupported:
-    return ModelUnsupported(f"{file.path}: {what} is not supported")
 
 
 def _check(file: GgufFile, arch: str, config: dict[str, Any]) -> None:
@@ -125,7 +120,7 @@ def _check(file: GgufFile, arch: str, config: dict[str, Any]) -> None:
     for name in ("attention.value_length", "rope.dimension_count"):
         length = file.positive(f"{arch}.{name}", head_dim)
         if length != head_dim:
-            raise _unsupported(file, f"{name} {length} with keys of size {head_dim}")
+            raise file.unsupported(f"{name} {length} with keys of size {head_dim} is not supported")
 
 
 def _gemma3_settings(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +149,7 @@ def _gemma3_pattern(file: GgufFile, layers: int) -> int:
         pattern = is_local.index(False) + 1 if False in is_local else layers + 1
         regular = is_local == [(layer + 1) % pattern != 0 for layer in range(layers)]
     if not regular or pattern > layers:
-        raise _unsupported(file, "this pattern of sliding windows")
+        raise file.unsupported("this pattern of sliding windows is not supported")
     return pattern
 
 
@@ -172,13 +167,15 @@ def _rope_scaling(file: GgufFile, arch: str, head_dim: int, theta: float) -> dic
     if ROPE_FACTORS in file.tensors and arch == "llama" and not scaled:
         return _llama3_scaling(file, head_dim, theta)
     if ROPE_FACTORS in file.tensors:
-        raise _unsupported(file, f"RoPE scaling {kind!r} together with a table of factors")
+        raise file.unsupported(
+            f"RoPE scaling {kind!r} together with a table of factors is not supported"
+        )
     if not scaled:
         return None
     if kind == "linear" and factor > 0:
         return {"rope_type": "linear", "type": "linear", "factor": factor}
     if kind != "yarn" or arch == "gemma3" or factor < 0:
-        raise _unsupported(file, f"RoPE scaling {kind!r} by {factor}")
+        raise file.unsupported(f"RoPE scaling {kind!r} by {factor} is not supported")
     context = file.positive(f"{arch}.context_length")
     return {
         "rope_type": "yarn",
@@ -212,7 +209,7 @@ def _llama3_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, An
     share = (turns - LLAMA3_LOW_FREQ_FACTOR) / (LLAMA3_HIGH_FREQ_FACTOR - LLAMA3_LOW_FREQ_FACTOR)
     smooth = np.clip(share, 0, 1)
     if not np.allclose(stored, 1 / ((1 - smooth) / factor + smooth), rtol=1e-4):
-        raise _unsupported(file, "a table of RoPE factors that is not Llama 3's")
+        raise file.unsupported("a table of RoPE factors that is not Llama 3's is not supported")
     return {
         "rope_type": "llama3",
         "factor": factor,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType
 
-from mlxchat.errors import ModelBroken
+from mlxchat.errors import ModelBroken, ModelUnsupported
 from mlxchat.failures import first_line
 from mlxchat.files import reported_as
 
@@ -75,6 +75,9 @@ class GgufFile:
 
     def broken(self, what: str) -> ModelBroken:
         return ModelBroken(f"{self.path} is damaged or incomplete: {what}")
+
+    def unsupported(self, what: str) -> ModelUnsupported:
+        return ModelUnsupported(f"{self.path}: {what}")
 
     def get(self, key: str, kind: type[T], default: T | None = None) -> T:
         """The value of `key`, or `default`. Raises ModelBroken if it is missing without one, of

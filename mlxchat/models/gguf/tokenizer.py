@@ -78,34 +78,29 @@ SAMPLING_KEYS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """Tokens by id, their types, and the ids of special tokens (None if the model has none)."""
+class TokenTable:
+    """Tokens by id, their types, the ids of special tokens by name (None if the model has none),
+    and every token that ends generation, eos first."""
 
     tokens: list[str]
     kinds: list[int]
-    bos: int | None
-    eos: int | None
-    unknown: int | None
-    padding: int | None
-    ends: list[int]  # every token that ends generation, eos first
+    special: dict[str, int | None]
+    ends: list[int]
 
     def of_kind(self, *kinds: TokenType) -> list[str]:
         return [token for token, kind in zip(self.tokens, self.kinds, strict=True) if kind in kinds]
 
-    def text(self, index: int | None) -> str | None:
+    def text(self, name: str) -> str | None:
+        index = self.special[name]
         return None if index is None else self.tokens[index]
 
     def ids(self) -> dict[str, Any]:
         """The ids of special tokens, by Hugging Face's names."""
-        ids = {
-            "bos_token_id": self.bos,
-            "eos_token_id": self.ends or None,
-            "pad_token_id": self.padding,
-        }
-        return {name: value for name, value in ids.items() if value is not None}
+        ids = self.special | {"eos": self.ends or None}
+        return {f"{n}_token_id": each for n, each in ids.items() if n != "unk" and each is not None}
 
 
-def read_vocabulary(file: GgufFile, embedded_tokens: int) -> Vocabulary:
+def read_vocabulary(file: GgufFile, embedded_tokens: int) -> TokenTable:
     """Read the vocabulary of a model with `embedded_tokens` embeddings.
 
     Raises ModelBroken if its lists do not match each other or the model.
@@ -122,30 +117,24 @@ def read_vocabulary(file: GgufFile, embedded_tokens: int) -> Vocabulary:
     if len(kinds) != len(tokens):
         raise file.broken(f"{len(tokens)} tokens but {len(kinds)} token types")
 
-    def find(name: str, default: int | None = None) -> int | None:
-        # For a token the model lacks, files have -1 or 2^32 - 1, or no key.
-        candidates = (file.get(f"{PREFIX}.{name}_token_id", int, -1), default)
-        known = (index for index in candidates if index is not None and 0 <= index < len(tokens))
-        return next(known, None)
-
     # llama.cpp's defaults, which only SentencePiece files rely on.
-    llama = file.get(f"{PREFIX}.model", str) == "llama"
-    eos = find("eos", 2 if llama else None)
-    ends = [index for index in (eos, find("eot"), find("eom")) if index is not None]
+    is_llama = file.get(f"{PREFIX}.model", str) == "llama"
+    defaults = {"bos": 1, "eos": 2, "unknown": 0} if is_llama else {}
+
+    def find(name: str) -> int | None:
+        # For a token the model lacks, files have -1 or 2^32 - 1, or no key.
+        candidates = (file.get(f"{PREFIX}.{name}_token_id", int, -1), defaults.get(name, -1))
+        return next((index for index in candidates if 0 <= index < len(tokens)), None)
+
+    special = {name: find(name) for name in ("bos", "eos")}
+    special |= {"unk": find("unknown"), "pad": find("padding")}
+    ends = [index for index in (special["eos"], find("eot"), find("eom")) if index is not None]
     ends += [
         index
         for index, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
         if kind == TokenType.CONTROL and token in END_OF_TURN
     ]
-    return Vocabulary(
-        tokens=tokens,
-        kinds=kinds,
-        bos=find("bos", 1 if llama else None),
-        eos=eos,
-        unknown=find("unknown", 0 if llama else None),
-        padding=find("padding"),
-        ends=list(dict.fromkeys(ends)),
-    )
+    return TokenTable(tokens, kinds, special, list(dict.fromkeys(ends)))
 
 
 def _texts(file: GgufFile, key: str) -> list[str]:
@@ -163,30 +152,25 @@ def recommended_sampling(file: GgufFile) -> dict[str, Any]:
     return {name: round(each, 6) for name, each in numbers.items()}
 
 
-def tokenizer_config(file: GgufFile, vocabulary: Vocabulary) -> dict[str, Any]:
+def tokenizer_config(file: GgufFile, vocabulary: TokenTable) -> dict[str, Any]:
     """The content of tokenizer_config.json, including the chat template, if any."""
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         "add_bos_token": _adds_bos(file),
         "add_eos_token": _adds_eos(file),
-        "bos_token": vocabulary.text(vocabulary.bos),
-        "eos_token": vocabulary.text(vocabulary.eos),
-        "unk_token": vocabulary.text(vocabulary.unknown),
-        "pad_token": vocabulary.text(vocabulary.padding),
+        **{f"{name}_token": vocabulary.text(name) for name in vocabulary.special},
     }
     if "tokenizer.chat_template" in file.metadata:
         config["chat_template"] = file.get("tokenizer.chat_template", str)
     return config
 
 
-def build_tokenizer(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
+def build_tokenizer(file: GgufFile, vocabulary: TokenTable) -> Tokenizer:
     """Build the tokenizer. Raises ModelUnsupported, naming the kind, if it is another one."""
     model = file.get(f"{PREFIX}.model", str)
     if model not in ("gpt2", "llama"):
-        raise ModelUnsupported(
-            f"{file.path}: unsupported kind of tokenizer {model!r}; supported: gpt2, llama"
-        )
+        raise file.unsupported(f"unsupported kind of tokenizer {model!r}; supported: gpt2, llama")
     build = _byte_level if model == "gpt2" else _sentencepiece
     tokenizer = build(file, vocabulary)
     special = vocabulary.of_kind(TokenType.CONTROL, TokenType.UNKNOWN)
@@ -206,8 +190,8 @@ def _splitting(file: GgufFile) -> str:
             "April 2024; use a newer one"
         )
     if name not in SPLITTINGS:
-        raise ModelUnsupported(
-            f"{file.path}: unknown pre-tokenizer {name!r}; known: {', '.join(sorted(SPLITTINGS))}"
+        raise file.unsupported(
+            f"unknown pre-tokenizer {name!r}; known: {', '.join(sorted(SPLITTINGS))}"
         )
     return name
 
@@ -222,11 +206,11 @@ def _adds_eos(file: GgufFile) -> bool:
     return file.get(f"{PREFIX}.add_eos_token", bool, False)
 
 
-def _ids(vocabulary: Vocabulary) -> dict[str, int]:
+def _ids(vocabulary: TokenTable) -> dict[str, int]:
     return {token: index for index, token in enumerate(vocabulary.tokens)}
 
 
-def _byte_level(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
+def _byte_level(file: GgufFile, vocabulary: TokenTable) -> Tokenizer:
     name = _splitting(file)
     model = BPE(
         vocab=_ids(vocabulary),
@@ -243,7 +227,7 @@ def _byte_level(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
     return tokenizer
 
 
-def _stored_merges(file: GgufFile, vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
+def _stored_merges(file: GgufFile, vocabulary: TokenTable) -> Iterator[tuple[str, str]]:
     """The file's merges, each stored as `left right`. Raises ModelBroken for an invalid one."""
     tokens, control = set(vocabulary.tokens), set(vocabulary.of_kind(TokenType.CONTROL))
     for merge in _texts(file, f"{PREFIX}.merges"):
@@ -254,13 +238,13 @@ def _stored_merges(file: GgufFile, vocabulary: Vocabulary) -> Iterator[tuple[str
             yield left, right
 
 
-def _sentencepiece(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
+def _sentencepiece(file: GgufFile, vocabulary: TokenTable) -> Tokenizer:
     # Like llama.cpp, put a space before each stretch of text, also after special tokens.
     prefixed = file.get(f"{PREFIX}.add_space_prefix", bool, True)
     model = BPE(
         vocab=_ids(vocabulary),
         merges=_scored_merges(file, vocabulary),
-        unk_token=vocabulary.text(vocabulary.unknown),
+        unk_token=vocabulary.text("unk"),
         fuse_unk=True,
         byte_fallback=True,
     )
@@ -273,7 +257,7 @@ def _sentencepiece(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
     return tokenizer
 
 
-def _scored_merges(file: GgufFile, vocabulary: Vocabulary) -> list[tuple[str, str]]:
+def _scored_merges(file: GgufFile, vocabulary: TokenTable) -> list[tuple[str, str]]:
     """Every merge of two tokens into a third, best score first.
 
     SentencePiece merges the neighbours that form the best token. On a tie, the longer left part
@@ -295,9 +279,9 @@ def _scored_merges(file: GgufFile, vocabulary: Vocabulary) -> list[tuple[str, st
     return [(token[:-cut], token[-cut:]) for _, cut, token in merges]
 
 
-def _add_frame(file: GgufFile, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+def _add_frame(file: GgufFile, tokenizer: Tokenizer, vocabulary: TokenTable) -> None:
     """Make `encode(…, add_special_tokens=True)` add the model's begin and end tokens."""
-    bos, eos = vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos)
+    bos, eos = vocabulary.text("bos"), vocabulary.text("eos")
     before = [bos] if _adds_bos(file) else []
     after = [eos] if _adds_eos(file) else []
     frame = [token for token in (*before, *after) if token is not None]

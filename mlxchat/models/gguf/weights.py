@@ -58,17 +58,15 @@ def match_tensors(file: GgufFile, config: dict[str, Any]) -> Matched:
         matched[name] = tensor
     known = {ROPE_FACTORS, *(tensor.name for tensor in matched.values())}
     if unknown := file.tensors.keys() - known:
-        raise ModelUnsupported(
-            f"{file.path}: mlx-lm's {config['model_type']} has no parameter for tensor "
-            f"{min(unknown)!r}"
+        raise file.unsupported(
+            f"mlx-lm's {config['model_type']} has no parameter for tensor {min(unknown)!r}"
         )
     return matched
 
 
 def _unreadable(file: GgufFile, tensor: StoredTensor) -> ModelUnsupported:
-    return ModelUnsupported(
-        f"{file.path}: tensor {tensor.name!r} stored as {tensor.kind.name} is not supported"
-    )
+    stored = f"tensor {tensor.name!r} stored as {tensor.kind.name}"
+    return file.unsupported(f"{stored} is not supported")
 
 
 def storage_config(file: GgufFile, matched: Matched) -> dict[str, Any]:
