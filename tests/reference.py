@@ -19,6 +19,17 @@ from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.window import REANCHOR_EVERY
 
 
+def restored(layer: Any) -> Any:
+    """The layer as it is after it was saved."""
+    if isinstance(layer, CacheList):
+        return CacheList(*(restored(part) for part in layer.caches))
+    if isinstance(layer, ArraysCache):
+        return ArraysCache.from_state(layer.state)
+    again = layer.copy()
+    again.restore(layer.entries, layer.placement)
+    return again
+
+
 @dataclass(frozen=True, slots=True)
 class Rotation:
     """Rope by its definition, on `dims` dimensions from `start` on: pairs of them, adjacent

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx import nn
-from mlx_lm.models.cache import CacheList
 
 from mlxchat.cache import Cache, build, make_cache, tokens_held
 from mlxchat.cache.layers import recurrent_states, windows
@@ -23,6 +22,7 @@ from tests.reference import (
     logits,
     reference_cache,
     references,
+    restored,
     step_both,
 )
 
@@ -56,12 +56,6 @@ def as_on_metal() -> Iterator[None]:
 @remembered
 def family(name: str) -> nn.Module:
     return build_family(name, rope_scaling={} if name == "minicpm3" else None)
-
-
-def restored(layer: Any) -> Any:
-    if isinstance(layer, CacheList):
-        return CacheList(*(restored(part) for part in layer.caches))
-    return type(layer).from_state(layer.state)
 
 
 operation = st.one_of(

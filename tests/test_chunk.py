@@ -9,7 +9,7 @@ import pytest
 
 from mlxchat.cache import ChunkCache, build, make_cache
 from scripts.families import CONFIGS, build_family
-from tests.reference import logits, random_tokens
+from tests.reference import logits, random_tokens, restored
 
 # Without the position-dependent scale of the global layers' queries, which rightly changes when
 # keys are moved back.
@@ -114,7 +114,7 @@ def test_a_chunk_restores_to_the_bit() -> None:
     cache = make_cache(WIDE_MODEL, 12, 4)
     for step in steps([20, *[1] * 30]):
         logits(WIDE_MODEL, cache, step)
-    restored = [type(layer).from_state(layer.state) for layer in cache]
+    again = [restored(layer) for layer in cache]
     for step in steps([1] * 40, seed=1):
-        found = logits(WIDE_MODEL, restored, step)
+        found = logits(WIDE_MODEL, again, step)
         assert (found == logits(WIDE_MODEL, cache, step)).all()

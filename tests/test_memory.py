@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from mlxchat import platform
+from mlxchat.cache import Cache
 from mlxchat.errors import NotEnoughMemory, SnapshotBroken
 from mlxchat.models import catalog, fit
 from mlxchat.models import load as loading
@@ -194,10 +195,10 @@ def test_a_snapshot_is_read_although_metal_recommends_no_more(
     fake.active = 11_453 * 10**6
     big: Any = SimpleNamespace(bits=SimpleNamespace(nbytes=900 * 10**6))
     monkeypatch.setattr(snapshot.tensor_file, "read_bits", lambda _: ({"big": big}, {}))
-    monkeypatch.setattr(snapshot.tensor_file, "loaded", lambda _: {"was": "read"}["again"])
+    monkeypatch.setattr(snapshot.tensor_file, "loaded", lambda _: {})
     same: Any = SimpleNamespace(differences=lambda _: [])
     with pytest.raises(SnapshotBroken, match="inconsistent"):
-        snapshot.restore(tmp_path / "x", same, same, same)
+        snapshot.restore(tmp_path / "x", Cache(), same)
 
 
 def test_the_memory_of_a_process_on_a_gpu_is_mlxs(

@@ -1,16 +1,10 @@
-"""Our caches in mlx-lm's own loops and files."""
+"""Our caches in mlx-lm's own loops."""
 
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import (
-    can_trim_prompt_cache,
-    load_prompt_cache,
-    save_prompt_cache,
-    trim_prompt_cache,
-)
+from mlx_lm.models.cache import can_trim_prompt_cache, trim_prompt_cache
 
 from mlxchat.cache import make_cache
 from mlxchat.cache.layers import windows
@@ -45,25 +39,6 @@ def test_mlx_lms_generate_step_runs_on_our_caches_past_the_window(name: str) -> 
     for found in generated:
         token = int(logits(model, expected, [token])[-1].argmax())
         assert found == token
-
-
-@pytest.mark.parametrize("decoded", [3, 40])
-@pytest.mark.parametrize("name", NAMES)
-def test_mlx_lm_saves_and_loads_our_caches_to_the_bit(
-    name: str, decoded: int, tmp_path: Path
-) -> None:
-    model = build_family(name)
-    cache = make_cache(model, 24, 4)
-    logits(model, cache, random_tokens(20))
-    for token in random_tokens(decoded):
-        logits(model, cache, [token])
-    file = str(tmp_path / "cache.safetensors")
-    save_prompt_cache(file, cache, {"made": "by a test"})
-    loaded: Any = load_prompt_cache(file, return_metadata=True)
-    restored, metadata = loaded
-    assert metadata == {"made": "by a test"}
-    for token in random_tokens(30, seed=1):
-        assert (logits(model, restored, [token]) == logits(model, cache, [token])).all()
 
 
 def test_mlx_lms_trim_rewinds_our_caches() -> None:

@@ -17,6 +17,7 @@ from tests.reference import (
     random_tokens,
     reference_cache,
     references,
+    restored,
     step_both,
 )
 
@@ -103,12 +104,12 @@ def test_a_state_does_not_change_with_its_cache() -> None:
     cache = WindowCache(4, 0)
     four = mx.arange(4).reshape(1, 1, 4, 1)
     cache.update_and_fetch(four, four)
-    state = cache.state
-    other = WindowCache.from_state(state)
+    entries = cache.entries
+    other = restored(cache)
     one = mx.full((1, 1, 1, 1), 9)
     cache.update_and_fetch(one, one)
     other.update_and_fetch(one + 1, one + 1)
-    assert np.array(state["entries"]["keys"]).ravel().tolist() == [0, 1, 2, 3]
+    assert np.array(entries.keys).ravel().tolist() == [0, 1, 2, 3]
     assert np.array(cache.keys).ravel().tolist() == [9, 1, 2, 3]
 
 
@@ -223,7 +224,7 @@ def test_a_fork_and_its_origin_are_independent(fed: int) -> None:
     cache = make_cache(MODEL, 16, 4)
     for token in random_tokens(fed):
         logits(MODEL, cache, [token])
-    twin = [WindowCache.from_state(layer.state) for layer in cache]
+    twin = [restored(layer) for layer in cache]
     other = cache.fork()
     for token in random_tokens(30, seed=1):
         logits(MODEL, other, [token])

@@ -9,7 +9,6 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx_lm.models import cache as mlx_lm_cache
 from mlx_lm.models.cache import (
     ArraysCache,
     CacheList,
@@ -42,10 +41,6 @@ UNBOUNDABLE = {
 
 # Modules that group keys by their slot in the cache, and so need temporal order.
 IN_ORDER = {"minimax_m3_vl", "phi3small"}
-
-# mlx-lm restores a saved cache by looking up class names in this module.
-for _class in (WindowCache, ChunkCache):
-    setattr(mlx_lm_cache, _class.__name__, _class)
 
 
 def make_cache(model: nn.Module, max_kv_size: int | None = None, keep: int = DEFAULT_KEEP) -> Cache:

@@ -4,8 +4,6 @@ A token sees only the tokens of its own chunk, so everything is evicted at the e
 the first tokens of the next chunk are the kept ones.
 """
 
-from typing import ClassVar
-
 from mlxchat.cache.window import WindowCache
 
 
@@ -16,8 +14,6 @@ class ChunkCache(WindowCache):
     `start_position`: there, a row of a prefill step sees everything held of its chunk, up to S - 1
     tokens more than `max_size`. Positions move back by whole chunks.
     """
-
-    SETTINGS: ClassVar = (*WindowCache.SETTINGS, "chunk_size")
 
     def __init__(self, chunk_size: int, max_size: int, keep: int = 0) -> None:
         super().__init__(max_size, keep)

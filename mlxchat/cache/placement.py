@@ -8,9 +8,6 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-# The largest position possible: MLX counts positions in 32 bits.
-MAX_POSITION = 2**31 - 1
-
 
 class Entries(NamedTuple):
     """A window's keys and values, T tokens in temporal order without padding, and the original keys
@@ -23,7 +20,7 @@ class Entries(NamedTuple):
     @property
     def tokens(self) -> int:
         """T."""
-        return length(self.keys)
+        return 0 if self.keys is None else self.keys.shape[2]
 
     def part(self, row: int, start: int, stop: int | None = None) -> Entries:
         """Tokens `start` to `stop` of one row."""
@@ -60,33 +57,6 @@ class Placement:
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> Placement:
-        """Build from the fields in a file: lists instead of tuples, empty ones omitted.
-
-        Raises TypeError or ValueError for an invalid placement.
-        """
-        runs = tuple((tokens, position) for tokens, position in saved.get("originals", ()))
+        """Build from the fields in a file: lists instead of tuples."""
+        runs = tuple((tokens, position) for tokens, position in saved["originals"])
         return cls(**{**saved, "originals": runs})
-
-    def fits(
-        self, entries: Entries, max_size: int | None, keep: int, position_limit: int | None
-    ) -> bool:
-        """Whether the numbers agree with the entries and with a window's settings."""
-        size = length(entries.keys)
-        in_ring = size == max_size and keep <= self.next <= size
-        originals = [tokens for tokens, _ in self.originals]
-        positions = [position for _, position in self.originals]
-        positions += [self.anchor, self.moved]
-        return (
-            size == length(entries.values)
-            and (self.next == size or in_ring)
-            and all(tokens > 0 for tokens in originals)
-            and sum(originals) == length(entries.originals) <= size
-            and size <= self.total
-            and 0 <= self.offset < 2 * (position_limit or MAX_POSITION)
-            and all(abs(position) <= MAX_POSITION for position in positions)
-        )
-
-
-def length(x: mx.array | None) -> int:
-    """T of `(B, H_kv, T, D)`."""
-    return 0 if x is None else x.shape[2]

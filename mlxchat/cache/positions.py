@@ -6,8 +6,7 @@ layer applies; `window` decides when to shift and how far.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import mlx.core as mx
 from mlx import nn
@@ -59,10 +58,6 @@ class KeyShift:
             moved = (moved * self.gain).astype(keys.dtype)
         # Contiguous: kernels that need it would copy a transposed view for every token.
         return mx.contiguous(moved.reshape(batch, tokens, heads, dim).swapaxes(1, 2))
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields by name: numbers and arrays only."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 NO_POSITIONS = KeyShift(dims=0, traditional=False, base=None, scale=1.0)

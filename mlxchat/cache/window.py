@@ -9,14 +9,12 @@ Everything counts in tokens; arrays are keys and values `(B, H_kv, T, D)`.
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict
-from typing import Any, ClassVar
 
 import mlx.core as mx
 
 from mlxchat.cache.mask import Mask, decode_mask, draft_mask, prefill_mask
 from mlxchat.cache.originals import Originals
-from mlxchat.cache.placement import Entries, Placement, length
+from mlxchat.cache.placement import Entries, Placement
 from mlxchat.cache.positions import KeyShift
 from mlxchat.cache.ring import DRAFT_SLOTS, Ring
 from mlxchat.errors import CacheError
@@ -56,8 +54,6 @@ class WindowCache:
     Source: attention sinks and cache positions from StreamingLLM (Xiao et al., 2023); the storage
     bound of trim-and-concat prefill from mlx-lm's RotatingKVCache.
     """
-
-    SETTINGS: ClassVar = ("max_size", "keep", "position_limit", "position_unit", "in_order")
 
     def __init__(
         self,
@@ -419,28 +415,9 @@ class WindowCache:
         self._ring.repeat(rows)
 
     @property
-    def state(self) -> dict[str, Any]:
-        """The whole cache by name, arrays and numbers, for mlx-lm's loops to evaluate and its files
-        to store."""
-        return {
-            "entries": self.entries._asdict(),
-            "placement": asdict(self.placement),
-            "settings": {name: getattr(self, name) for name in self.SETTINGS},
-            "shift": None if self.shift is None else self.shift.as_dict(),
-        }
-
-    @state.setter
-    def state(self, state: dict[str, Any]) -> None:
-        for name in self.SETTINGS:
-            setattr(self, name, state["settings"][name])
-        self.shift = None if state["shift"] is None else KeyShift(**state["shift"])
-        self.restore(Entries(**state["entries"]), Placement.of(state["placement"]))
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> WindowCache:
-        cache = cls.__new__(cls)
-        cache.state = state
-        return cache
+    def state(self) -> list[mx.array]:
+        """The arrays to evaluate."""
+        return [array for array in self.entries if array is not None]
 
     @property
     def entries(self) -> Entries:
@@ -466,16 +443,11 @@ class WindowCache:
     def fill(self, entries: Entries, total: int) -> None:
         """Hold these entries, the latest of `total` tokens, in an empty window that has evicted
         nothing, or that keeps nothing."""
-        size = length(entries.keys)
+        size = entries.tokens
         self.restore(entries, Placement(total, total, size, total - size))
 
     def restore(self, entries: Entries, placement: Placement) -> None:
-        """Restore the entries of a cache with the same settings, and with them its exact state.
-
-        Raises CacheError, changing nothing, if the numbers contradict the entries or settings.
-        """
-        if not placement.fits(entries, self.max_size, self.keep, self.position_limit):
-            raise CacheError("a saved layer is inconsistent")
+        """Restore the entries of a cache with the same settings, and with them its exact state."""
         self.offset, self.total = placement.offset, placement.total
         self._anchor, self._moved = placement.anchor, placement.moved
         self._originals = Originals.placed(entries.originals, placement.originals)

@@ -51,7 +51,7 @@ def restore_shard(model: Model, empty: Cache, rank: int, number: int) -> list[An
     """This rank's shard as saved; None if it cannot be restored."""
     try:
         path = _path(rank, number)
-        return snapshot.restore(path, model.network, empty, _fingerprint(model)).cache
+        return snapshot.restore(path, empty, _fingerprint(model)).cache
     except (OSError, SnapshotError):
         return None
 

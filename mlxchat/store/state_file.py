@@ -115,7 +115,7 @@ class StateFile:
         a rank is lost.
         """
         try:
-            restored = snapshot.restore(self.path, model.shard, empty, fingerprint)
+            restored = snapshot.restore(self.path, empty, fingerprint)
         except FileNotFoundError:
             return None
         if model.peers is not None:
