@@ -132,13 +132,14 @@ def test_no_input_raises_and_every_line_is_counted(data: list[bytes]) -> None:
     assert set(written) >= {row.number for row in rows}
 
 
-def test_a_line_that_is_too_long_is_read_past(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_too_long_ends_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_CHARS", 10)
-    lines = ["a" * 11, "b" * 9, "c" * 35, "d" * 10, "e"]
-    rows = read("\n".join(lines), lines=True)
-    assert [row.number for row in rows] == [1, 2, 3, 4, 5]
-    assert [row.prompt for row in rows] == [None, lines[1], None, *lines[3:]]
-    assert rows[0].error == "the line is longer than 16,000,000 characters"
+    assert [row.prompt for row in read("a" * 9 + "\n" + "b" * 10, lines=True)] == [
+        "a" * 9,
+        "b" * 10,
+    ]
+    with pytest.raises(InputError, match=r"^line 2 of the input is longer than 16,000,000 char"):
+        read("a" * 9 + "\n" + "b" * 11, lines=True)
 
 
 def test_a_line_in_openais_form() -> None:

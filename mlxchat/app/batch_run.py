@@ -16,7 +16,7 @@ from mlxchat.app.side_by_side import SideBySide
 from mlxchat.engine.loops import ShouldStop
 from mlxchat.errors import UsageError
 from mlxchat.request import BatchRequest, Request
-from mlxchat.rows.output import Output, ResultFile, open_output
+from mlxchat.rows.output import Output, ResultFile
 from mlxchat.rows.pending import Pending, Tally
 from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result
@@ -157,7 +157,7 @@ def open_batch(
             output = Output(write)
         else:
             with observer.waiting(f"reading {request.output} …"):
-                output = open_output(request.output, rows.stream)
+                output = ResultFile(request.output.expanduser(), rows.stream)
         with output:
             if request.output is not None:
                 notice = output.finished.notice(request.output)

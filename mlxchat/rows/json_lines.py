@@ -29,7 +29,6 @@ from mlxchat.options import Option, options_of
 from mlxchat.request import Answer, Request
 from mlxchat.row_template import RowTemplate
 from mlxchat.rows.row import (
-    TOO_LONG,
     Form,
     Row,
     RowError,
@@ -173,9 +172,7 @@ _KINDS: Mapping[str, Any] = {
 }
 
 
-def json_rows(
-    lines: Iterable[tuple[int, str | None]], template: RowTemplate | None
-) -> Iterator[Row]:
+def json_rows(lines: Iterable[str], template: RowTemplate | None) -> Iterator[Row]:
     """Yield a row for each line that is not blank. A line that is not even an object has the form
     of the one before.
 
@@ -183,14 +180,14 @@ def json_rows(
     Raises UsageError if not even the first row has the template's fields.
     """
     form, is_first = Form.OURS, True
-    for number, line in lines:
-        if line is None or line.strip():
+    for number, line in enumerate(lines, 1):
+        if line.strip():
             row = _row(Row(number, None, form=form), line, template, is_first=is_first)
             form, is_first = row.form, False
             yield row
 
 
-def _row(row: Row, line: str | None, template: RowTemplate | None, *, is_first: bool) -> Row:
+def _row(row: Row, line: str, template: RowTemplate | None, *, is_first: bool) -> Row:
     try:
         record = _parse(line)
         is_openais = template is None and ("custom_id" in record or "body" in record)
@@ -210,9 +207,7 @@ def _row(row: Row, line: str | None, template: RowTemplate | None, *, is_first: 
         return row.broken(error)
 
 
-def _parse(line: str | None) -> dict[str, Any]:
-    if line is None:
-        raise RowError(f"the line is {TOO_LONG}")
+def _parse(line: str) -> dict[str, Any]:
     try:
         record = from_json(check_text("the line", line), allow_inf_nan=False)
     except ValueError as error:

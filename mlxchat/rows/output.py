@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from mlxchat.errors import ClosedPipe, OutputError, UsageError
+from mlxchat.errors import OutputError, UsageError
 from mlxchat.files import (
     force_to_disk,
     is_at,
@@ -107,7 +107,7 @@ def _hash(line: bytes) -> bytes:
 
 
 class Output:
-    """Standard output, a pipe, a device: there is nothing to continue."""
+    """Standard output: there is nothing to continue."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self.finished = Finished()
@@ -128,33 +128,13 @@ class Output:
             self.close()
 
 
-class DeviceOutput(Output):
-    """A pipe, a terminal or a device at a path. Raises OutputError."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(self._written)
-        self._path = path
-        # A pipe or a terminal may be open for writing only.
-        with reported_as(OutputError, f"write {path}"):
-            self._descriptor = os.open(path, os.O_WRONLY)
-
-    def _written(self, line: str) -> None:
-        with reported_as(OutputError, f"write {self._path}"):
-            try:
-                write_all(self._descriptor, line.encode("utf-8", "replace"))
-            except BrokenPipeError as error:
-                raise ClosedPipe from error
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
 class ResultFile(Output):
     """A file that this process alone appends to. `finished` is what it had at the beginning: an
     unfinished last line is cut off.
 
-    Raises OutputError if another process writes it, if it is not the output of a batch, or cannot
-    be read or written, and UsageError if it is `source`, the file that is read.
+    Raises OutputError if it is a pipe or a device, if another process writes it, if it is not the
+    output of a batch, or cannot be read or written, and UsageError if it is `source`, the file that
+    is read.
     """
 
     def __init__(
@@ -169,6 +149,8 @@ class ResultFile(Output):
         self._synced_s = clock()
         self._is_synced = True
         self._is_new = not os.path.lexists(path)
+        if path.exists() and not path.is_file():
+            raise OutputError(f"cannot write {path}: not a file; pipe the results to it")
         with reported_as(OutputError, f"write {path}"):
             descriptor = open_locked(path, os.O_RDWR | os.O_CREAT, MODE)
         if descriptor is None:
@@ -234,14 +216,6 @@ class ResultFile(Output):
             if lacks_end:
                 write_all(self._descriptor, b"\n", size)
         return finished
-
-
-def open_output(path: Path, source: BinaryIO | None = None) -> DeviceOutput | ResultFile:
-    """Open the output, to be continued if it is a file that exists. Raises as `ResultFile` does."""
-    path = path.expanduser()
-    if path.exists() and not path.is_file():
-        return DeviceOutput(path)
-    return ResultFile(path, source)
 
 
 def _is_same(descriptor: int, stream: BinaryIO) -> bool:

@@ -10,6 +10,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
+from itertools import count
 from pathlib import Path
 from queue import Empty, Queue
 from typing import BinaryIO, Self
@@ -18,7 +19,7 @@ from mlxchat.errors import InputError, UsageError
 from mlxchat.files import open_to_read, reported_as
 from mlxchat.request import BatchInput
 from mlxchat.rows.json_lines import json_rows
-from mlxchat.rows.row import MAX_CHARS, Row, check_fields
+from mlxchat.rows.row import MAX_CHARS, TOO_LONG, Row, check_fields
 from mlxchat.rows.text_rows import (
     FILE_FIELDS,
     LINE_FIELDS,
@@ -72,7 +73,7 @@ class Rows:
             lines = read_lines(stream)
             if self._source.is_table:
                 return max(sum(1 for _ in read_records(lines, self._source.delimiter)) - 1, 0)
-            return sum(1 for _, line in lines if line is None or line.strip())
+            return sum(1 for line in lines if line.strip())
         return None
 
     def __iter__(self) -> Iterator[Row]:
@@ -154,29 +155,21 @@ class Rows:
         return json_rows(lines, template)
 
 
-def read_lines(stream: BinaryIO) -> Iterator[tuple[int, str | None]]:
-    """Yield the numbers and texts of the lines, with their ends, as they arrive; None for a line
-    that is too long, which is read past in pieces. Bytes that are not UTF-8 become surrogates.
-    Closes the stream in the end. Raises InputError for UTF-16, and if reading fails."""
-    number = 0
+def read_lines(stream: BinaryIO) -> Iterator[str]:
+    """Yield the lines, with their ends, as they arrive. Bytes that are not UTF-8 become surrogates.
+    Closes the stream in the end. Raises InputError for UTF-16, for a line that is too long, and if
+    reading fails."""
     with io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="") as text:
-        while line := _read_line(text):
-            if number == 0 and line.startswith(UTF16_MARKS):
+        for number in count(1):
+            with reported_as(InputError, "read the input"):
+                line = text.readline(MAX_CHARS + 1)
+            if not line:
+                return
+            if number == 1 and line.startswith(UTF16_MARKS):
                 raise InputError("the input is UTF-16: convert it to UTF-8 first")
-            number += 1
-            is_long = _is_cut(line)
-            while _is_cut(line):
-                line = _read_line(text)
-            yield number, None if is_long else line
-
-
-def _is_cut(line: str) -> bool:
-    return len(line) > MAX_CHARS and not line.endswith(("\n", "\r"))
-
-
-def _read_line(text: io.TextIOWrapper) -> str:
-    with reported_as(InputError, "read the input"):
-        return text.readline(MAX_CHARS + 1)
+            if len(line) > MAX_CHARS:
+                raise InputError(f"line {number:,} of the input is {TOO_LONG}")
+            yield line
 
 
 def _may_wait(stream: BinaryIO | None) -> bool:

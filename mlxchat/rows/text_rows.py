@@ -13,9 +13,6 @@ from mlxchat.rows.row import MAX_CHARS, TOO_LONG, Row, RowError, check_fields, c
 from mlxchat.text.document import UTF16_MARKS
 from mlxchat.units import count
 
-# The numbers of lines, and their texts with their ends; None for one that is too long.
-Lines = Iterable[tuple[int, str | None]]
-
 DELIMITERS = ",;\t"
 ID = "id"
 
@@ -31,14 +28,14 @@ def _filled(row: Row, template: RowTemplate, values: Mapping[str, str]) -> Row:
     return Row(row.number, row.id, prompt=check_text("prompt", template.fill(values)))
 
 
-def line_rows(lines: Lines, template: RowTemplate | None) -> Iterator[Row]:
+def line_rows(lines: Iterable[str], template: RowTemplate | None) -> Iterator[Row]:
     """Yield a row for each line that is not blank."""
-    for number, line in lines:
-        if line is not None and not line.strip():
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
             continue
         row = Row(number, number)
         try:
-            values = dict.fromkeys(LINE_FIELDS, _whole((number, line)).rstrip("\r\n"))
+            values = dict.fromkeys(LINE_FIELDS, line.rstrip("\r\n"))
             yield _filled(row, template or LINE_TEMPLATE, values)
         except RowError as error:
             yield row.broken(error)
@@ -81,7 +78,9 @@ def _read(path: str) -> str:
     return data.decode("utf-8-sig", "surrogateescape")
 
 
-def table_rows(lines: Lines, template: RowTemplate | None, delimiter: str | None) -> Iterator[Row]:
+def table_rows(
+    lines: Iterable[str], template: RowTemplate | None, delimiter: str | None
+) -> Iterator[Row]:
     """Yield the rows; a row's number is its place after the header, and its id is in the column
     "id", if any. Without a template, the prompts are in the column "prompt".
 
@@ -108,19 +107,14 @@ def table_rows(lines: Lines, template: RowTemplate | None, delimiter: str | None
             yield row.broken(error)
 
 
-def read_records(lines: Lines, delimiter: str | None) -> Iterator[list[str] | RowError]:
+def read_records(lines: Iterable[str], delimiter: str | None) -> Iterator[list[str] | RowError]:
     """Yield the records, the header first; an error for one that is malformed. Records of empty
     cells are skipped. The `delimiter` is by default the comma, semicolon or tab that the header has
     most of."""
     csv.field_size_limit(MAX_CHARS)
-    # Unlike a generator, `map` and `chain` continue after an error.
-    texts = map(_whole, lines)
-    try:
-        first = next(texts, "")
-    except RowError as error:
-        yield error
-        return
-    texts = chain([first], texts)
+    lines = iter(lines)
+    first = next(lines, "")
+    texts = chain([first], lines)
     delimiter = delimiter or max(DELIMITERS, key="".join(first.split('"')[::2]).count)
     while True:
         try:
@@ -128,15 +122,9 @@ def read_records(lines: Lines, delimiter: str | None) -> Iterator[list[str] | Ro
                 if any(map(str.strip, record)):
                     yield record
             return
-        except (csv.Error, RowError) as error:
+        except csv.Error as error:
             # The reader is within the record: begin again at the next line.
             yield RowError(f"malformed CSV: {error}")
-
-
-def _whole(line: tuple[int, str | None]) -> str:
-    if line[1] is None:
-        raise RowError(f"the line is {TOO_LONG}")
-    return line[1]
 
 
 def _names(header: list[str] | RowError, template: RowTemplate) -> list[str]:
