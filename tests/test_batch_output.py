@@ -54,7 +54,7 @@ def answer(row: Row) -> Result:
 def run_batch(source: Path, out: Path) -> Pending:
     """Finish every row, several side by side, in a random order."""
     drawn = random.Random(0)
-    with Rows(BatchInput(path=source)) as rows, open_output(out, rows.stream) as output:
+    with Rows(BatchInput(path=source)) as rows, ResultFile(out, rows.stream) as output:
         pending = Pending(rows, output)
         running: list[Row] = []
         while True:

@@ -119,7 +119,7 @@ Session.open("other", create=True).journal.record(None, [Turn("a")])
 os._exit(1)
 """
     assert run_elsewhere(program)[0] == 1
-    destroy_a_page(database, "unfinished")
+    destroy_a_page(database)
     # Completion shows nothing, so it sets nothing aside.
     with pytest.raises(SessionError, match=r"sessions.db was damaged$"):
         names_by_use()

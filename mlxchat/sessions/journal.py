@@ -22,6 +22,7 @@ from mlxchat.units import count
 
 # How often the reply in progress goes to the database, too.
 PIECES_EVERY_S = 0.25
+INTERRUPTED = "interrupted"
 # Fields of a turn that can change; the user's text cannot.
 _CAN_CHANGE = [each.name for each in fields(Turn) if each.name not in ("user", "time")]
 
@@ -97,9 +98,9 @@ class Journal:
         if self._id is None and not turns:
             self.outage = None
             return
-        changes = _Changes(self._written, system=system, settings=self._settings)
-        changes.turns(turns)
         ended = not self._is_being_written(turns)
+        changes = _Changes(self._written, system=system, settings=self._settings)
+        changes.turns(turns, self._unfinished if ended else None)
         error = self._save(changes, ended)
         self._in_step = error is None
         if self._in_step and ended and self._id is not None:
@@ -137,16 +138,19 @@ class Journal:
         except OSError:
             is_due = True
         if is_due and self.outage is None:
-            self._save_unfinished(self._id, self._unfinished)
+            self._save_so_far(self._id)
 
-    def _save_unfinished(self, id_: int, serial: int) -> None:
+    def _save_so_far(self, id_: int) -> None:
+        entry = self._written.entries[-1]
         thought, reply = (
             "".join(text for of_thought, text in self._pieces if of_thought is kind)
             for kind in (True, False)
         )
+        turn = replace(entry.saved)
+        _interrupt(turn, thought, reply)
         try:
             self._database.write(
-                lambda c: records.save_unfinished(c, id_, serial, thought, reply), forced=False
+                lambda c: records.update_turn(c, entry.id, id_, entry.serial, turn), forced=False
             )
             self._saved_s = time.monotonic()
         except (OSError, SessionError) as error:
@@ -175,11 +179,10 @@ class Journal:
         return last.turn is turns[-1] and self._unfinished == last.serial
 
     def _save(self, changes: _Changes, ended: bool) -> OSError | SessionError | None:
-        """Write the changes and, if the reply has ended, remove its pieces. If this succeeds,
-        replace `_written`."""
-        if changes.after is not self._written or (ended and self._unfinished is not None):
+        """Write the changes. If this succeeds, replace `_written`."""
+        if changes.after is not self._written:
             try:
-                id_, after = self._database.write(lambda c: self._write(c, changes, ended))
+                id_, after = self._database.write(lambda c: self._write(c, changes))
             except (OSError, SessionError) as raised:
                 return raised
             self._id, self._written, self._serials = id_, after, None
@@ -189,16 +192,12 @@ class Journal:
             self.outage = None
         return None
 
-    def _write(
-        self, connection: sqlite3.Connection, changes: _Changes, ended: bool
-    ) -> tuple[int, _Written]:
+    def _write(self, connection: sqlite3.Connection, changes: _Changes) -> tuple[int, _Written]:
         id_ = self._begin(connection, self._id)
         session = records.session_with(connection, id_)
         if session is None:
             self._is_gone = True
             raise SessionError("the session no longer exists")
-        if ended:
-            records.delete_unfinished(connection, id_)
         after = changes.apply(connection, id_)
         turns = [entry.turn for entry in after.entries]
         changed = replace(
@@ -253,29 +252,29 @@ def read_contents(
         ),
         lost=len(damaged) + missing,
     )
-    # The longer one counts: a power cut can have damaged the file.
-    parts = (
-        records.unfinished_of(connection, session.id),
-        read_reply(reply_path(directory, session.id)),
-    )
-    longest = max(
-        filter(None, parts), key=lambda part: (part[0], len("".join(part[1:]))), default=None
-    )
-    if longest is not None:
-        _add_unfinished(saved, *longest)
+    shown = read_reply(reply_path(directory, session.id))
+    if shown is not None:
+        _add_unfinished(saved, *shown)
     return saved, written
 
 
 def _add_unfinished(saved: Saved, serial: int, thought: str, reply: str) -> None:
-    """Replace the last reply with what was shown of it, if that is more than was recorded."""
+    """Replace the last reply with what was shown of it, unless less than the database has: a power
+    cut can have damaged the file."""
     if not saved.turns or serial != saved.serials[-1]:
         return
     turn = saved.turns[-1]
-    if len(thought) + len(reply) <= len(turn.thought) + len(turn.reply):
+    more = len(thought) + len(reply) - len(turn.thought) - len(turn.reply)
+    if more < 0 or (more == 0 and turn.finish_reason != INTERRUPTED):
         return
-    turn.thought, turn.reply, turn.finish_reason = thought, reply, "interrupted"
-    turn.ids, turn.exact = None, False
+    _interrupt(turn, thought, reply)
     saved.notices += ("the last reply was interrupted: kept what had been shown",)
+
+
+def _interrupt(turn: Turn, thought: str, reply: str) -> None:
+    """Make it a turn of which this much has been shown."""
+    turn.thought, turn.reply, turn.finish_reason = thought, reply, INTERRUPTED
+    turn.ids, turn.exact = None, False
 
 
 class _Changes:
@@ -291,7 +290,8 @@ class _Changes:
         self._rewritten: list[_Entry] = []
         self._new: list[_Entry] = []
 
-    def turns(self, turns: Sequence[Turn]) -> None:
+    def turns(self, turns: Sequence[Turn], shown: int | None) -> None:
+        """`shown` is the turn of which the database may have a part of the reply."""
         entries: list[_Entry] = []
         n = 0
         # Of thousands of turns, nearly all are unchanged, which comparing identities shows.
@@ -300,7 +300,9 @@ class _Changes:
                 self._undone.append(entry)
                 continue
             n += 1
-            entries.append(entry if _is_as_saved(entry) else self._changed(entry, n == len(turns)))
+            was_shown = entry.serial == shown
+            is_same = _is_as_saved(entry) and not was_shown
+            entries.append(entry if is_same else self._changed(entry, n == len(turns), was_shown))
         serials = range(self.after.last_serial + 1, self.after.last_serial + 1 + len(turns) - n)
         self._new = [
             _Entry(serial, turn, replace(turn), records.size_bytes(turn))
@@ -329,14 +331,14 @@ class _Changes:
         unchanged = self.after.entries[: len(self.after.entries) - len(inserted)]
         return replace(self.after, entries=(*unchanged, *inserted))
 
-    def _changed(self, entry: _Entry, is_last: bool) -> _Entry:
+    def _changed(self, entry: _Entry, is_last: bool, was_shown: bool) -> _Entry:
         turn, saved = entry.turn, entry.saved
         if is_last and not turn.finish_reason:
             changed = replace(saved, forgotten=turn.forgotten, pinned=turn.pinned)
         else:
             changed = replace(turn)
         after = replace(entry, saved=changed, size_bytes=records.size_bytes(changed))
-        if records.turn_columns(0, 0, saved) != records.turn_columns(0, 0, changed):
+        if was_shown or records.turn_columns(0, 0, saved) != records.turn_columns(0, 0, changed):
             self._rewritten.append(after)
         return after
 

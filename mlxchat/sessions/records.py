@@ -185,7 +185,6 @@ def session_with(connection: sqlite3.Connection, id_: int) -> SessionRecord | No
 
 def delete_session(connection: sqlite3.Connection, id_: int) -> None:
     delete_turns(connection, "session = ?", (id_,))
-    delete_unfinished(connection, id_)
     connection.execute("DELETE FROM sessions WHERE id = ?", (id_,))
 
 
@@ -262,29 +261,6 @@ def rebuild_indexes(connection: sqlite3.Connection) -> None:
     for id_, *columns in connection.execute(SELECTION["turns"]):
         if tables.is_sound("turns", columns):
             _add_words(connection, id_, _turn_of(columns))
-
-
-def save_unfinished(
-    connection: sqlite3.Connection, session: int, serial: int, thought: str, reply: str
-) -> None:
-    """The reply in progress, in place of what was saved of it before."""
-    delete_unfinished(connection, session)
-    columns = sealed("unfinished", (clean(thought), clean(reply), session, serial))
-    connection.execute(INSERTION["unfinished"], columns)
-
-
-def delete_unfinished(connection: sqlite3.Connection, session: int) -> None:
-    connection.execute("DELETE FROM unfinished WHERE session = ?", (session,))
-
-
-def unfinished_of(connection: sqlite3.Connection, session: int) -> tuple[int, str, str] | None:
-    """The serial, the thought and the reply in progress; None if there is none, or it is
-    damaged."""
-    query = f"{SELECTION['unfinished']} WHERE session = ?"
-    found = connection.execute(query, (session,)).fetchone()
-    if found is None or not tables.is_sound("unfinished", found[1:]):
-        return None
-    return found[4], found[1], found[2]
 
 
 def _add_words(connection: sqlite3.Connection, id_: int, turn: Turn) -> None:

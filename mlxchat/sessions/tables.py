@@ -26,11 +26,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         *("thought TEXT NOT NULL", "later_thoughts TEXT NOT NULL", "time TEXT NOT NULL"),
         *("session INTEGER NOT NULL", "serial INTEGER NOT NULL"),
     ),
-    # The reply in progress.
-    "unfinished": (
-        *("thought TEXT NOT NULL", "reply TEXT NOT NULL"),
-        *("session INTEGER NOT NULL", "serial INTEGER NOT NULL"),
-    ),
 }
 NAMES: Mapping[str, tuple[str, ...]] = {
     table: (*(column.split()[0] for column in columns), "checksum")
