@@ -90,7 +90,8 @@ def join_block(cache: Sequence[LayerCache], block: Block, start: int, stop: int)
     for window, pair in zip(windows(cache), block.layers, strict=True):
         if pair is not None:
             keys, values = (array[..., start:stop, :] for array in pair)
-            window.join(keys, values, block.position + start)
+            distance = window.offset - block.position - start
+            window.update_and_fetch(*window.moved(keys, values, distance))
     mx.eval([layer.state for layer in cache])
 
 

@@ -128,13 +128,6 @@ class WindowCache:
             return keys, values
         return self.moved(keys, values, self._moved)
 
-    def join(self, keys: mx.array, values: mx.array, position: int) -> None:
-        """Append S tokens, `(B, H_kv, S, D)`, that were computed elsewhere from `position` on.
-
-        They now follow the tokens held here, whatever they followed there. Needs a `shift`.
-        """
-        self.update_and_fetch(*self.moved(keys, values, self.offset - position))
-
     def moved(self, keys: mx.array, values: mx.array, distance: int) -> tuple[mx.array, mx.array]:
         """Shift this layer's keys and values, `(…, T, D)`, by `distance` positions."""
         assert self.shift is not None

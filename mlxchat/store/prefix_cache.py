@@ -17,7 +17,7 @@ import numpy as np
 from mlxchat.cache import Cache, run_lazily
 from mlxchat.cache.block import slice_refusal
 from mlxchat.cache.layers import recurrent_states, windows
-from mlxchat.cache.placement import Entries, Placement
+from mlxchat.cache.placement import Entries
 from mlxchat.engine.loops import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
@@ -160,10 +160,8 @@ class PrefixCache:
 
     def _restore(self, cache: Cache, loaded: Arrays, tokens: int) -> None:
         for i in used_layers(self.like):
-            keys, values = loaded[f"{i}.keys"], loaded[f"{i}.values"]
-            size = keys.shape[2]
-            placement = Placement(offset=tokens, total=tokens, next=size, anchor=tokens - size)
-            windows(cache)[i].restore(Entries(keys, values), placement)
+            entries = Entries(loaded[f"{i}.keys"], loaded[f"{i}.values"])
+            windows(cache)[i].fill(entries, tokens)
         for i, state in enumerate(recurrent_states(cache)):
             state.cache = [loaded.get(f"r.{i}.{j}") for j in range(len(state.cache))]
 
