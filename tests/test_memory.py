@@ -194,7 +194,7 @@ def test_a_snapshot_is_read_although_metal_recommends_no_more(
     fake = metal(MAC_16)
     fake.active = 11_453 * 10**6
     big: Any = SimpleNamespace(bits=SimpleNamespace(nbytes=900 * 10**6))
-    monkeypatch.setattr(snapshot.tensor_file, "read_bits", lambda _: ({"big": big}, {}))
+    monkeypatch.setattr(snapshot.tensor_file, "read", lambda _: ({"big": big}, {}))
     monkeypatch.setattr(snapshot.tensor_file, "loaded", lambda _: {})
     same: Any = SimpleNamespace(differences=lambda _: [])
     with pytest.raises(SnapshotBroken, match="inconsistent"):

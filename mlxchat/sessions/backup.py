@@ -52,8 +52,7 @@ def connected(path: Path | str, busy_s: float = PATIENCE_S) -> sqlite3.Connectio
 
 def connected_unchanging(path: Path) -> sqlite3.Connection:
     """To a file that no process writes, without a lock or a log."""
-    quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    return connected(f"file:{quoted}?immutable=1")
+    return connected(f"{path.absolute().as_uri()}?immutable=1")
 
 
 def is_suspect(database: Path) -> bool:

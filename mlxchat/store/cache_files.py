@@ -84,7 +84,7 @@ class CacheFiles:
         from mlxchat.store import tensor_file
 
         try:
-            tensors, facts = tensor_file.read_bits(self.path_of(key))
+            tensors, facts = tensor_file.read(self.path_of(key))
             if facts.get("key") == key:
                 return tensors
         except OSError:

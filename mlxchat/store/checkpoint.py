@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import mlx.core as mx
 import numpy as np
 
 from mlxchat.dataclass_json import from_json, to_json
@@ -34,8 +33,6 @@ from mlxchat.store import tensor_file
 from mlxchat.store.state_file import StateFile
 from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.spans import TokenIds
-
-MAX_PROMPT_BYTES = 1 << 34
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +117,13 @@ class Checkpoint:
     def prompt(self) -> TokenIds:
         """Raises SnapshotBroken if it is damaged or missing."""
         try:
-            tensors, _ = tensor_file.read(self._path("prompt"), MAX_PROMPT_BYTES)
+            tensors, _ = tensor_file.read(self._path("prompt"))
         except OSError as error:
             why = error.strerror or error
             raise SnapshotBroken(f"cannot read {self._path('prompt')}: {why}") from error
-        ids = tensors.get("ids", mx.zeros((0,)))
-        if ids.ndim != 1 or ids.dtype != mx.int32 or ids.size == 0:
+        if "ids" not in tensors:
             raise SnapshotBroken(f"{self._path('prompt')} contains no prompt")
-        return np.array(ids)
+        return tensors["ids"].bits.copy()
 
     def _path(self, name: str) -> Path:
         return self.directory / f"{name}.safetensors"

@@ -76,7 +76,7 @@ def restore(path: Path, empty: Cache, fingerprint: Fingerprint) -> Restored:
     Raises SnapshotMismatch naming the differences, SnapshotTooLarge if it does not fit into memory
     now, SnapshotBroken if the file is damaged or inconsistent, OSError if it cannot be read.
     """
-    bits, own = tensor_file.read_bits(path)
+    bits, own = tensor_file.read(path)
     differences = fingerprint.differences(own.get("fingerprint"))
     if differences:
         raise SnapshotMismatch(f"{path} was made with {' and '.join(differences)}")

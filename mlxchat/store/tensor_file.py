@@ -114,22 +114,14 @@ def write(
     return 8 + len(header) + end
 
 
-def read(path: Path, max_bytes: int) -> tuple[dict[str, mx.array], dict[str, Any]]:
-    """Return the tensors, as evaluated arrays, and the facts. Raises what `read_bits` raises."""
-    tensors, facts = read_bits(path, max_bytes)
-    return loaded(tensors), facts
-
-
-def read_bits(path: Path, max_bytes: int | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors, mapped from the file and so not in memory yet, and the facts.
 
-    Raises SnapshotBroken if the file is larger than `max_bytes`, truncated, changed, or of another
-    kind; OSError if it cannot be read.
+    Raises SnapshotBroken if the file is truncated, changed, or of another kind; OSError if it
+    cannot be read.
     """
     with open_to_read(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if max_bytes is not None and size > max_bytes:
-            refuse(path, f"{size:,} bytes is too large")
         entries, metadata = read_header(path, file, size)
         # Mapped, not read, which saves a copy: the checksum reads it and MLX copies it. Mapping is
         # safe because such files are never truncated, only replaced or deleted.
