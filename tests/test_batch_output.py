@@ -241,7 +241,7 @@ def test_two_processes_cannot_write_one_file(out: Path) -> None:
         first.write('{"id": 1}\n')
         with pytest.raises(OutputError) as error:
             ResultFile(out)
-        assert str(error.value) == f"{out} is being written by another process"
+        assert str(error.value).startswith(f"{out} is being written by another process: ")
     assert out.read_text() == '{"id": 1}\n'
 
 

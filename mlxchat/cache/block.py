@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.cache.chunk import ChunkCache
-from mlxchat.cache.layers import LayerCache, leaves, recurrent_states, windows
+from mlxchat.cache.layers import LayerCache, plain_refusal, recurrent_states, windows
 from mlxchat.cache.window import WindowCache
 
 
@@ -62,18 +61,7 @@ def block_refusal(cache: Sequence[LayerCache]) -> str | None:
     """Why blocks cannot be joined to a cache of these types; None if they may be."""
     if recurrent_states(cache):
         return "this model has recurrent layers, whose state cannot be joined"
-    return slice_refusal(cache)
-
-
-def slice_refusal(cache: Sequence[LayerCache]) -> str | None:
-    """Why a text's keys and values cannot be copied from a cache of these types; None if they can.
-    Ignores recurrent layers, which have none."""
-    for leaf in leaves(cache):
-        if isinstance(leaf, ChunkCache):
-            return "this model attends within chunks"
-        if type(leaf) is not WindowCache and not recurrent_states([leaf]):
-            return f"this model uses a {type(leaf).__name__}"
-    return None
+    return plain_refusal(cache)
 
 
 def max_positions(cache: Sequence[LayerCache]) -> int | None:

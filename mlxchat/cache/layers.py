@@ -112,11 +112,11 @@ def draft_refusal(cache: Sequence[LayerCache]) -> str | None:
     return plain_refusal(cache, "this model copies its window for every token")
 
 
-def plain_refusal(cache: Sequence[LayerCache], in_order: str) -> str | None:
-    """Why a cache has more than plain windows and recurrent states, of windows that stay `in_order`
-    in these words; None if it has not."""
+def plain_refusal(cache: Sequence[LayerCache], in_order: str | None = None) -> str | None:
+    """Why a cache has more than plain windows and recurrent states; None if it has not. `in_order`
+    is what speaks against windows that stay in order, if anything does."""
     for leaf in leaves(cache):
-        if isinstance(leaf, WindowCache) and leaf.in_order:
+        if in_order and isinstance(leaf, WindowCache) and leaf.in_order:
             return in_order
         if isinstance(leaf, WindowCache) and type(leaf) is not WindowCache:
             return "this model attends within chunks"

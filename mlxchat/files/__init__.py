@@ -1,13 +1,15 @@
 """Files that survive a crash, a full disk or a power cut. All durable writing, locking and syncing
 goes through here; the callers decide what the files contain."""
 
-from mlxchat.files.append import append_line, json_line, open_to_append
 from mlxchat.files.atomic import remove_unfinished, replacing, write_atomically
 from mlxchat.files.disk import (
+    append_line,
     check_not_lfs_pointer,
     force_to_disk,
+    json_line,
     make_private_directory,
     open_file,
+    open_to_append,
     open_to_read,
     reported_as,
     sync_directory,

@@ -19,15 +19,14 @@ from mlxchat.errors import OutputError, UsageError
 from mlxchat.files import (
     force_to_disk,
     is_at,
-    open_locked,
     reported_as,
     sync_directory,
     write_all,
 )
 from mlxchat.rows.results import ROW_ID
 from mlxchat.rows.row import key_of
+from mlxchat.store.output_file import open_alone
 
-MODE = 0o644  # of a new file, before the umask
 SYNC_EVERY_S = 1.0
 
 # How the line of a result begins, by which what a crash left of it is recognized.
@@ -149,15 +148,9 @@ class ResultFile(Output):
         self._synced_s = clock()
         self._is_synced = True
         self._is_new = not os.path.lexists(path)
-        if path.exists() and not path.is_file():
-            raise OutputError(f"cannot write {path}: not a file; pipe the results to it")
-        with reported_as(OutputError, f"write {path}"):
-            descriptor = open_locked(path, os.O_RDWR | os.O_CREAT, MODE)
-        if descriptor is None:
-            raise OutputError(f"{path} is being written by another process")
-        self._descriptor = descriptor
+        self._descriptor = open_alone(path, os.O_RDWR | os.O_CREAT)
         try:
-            if source is not None and _is_same(descriptor, source):
+            if source is not None and _is_same(self._descriptor, source):
                 raise UsageError(f"{path} is the input: write the results to another file")
             self.finished = self._repaired()
         except BaseException as error:

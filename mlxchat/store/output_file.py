@@ -65,7 +65,7 @@ class OutputFile:
         size = _size_of(path)
         if resume_at is not None:
             _check_length(path, size, resume_at)
-        descriptor = _open_alone(path, os.O_RDWR | (os.O_CREAT if resume_at is None else 0))
+        descriptor = open_alone(path, os.O_RDWR | (os.O_CREAT if resume_at is None else 0))
         try:
             if resume_at is None:
                 _check_empty(path, descriptor)
@@ -172,7 +172,7 @@ def set_aside(path: Path) -> Path | None:
     if not _size_of(path):
         return None
     kept = _free_name(path)
-    descriptor = _open_alone(path, os.O_RDONLY)
+    descriptor = open_alone(path, os.O_RDONLY)
     try:
         with reported_as(OutputError, f"rename {path}"):
             path.rename(kept)
@@ -191,8 +191,10 @@ def _free_name(path: Path) -> Path:
     return next(each for each in names if not os.path.lexists(each))
 
 
-def _open_alone(path: Path, flags: int) -> int:
-    """Open the file so that no other process writes it. Raises OutputError."""
+def open_alone(path: Path, flags: int) -> int:
+    """Open the file so that no other process writes it. Raises OutputError, also for a pipe or a
+    device."""
+    _size_of(path)
     with _writing(path):
         descriptor = open_locked(path, flags, MODE)
     if descriptor is None:

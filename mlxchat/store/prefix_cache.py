@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from mlxchat.cache import Cache, run_lazily
-from mlxchat.cache.block import slice_refusal
-from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.cache.layers import plain_refusal, recurrent_states, windows
 from mlxchat.cache.placement import Entries
 from mlxchat.engine.loops import OnHeld
 from mlxchat.models.model import Model
@@ -57,7 +56,7 @@ class PrefixCache:
 
     def refusal(self, cache: Cache) -> str | None:
         """Why prefixes of such a cache cannot be stored; None if they can."""
-        refusal = slice_refusal(cache)
+        refusal = plain_refusal(cache)
         states = recurrent_states(cache)
         if any(state.left_padding is not None or state.lengths is not None for state in states):
             return refusal or "its prompts are padded"
