@@ -1,5 +1,6 @@
-"""Slash commands in process: what they answer, and what Tab suggests after them."""
+"""Slash commands in process: what they answer, what Tab suggests after them; and notes."""
 
+import json
 import shlex
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 from mlxchat.app.chat import Chat
+from mlxchat.chat.rendering import NOTE_BEGINS
 from mlxchat.chat.turn import Turn
-from mlxchat.errors import ModelNotFound, UsageError
+from mlxchat.errors import ModelNotFound, UsageError, WindowTooSmall
 from mlxchat.request import ChatOptions, Setup
+from mlxchat.sessions.listing import import_messages, read_session
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
 from mlxchat.template_args import thinking_variables
@@ -22,6 +25,8 @@ from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.signals import StopRequest
 from mlxchat.terminal.slash import COMMANDS, run_command, suggestions, without_draft
+from tests.in_process import run_in_process
+from tests.test_config_command import editor_that
 
 MAX_HELP_WORDS = 10
 
@@ -29,11 +34,16 @@ Run = Callable[[str], str]
 
 
 @pytest.fixture
-def shown(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatScreen]:
+def window() -> int:
+    return 400
+
+
+@pytest.fixture
+def shown(window: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatScreen]:
     """A chat on a terminal without a cursor, which needs no line editor."""
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "80")
-    setup = Setup(str(tiny_model), window=400, keep=0, seed=7)
+    setup = Setup(str(tiny_model), window=window, keep=0, seed=7)
     options = ChatOptions(setup=setup, generation=GenerationSettings(max_tokens=3))
     with Chat.open(options, session="mine") as chat:
         yield screen_with_commands(chat, ScreenOptions(), Messages())
@@ -261,3 +271,125 @@ def test_what_is_stopped_before_it_begins_changes_nothing_and_says_so(
     monkeypatch.setattr(StopRequest, "requested", lambda _: True)
     assert run("/retry") == "stopped: the old reply stays\n"
     assert [turn.reply for turn in shown.conversation.turns] == [reply]
+
+
+# Notes: saved and resumed, shown, edited and exported
+
+
+MESSAGES = ("My cat is Ada.", "I am Bo.", "I am at sea.")
+
+
+def options_of(model: Path, window: int = 1600) -> ChatOptions:
+    setup = Setup(str(model), window=window, keep=0, prefill_step_size=64, seed=7)
+    return ChatOptions(setup, generation=GenerationSettings(max_tokens=6, ignore_eos=True))
+
+
+def talked(chat: Chat) -> Chat:
+    for message in MESSAGES:
+        list(chat.say(message))
+    return chat
+
+
+def test_a_note_is_saved_with_what_it_made_the_window_forget(tiny_model: Path) -> None:
+    with Chat.open(options_of(tiny_model), session="mine") as chat:
+        compacted = talked(chat).compact()
+        assert compacted is not None
+        # As a kill would find it.
+        saved = read_session("mine")
+        assert saved.note == compacted.note
+        assert [turn.forgotten for turn in saved.turns] == [True, True, False]
+    with Chat.open(options_of(tiny_model), session="mine") as chat:
+        conversation = chat.conversation
+        assert conversation.note == compacted.note
+        list(chat.say("go on"))
+        assert NOTE_BEGINS in conversation.model.tokenizer.decode(conversation.held_ids)
+        conversation.set_note(None)
+        chat.save()
+        assert read_session("mine").note is None
+
+
+def test_a_note_is_restored_to_the_bit_after_the_next_turn(tiny_model: Path) -> None:
+    with Chat.open(options_of(tiny_model), session="mine") as chat:
+        talked(chat).compact()
+        list(chat.say("go on"))
+        held = chat.conversation.held_ids.tolist()
+    with Chat.open(options_of(tiny_model), session="mine") as chat:
+        assert chat.conversation.held_ids.tolist() == held
+        assert chat.notices == []
+
+
+def test_leaving_right_after_a_note_resumes_from_the_transcript(tiny_model: Path) -> None:
+    with Chat.open(options_of(tiny_model), session="mine") as chat:
+        list(talked(chat).say("four"))
+    with Chat.open(options_of(tiny_model), session="mine") as chat:
+        chat.compact()
+    with Chat.open(options_of(tiny_model), session="mine") as chat:
+        chat.begin()
+        (notice,) = chat.notices
+        assert notice.endswith(
+            "a different system prompt or note: your next message reads the transcript again"
+        )
+        list(chat.say("go on"))
+        assert NOTE_BEGINS in chat.conversation.model.tokenizer.decode(chat.conversation.held_ids)
+
+
+def test_a_window_too_small_for_the_note_is_refused_with_the_minimum(tiny_model: Path) -> None:
+    with Chat.open(options_of(tiny_model), session="mine") as chat:
+        talked(chat).conversation.set_note("y" * 300)
+        chat.save()
+    small = ChatOptions(
+        Setup(str(tiny_model), window=320, keep=0), chosen=frozenset({"window", "model"})
+    )
+    with (
+        pytest.raises(WindowTooSmall, match=r"a system prompt, note and chat template of \d+"),
+        Chat.open(small, session="mine") as chat,
+    ):
+        chat.begin()
+    assert read_session("mine").note == "y" * 300
+
+
+@pytest.mark.parametrize("window", [1600])
+def test_the_note_can_be_edited_and_removed(
+    shown: ChatScreen, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talked(shown.chat)
+    for command in ("/compact edit", "/compact off"):
+        with pytest.raises(UsageError, match="no note yet: /compact writes one"):
+            run(command)
+    run("/compact")
+    edits = ("file.write_text('Ada is a cat.')", "pass", "file.write_text('')")
+    monkeypatch.setenv("EDITOR", editor_that(tmp_path, *edits))
+    assert run("/compact edit") == "note: Ada is a cat.\n"
+    assert run("/compact edit") == "the note is unchanged\n"
+    with pytest.raises(UsageError, match="the note is empty"):
+        run("/compact edit")
+    assert shown.conversation.note == "Ada is a cat."
+    assert run("/compact off") == "removed the note\n"
+    assert shown.conversation.note is None
+    assert len(shown.conversation.forgotten) == 2
+
+
+@pytest.mark.parametrize("window", [1600])
+def test_exports_have_the_note_and_imports_restore_it(
+    shown: ChatScreen, run: Run, tmp_path: Path
+) -> None:
+    talked(shown.chat)
+    shown.conversation.set_system("Be kind.")
+    shown.conversation.set_note("Ada:\n> a cat")
+    shown.chat.save()
+    for name in ("a.jsonl", "a.md"):
+        run(f"/{'save' if name.endswith('l') else 'export'} {tmp_path / name}")
+        exported = tmp_path / f"exported-{name}"
+        assert run_in_process("session", "export", "mine", str(exported)).returncode == 0
+        assert exported.read_text() == (tmp_path / name).read_text()
+    import_messages(tmp_path / "a.jsonl", "again")
+    saved = read_session("again")
+    assert (saved.system, saved.note) == ("Be kind.", "Ada:\n> a cat")
+    assert len(saved.turns) == 3
+    lines = run_in_process("session", "show", "mine", "--json").stdout.splitlines()
+    assert json.loads(lines[1]) == {
+        "role": "system",
+        "content": "Ada:\n> a cat",
+        "name": "note",
+    }
+    assert "Note on forgotten turns" in run_in_process("session", "show", "mine").stdout

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from mlxchat.app.events import EventWriter
@@ -19,7 +18,7 @@ from mlxchat.engine.reply import Token
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import byte_tokenizer
 from tests.conftest import RunMlxchat
-from tests.json_events import schema
+from tests.json_events import events_of
 
 GENERATE = [sys.executable, "-m", "mlxchat", "generate"]
 
@@ -28,18 +27,12 @@ def one_line(stderr: str) -> bool:
     return stderr.count("\n") == 1 and stderr.endswith("\n")
 
 
-def events(stdout: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in stdout.splitlines()]
-
-
 def test_events_follow_the_schema_in_the_manual(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
     done = run_mlxchat(
         *("generate", "-m", str(tiny_model), "--json", "--logprobs", "3", "-n", "20"),
         *("--temp", "1", "--seed", "4", "--ignore-eos", "Hello"),
     )
-    lines = events(done.stdout)
-    for line in lines:
-        jsonschema.validate(line, schema())
+    lines = events_of(done.stdout)
     assert [line["event"] for line in lines] == ["start", *["token"] * (len(lines) - 2), "done"]
     tokens = lines[1:-1]
     assert "".join(token["text"] for token in tokens) == lines[-1]["text"]
@@ -54,8 +47,8 @@ def test_a_random_seed_is_reported_and_can_be_reused(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
     arguments = ["generate", "-m", str(tiny_model), "--json", "-n", "20", "--temp", "1", "Hello"]
-    first = events(run_mlxchat(*arguments).stdout)[-1]
-    again = events(run_mlxchat(*arguments, "--seed", str(first["seed"])).stdout)[-1]
+    first = events_of(run_mlxchat(*arguments).stdout)[-1]
+    again = events_of(run_mlxchat(*arguments, "--seed", str(first["seed"])).stdout)[-1]
     assert first["text"] == again["text"]
 
 
