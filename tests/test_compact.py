@@ -101,11 +101,11 @@ def test_every_template_pins_the_note_next_to_the_system_prompt(template: str) -
     conversation = talked(system="Be kind.", template=chat_templates.ALL[template])
     conversation.compact()
     conversation.set_note(NOTE)
-    for number in range(12):
+    for number in range(30):
         say(conversation, f"question {number:02} " + "x" * 30)
         check_in_step(conversation)
     assert f"Be kind.\n\n{NOTE_BEGINS}\n{NOTE}" in shown(conversation)
-    assert conversation.turns[-12].forgotten
+    assert conversation.turns[-30].forgotten
 
 
 @pytest.mark.parametrize("family", ["qwen3_next", "llama4", "mamba2"])

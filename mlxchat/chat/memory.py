@@ -142,8 +142,8 @@ class _Texts:
         found: set[int] = set()
         for name in named - CALENDAR_WORDS:
             with_name = self._index.with_word(name)
-            if name.isalpha() and with_name.count <= COMMON:
-                texts = (self._texts[number] for number in with_name.numbers)
+            if name.isalpha() and len(with_name) <= COMMON:
+                texts = (self._texts[number] for number in with_name)
                 found |= {n for text in texts for n in text.recallable(turns) if n > last}
         return sorted(found)[-1:]
 

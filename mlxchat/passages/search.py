@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from mlxchat.passages.index import Outdated, Passage, PassageIndex
 from mlxchat.recall.choice import COMMON, by_share
-from mlxchat.recall.index import WithWord
 from mlxchat.recall.said import excerpt
 
 # A passage that contains less than this share of what the best one contains is not read.
@@ -45,15 +44,14 @@ class Search:
     def __len__(self) -> int:
         return self._count
 
-    def with_word(self, word: str) -> WithWord:
+    def with_word(self, word: str) -> list[int]:
         """The passages that contain the word; if it says little, only some."""
         limit = max(COMMON, self._count // 10) + 1
-        found = [
+        return [
             first + number
             for first, index in zip(self._firsts, self._indexes, strict=True)
             for number in index.with_word(word, limit)
         ]
-        return WithWord(found, len(found))
 
     def find(self, question: str, room: int, cost_of: Callable[[Passage], int]) -> Found:
         """Passages that cost at most `room`. Raises Outdated."""

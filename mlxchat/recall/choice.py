@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import log, sqrt
 from typing import Protocol
 
-from mlxchat.recall.index import WithWord
+from mlxchat.recall.index import Index
 from mlxchat.recall.words import (
     EVERYDAY_WORDS,
     informative,
@@ -60,18 +60,8 @@ class Searchable(Protocol):
 
     def __len__(self) -> int: ...
 
-    def with_word(self, word: str) -> WithWord: ...
-
-
-class Described(Searchable, Protocol):
-    """Texts of which more is known."""
-
-    def amount_of(self, number: int) -> float:
-        """How much the text says, as `amount` counts it."""
-        ...
-
-    def is_own(self, number: int) -> bool:
-        """Whether the text speaks of the speaker's own things."""
+    def with_word(self, word: str) -> Sequence[int]:
+        """The texts that contain a word; if it says little, maybe only some."""
         ...
 
 
@@ -94,7 +84,7 @@ class Close:
     closeness: float
 
 
-def closest(index: Described, message: str) -> list[Close]:
+def closest(index: Index, message: str) -> list[Close]:
     """The texts that fit the message, best first, the latest first among equals."""
     about_own = is_about_own(message)
     found: list[Close] = []
@@ -172,13 +162,13 @@ def _look_up(index: Searchable, message: str) -> Iterator[_Word]:
     for word in informative(message)[:MOST_WORDS]:
         found = index.with_word(word)
         # A word that nobody said before counts as one that was said once.
-        information = log(1 + len(index) / (max(found.count, 1) + 0.5))
+        information = log(1 + len(index) / (max(len(found), 1) + 0.5))
         if word in named:
             information *= WEIGHT_OF_NAME
         elif word in EVERYDAY_WORDS:
             information *= WEIGHT_OF_EVERYDAY
         needed = information * (WEIGHT_OF_KIND if word in of_kind else 1)
-        numbers = () if _says_little(found.count, len(index)) else found.numbers
+        numbers = () if _says_little(len(found), len(index)) else found
         yield _Word(word, information, needed, numbers)
 
 

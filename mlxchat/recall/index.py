@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 
 from mlxchat.recall.words import amount, is_about_own, words
 
 # A line or a heading of a pasted text says at least as much as this many informative words.
 LEAST_PASTED = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class WithWord:
-    """The numbers of the texts that contain a word, if too many not all; and how many there are."""
-
-    numbers: list[int]
-    count: int
 
 
 class Index:
@@ -50,9 +41,8 @@ class Index:
         """Whether the text speaks of the speaker's own things."""
         return number in self._own
 
-    def with_word(self, word: str) -> WithWord:
+    def with_word(self, word: str) -> list[int]:
         """The texts that contain the word."""
         # In quotes, nothing in it is an operator; a word contains no quotes.
         query = "SELECT rowid FROM texts WHERE texts MATCH ?"
-        found = [row[0] for row in self._database.execute(query, (f'"{word}"',))]
-        return WithWord(found, len(found))
+        return [row[0] for row in self._database.execute(query, (f'"{word}"',))]

@@ -48,7 +48,7 @@ class ChatTemplate:
         self.source = source
         self.name = name
         self._special_texts = dict(special_texts)
-        self._tried_system: tuple[str | None, str] = (None, "")
+        self._tried_systems: dict[str, str] = {}
         try:
             self._template = _environment().from_string(source)
         except (*_FAILURES, SyntaxError) as error:
@@ -119,24 +119,22 @@ class ChatTemplate:
         except TemplateError:
             return False
 
-    @cached_property
-    def has_system_role(self) -> bool:
-        """Whether the template renders a system message, rather than reject or drop it."""
-        return _MARK in self._rendered_with_system(_MARK)
-
     def takes_system(self, system: str) -> bool:
-        """Whether it renders this system message: some reject an empty one, for example."""
-        return self.has_system_role and bool(self._rendered_with_system(system))
+        """Whether the template renders this system message, rather than reject or drop it: some
+        reject an empty one, for example."""
+        return _MARK in self._rendered_with_system(_MARK) and bool(
+            self._rendered_with_system(system)
+        )
 
     def _rendered_with_system(self, system: str) -> str:
         """A short conversation with this system message; empty if the template rejects it."""
-        if self._tried_system[0] != system:
+        if system not in self._tried_systems:
             messages = [{"role": "system", "content": system}, {"role": "user", "content": "a"}]
             try:
-                self._tried_system = system, self.render(messages)
+                self._tried_systems[system] = self.render(messages)
             except TemplateError:
-                self._tried_system = system, ""
-        return self._tried_system[1]
+                self._tried_systems[system] = ""
+        return self._tried_systems[system]
 
     def with_system(self, system: str | None, messages: Sequence[Message]) -> list[Message]:
         """Prepend the system text: as a message, or to the first message if it is rejected as one.
