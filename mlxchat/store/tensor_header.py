@@ -13,7 +13,7 @@ MAX_HEADER_BYTES = 1 << 24
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """Return the facts alone, without comparing the checksum. Raises what reading the whole raises."""
+    """Return the facts alone, without comparing the checksum. Raises SnapshotBroken, OSError."""
     with open_to_read(path) as file:
         _, metadata = read_header(path, file, os.fstat(file.fileno()).st_size)
     return parse(path, metadata.get("facts", ""))
