@@ -3,7 +3,9 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import mlx.core as mx
 import pexpect
 import pytest
 
@@ -139,6 +141,26 @@ def test_quantization_is_described_in_words(
     config = tiny_config() | {"quantization": quantization}
     (directory / "config.json").write_text(json.dumps(config))
     assert describe("x", directory).quantization == words
+
+
+def test_the_memory_needed_is_that_of_the_stored_dtype_which_most_weights_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A CPU converts weights to float32, and so keys and values."""
+    directory = write_tiny_model(tmp_path / "model")
+    file = str(directory / "model.safetensors")
+    stored: Any = mx.load(file)
+    arrays = {
+        name: array if "norm" in name else array.astype(mx.bfloat16)
+        for name, array in stored.items()
+    }
+    mx.eval(arrays)
+    mx.save_safetensors(file, arrays)
+    monkeypatch.setattr(describe_module.platform, "on_gpu", lambda: False)
+    facts = describe("x", directory)
+    assert facts.kv_bytes_per_token == TINY_KV_BYTES
+    weight_bytes = sum(array.nbytes for array in arrays.values())
+    assert facts.memory_needed_bytes == weight_bytes + 4096 * TINY_KV_BYTES // 2
 
 
 def test_a_model_larger_than_the_free_memory_does_not_fit(
