@@ -56,12 +56,16 @@ def test_if_steps_are_quick_all_but_the_last_have_512_tokens(
     assert device.read(Pace(512)) == [512, 512, 512, 512, 512, 440]
 
 
-def test_steps_become_shorter_until_they_take_about_two_seconds(
+def test_steps_become_shorter_and_longer_until_they_take_about_two_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A step of 512 tokens could take four minutes, during which only `kill -9` had any effect."""
     device = SlowDevice(monkeypatch, 0.0, 0.05)
-    assert device.read(Pace(512), 650) == [512, 32, 32, 32, 32, 10]
+    pace = Pace(512)
+    assert device.read(pace, 650) == [512, 32, 32, 32, 32, 10]
+    # And longer again if they turn out quick.
+    device.token_s = 0.001
+    assert max(device.read(pace, 3_000)) == 512
 
 
 def test_a_short_prompt_does_not_predict_the_time_of_a_full_step(
