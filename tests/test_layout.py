@@ -36,7 +36,7 @@ CEILINGS = {
     "sessions": 1_977,
     "rows": 1_221,
     "distributed": 1_174,
-    "app": 4_289,
+    "app": 4_277,
     "bench": 1_518,
     "terminal": 4_074,
     "doctor": 301,

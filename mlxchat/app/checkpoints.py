@@ -74,17 +74,17 @@ class Checkpointer:
         self._prefilled = self._begun.at.prefilled + done
         if done == total:
             # A run killed before its next checkpoint has one without text, which comes first.
-            self._save_reading()
+            self._save(None)
             self._checkpoint.state.background.wait()
             self._latest = 0
         elif self._prefilled - self._latest >= self._every:
-            self._save_reading()
+            self._save(None)
 
     def paused(self, point: ResumePoint) -> None:
         """The run has reached this point, and everything before it is written."""
         self._see_result()
         if point.generated - self._latest >= self._every:
-            self._save_generating(point)
+            self._save(point)
 
     def leave(self, point: ResumePoint | None, stats: Stats) -> Written | None:
         """Write the last checkpoint, or mark the run as ended; return the size and time.
@@ -104,38 +104,26 @@ class Checkpointer:
     def _save_last(self, point: ResumePoint | None) -> None:
         try:
             with device_failures():
-                if point is not None:
-                    self._save_generating(point)
-                elif self._prefilled > self._begun.at.prefilled:
-                    self._save_reading()
+                if point is not None or self._prefilled > self._begun.at.prefilled:
+                    self._save(point)
         except DeviceError as error:
             self._failed(error)
 
-    def _save_reading(self) -> None:
-        self._latest = self._prefilled
-        self._save(None, Saved(self._prefilled, reading=True))
-
-    def _save_generating(self, point: ResumePoint) -> None:
-        self._latest = point.generated
-        self._save(point, Saved(point.generated, reading=False))
-
-    def _save(self, point: ResumePoint | None, saved: Saved) -> None:
+    def _save(self, point: ResumePoint | None) -> None:
+        """Save the state at this point; with None, while reading the prompt."""
+        self._latest = self._prefilled if point is None else point.generated
         # The text first: a checkpoint may only refer to text that is on the disk.
         position = self._file.sync()
         self._checkpoint.state.background.wait()
         self._see_result()
-        self._being_saved = saved
-        at = Reached(
-            self._prefilled if point is None else 0,
-            point,
-            position,
-            self._watch.loop.state(),
-            self._written.inside,
-        )
+        self._being_saved = Saved(self._latest, reading=point is None)
+        prefilled = self._prefilled if point is None else 0
+        loop, inside = self._watch.loop.state(), self._written.inside
+        facts = to_json(Reached(prefilled, point, position, loop, inside))
         begun = self._begun
         try:
             self._checkpoint.state.save(
-                self._model, begun.cache, begun.ledger, self._fingerprint, to_json(at)
+                self._model, begun.cache, begun.ledger, self._fingerprint, facts
             )
         except SnapshotError as error:
             self._failed(error)
