@@ -204,6 +204,7 @@ def test_an_editor_started_by_a_command_gets_the_original_terminal_modes(
 
 INTERRUPTED = """
 import os, signal
+import termios
 from mlxchat.cli import main
 from mlxchat.terminal.editor import Editor
 
@@ -299,6 +300,7 @@ def test_after_ctrl_z_in_a_reply_keys_are_not_echoed_into_it(tmp_path: Path) -> 
     assert "w299" not in terminal.text()
     terminal.send("fg\r")
     terminal.shows("scripted_program[^$]*w")
+    assert not termios.tcgetattr(terminal.child.child_fd)[3] & termios.ECHO
     terminal.send("ahead")
     terminal.shows("^> ahead$")
     text = terminal.text()
