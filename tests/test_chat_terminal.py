@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,6 @@ def test_an_editor_started_by_a_command_gets_the_original_terminal_modes(
 
 INTERRUPTED = """
 import os, signal
-import termios
 from mlxchat.cli import main
 from mlxchat.terminal.editor import Editor
 

@@ -134,6 +134,7 @@ def key_changes(family: str, values: list[Any]) -> dict[str, Change]:
 
 CONFIGURATIONS: dict[str, Change] = {
     "tagged floats": config(x={"__float__": "NaN"}, y=[{"__float__": "-Infinity"}]),
+    "a tagged float": config(rope_theta={"__float__": "Infinity"}),
     "a tag of no number": config(rope_theta={"__float__": "x"}),
     "a tag that is a list": config(rope_theta={"__float__": []}),
     "NaN": lambda d: (d / "config.json").write_text(

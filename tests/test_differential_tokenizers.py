@@ -431,6 +431,22 @@ def test_ordinary_directories_are_read_without_transformers(
     assert subprocess.check_output(run, text=True) == "False\n"
 
 
+def test_transformers_says_nothing_and_runs_no_code_of_the_model(tmp_path: Path) -> None:
+    files = copy.deepcopy(bases()["llama"])
+    files.options["auto_map"] = {"AutoTokenizer": [None, "own.Own"]}
+    files.other["own.py"] = b"raise SystemExit('the code was run')"
+    code = (
+        "import sys, pathlib\n"
+        "from mlxchat.models.tokenizer_files import load_tokenizer\n"
+        "load_tokenizer(pathlib.Path(sys.argv[1]), {'model_type': 'llama'})\n"
+        "print('transformers' in sys.modules)"
+    )
+    env = {name: each for name, each in os.environ.items() if name != "TRANSFORMERS_VERBOSITY"}
+    run = [sys.executable, "-c", code, str(files.write(tmp_path))]
+    done = subprocess.run(run, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
 def test_the_classes_are_those_of_the_installed_transformers(auto: Any) -> None:
     from transformers.models.auto import tokenization_auto as table
 

@@ -25,6 +25,7 @@ from mlxchat.sessions.saved import Saved
 from mlxchat.sessions.session import Session
 from tests.conftest import RunMlxchat
 from tests.pseudo_terminal import PseudoTerminal
+from tests.terminal_chat import Chat as TerminalChat
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 PROMPT = "^>$"
@@ -301,6 +302,19 @@ def test_a_removed_directory_is_reported_once_and_the_chat_continues(
     assert stderr.count("\n") == 1
     monkeypatch.setattr(paths, "sessions_dir", lambda: moved)
     assert [turn.user for turn in read_session("gone").turns] == ["hello"]
+
+
+def test_a_chat_that_was_not_saved_says_so_when_it_ends(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
+) -> None:
+    """It said "saved; resume with", and its turns were gone."""
+    monkeypatch.setenv("XDG_DATA_HOME", "/dev/null/data")
+    chat = TerminalChat(str(tiny_model), "-n", "1")
+    chat.says("hello")
+    chat.send(CTRL_D)
+    assert chat.ends() == 1
+    assert "\nnot saved: " in chat.text()
+    assert "resume with" not in chat.text()
 
 
 def test_a_full_disk_is_reported_and_keeps_what_was_saved(tiny_model: Path) -> None:
