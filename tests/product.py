@@ -254,7 +254,7 @@ def snapshot_and_restore(case: Case) -> None:
     other = Case.__new__(Case)
     other.model = case.load()
     empty = make_cache(other.model.network, WINDOW, KEEP)
-    restored = snapshot.restore(path, other.model.network, empty, _print(other.model))
+    restored = snapshot.restore(path, empty, _print(other.model))
     assert np.array_equal(restored.ledger.ids, ledger.ids)
     for token in tokens(8, seed=3):
         found = other.logits(restored.cache, [token])
