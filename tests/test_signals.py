@@ -298,6 +298,24 @@ def test_a_message_that_is_stopped_before_its_reply_comes_back_with_its_files(
     assert turn.user.endswith("\n\nCompare them")
 
 
+def test_a_message_that_is_stopped_while_loading_comes_back_with_its_file(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("IN_LOADING", "1")
+    (tmp_path / "one").write_text("contents of one\n")
+    chat = PseudoTerminal(slow("-m", str(tiny_model), "-f", str(tmp_path / "one")), columns=120)
+    chat.shows(PROMPT)
+    chat.send("Summarize it\r")
+    for stops in (1, 2):
+        chat.shows("^. loading ")
+        chat.send(CTRL_C)
+        chat.shows(f"(send it again with 1 attachment\n> Summarize it\n[^$]*){{{stops}}}")
+        if stops == 1:
+            chat.send("\r")
+    chat.send("\x03\x04")
+    assert chat.ends() == 0
+
+
 def test_a_chat_that_is_ended_during_prefill_keeps_the_message(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
 ) -> None:
