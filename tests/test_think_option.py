@@ -160,14 +160,15 @@ def test_loading_a_session_restores_its_template_arguments(harmony: Path, run: R
     chat.shows("turn 1 ")
     chat.says("/load deep")
     chat.shows("^deep: 1 turn")
+    chat.says("/set logit-bias 7=2")
     chat.says("/set")
-    chat.shows(r"template-arg\sreasoning_effort=high$")
+    chat.shows(r"template-arg\sreasoning_effort=high\s[^>]*logit-bias\s7=2\s")
     chat.says("again")
     # The session's turns fit, so only the new one is prefilled.
     chat.shows("turn 2 [^>]*prefilled\\s[0-9]{2} ")
     chat.says("/load plain")
     chat.shows("^plain: 1 turn")
     chat.says("/set")
-    chat.shows(r"num-draft-tokens\s15$")
+    chat.shows(r"(?s)plain: 1 turn.*> /set\n((?!template-arg)[^>])*num-draft-tokens\s15\n")
     chat.send(CTRL_D)
     assert chat.ends() == 0

@@ -333,14 +333,14 @@ def _values(option: Option) -> str:
 
 def _settings(conversation: Conversation) -> Iterator[str]:
     """The options of /set with their values."""
+    holders = (conversation.sampling, conversation.generation, conversation)
     for each in SETTABLE.values():
+        value = next(getattr(h, each.field) for h in holders if hasattr(h, each.field))
         if each.many:
-            for written in format_template_args(conversation.template_args):
-                yield f"{each.name} {written}"
+            given = format_template_args(value) if each.field == "template_args" else value
+            yield from (f"{each.name} {one}" for one in given)
         else:
-            holders = (conversation.sampling, conversation.generation, conversation)
-            holder = next(holder for holder in holders if hasattr(holder, each.field))
-            yield f"{each.name} {each.text_of(getattr(holder, each.field))}"
+            yield f"{each.name} {each.text_of(value)}"
 
 
 @command("/think on|off|hide", "show, disable or hide the model's thoughts", lambda *_: THINK)
