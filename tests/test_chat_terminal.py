@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mlxchat.terminal import commands  # noqa: F401  which registers them
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.slash import as_command, run_command
 from scripts.tiny_model import CHAT_TEMPLATE
