@@ -330,8 +330,8 @@ class Run:
             stack=stack,
         )
         record: OnHeld | None = None
-        # Restarted from a damaged checkpoint, a run should arrive at the same text; pages from the
-        # disk were computed in other steps, which changes the last bits.
+        # Pages from the disk were computed in other steps, which changes the last bits: a run with
+        # checkpoints that starts again should differ as little as possible.
         if self._checkpoint is None and reader is None:
             prefixes = Prefixes(request.setup, self._observer.note)
             prefixes.label = ", ".join(map(name_of, request.files)) or request.prompt or ""
