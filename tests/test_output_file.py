@@ -293,6 +293,19 @@ def test_after_a_failure_nothing_is_written_and_no_position_returned(
     assert out.read_text() == "one tw"
 
 
+def test_a_file_that_nothing_could_be_written_to_is_removed(out: Path, disk: FailingDisk) -> None:
+    disk.failing = [1]
+    output = OutputFile.open(out)
+    start = output.position
+    with pytest.raises(OutputError, match="No space left on device"):
+        output.write("1")
+    output.close()
+    assert not out.exists()
+    # A checkpoint may continue it.
+    OutputFile.open(out, start).close()
+    assert out.read_text() == ""
+
+
 def test_an_error_reported_only_on_close_is_raised(out: Path, disk: FailingDisk) -> None:
     disk.failing, disk.error = [2], errno.EDQUOT
     output = OutputFile.open(out)

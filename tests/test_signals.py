@@ -49,6 +49,8 @@ def step(model, tokens, *rest, **how):
 call, Model.__call__ = Model.__call__, step
 if "IN_LOADING" in os.environ:
     mlxchat.app.chat.load_model = lambda *_, **__: CDLL(None).usleep(int(6e8))
+elif "IN_BEGINNING" in os.environ:
+    mlxchat.app.chat.Conversation = lambda *_, **__: busy(600)
 else:
     # So long that nobody waits for it, and short enough for a test.
     signals.END_AFTER_S = 0.5
@@ -332,10 +334,12 @@ def test_a_chat_that_is_ended_during_prefill_keeps_the_message(
     assert (turn.user, turn.reply) == ("Hello there, it is late", "")
 
 
+@pytest.mark.parametrize("where", ["IN_LOADING", "IN_BEGINNING"])
 def test_a_chat_that_is_ended_while_loading_keeps_the_message(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
+    where: str, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
 ) -> None:
-    monkeypatch.setenv("IN_LOADING", "1")
+    """In the first step of a cache, which may take long, the message was lost."""
+    monkeypatch.setenv(where, "1")
     chat = PseudoTerminal(slow("-m", str(tiny_model), "--session", "mine"))
     chat.shows(PROMPT)
     chat.send("Hello there\r")

@@ -138,10 +138,9 @@ class Checkpointer:
             self._outage.ends()
 
     def _failed(self, reason: object) -> None:
-        directory = self._checkpoint.directory
-        self._outage.lasts(
-            f"cannot write a checkpoint to {directory}: {reason}; the previous one stays valid"
-        )
+        directory, earlier = self._checkpoint.directory, self._checkpoint.state.path.exists()
+        valid = "the previous one stays valid" if earlier else "--resume would begin again"
+        self._outage.lasts(f"cannot write a checkpoint to {directory}: {reason}; {valid}")
 
 
 def continued(

@@ -53,6 +53,8 @@ class OutputFile:
         # Whether the directory on the disk may not list the file yet.
         self._directory_is_stale = True
         self._failed = False
+        # Whether it did not exist before, so that it may be removed.
+        self._is_ours = False
 
     @classmethod
     def open(cls, path: Path, resume_at: Position | None = None) -> "OutputFile":
@@ -63,13 +65,15 @@ class OutputFile:
         system refuses.
         """
         size = _size_of(path)
-        if resume_at is not None:
+        if resume_at is not None and resume_at.bytes:
             _check_length(path, size, resume_at)
-        descriptor = open_alone(path, os.O_RDWR | (os.O_CREAT if resume_at is None else 0))
+        descriptor = open_alone(path, os.O_RDWR | os.O_CREAT)
         try:
             if resume_at is None:
                 _check_empty(path, descriptor)
-                return cls(path, descriptor)
+                output = cls(path, descriptor)
+                output._is_ours = size is None
+                return output
             with _writing(path):
                 tail = _checked_tail(path, descriptor, resume_at)
                 os.ftruncate(descriptor, resume_at.bytes)
@@ -116,17 +120,22 @@ class OutputFile:
         self.close()
 
     def close(self) -> None:
-        """Close the file; a second call does nothing. Raises OutputError if a write fails late."""
+        """Close the file, and remove a new one that is empty because writing failed; a second call
+        does nothing. Raises OutputError if a write fails late."""
         if self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
         with self._failing():
+            is_useless = self._failed and not os.fstat(descriptor).st_size
+            if is_useless and self._is_ours and is_at(descriptor, self._path):
+                self._path.unlink()
             os.close(descriptor)
 
     def __enter__(self) -> "OutputFile":
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._failed = self._failed or error is not None
         # Report the first error, not one that follows from it.
         with suppress(*([OutputError] if error is not None else [])):
             self.close()

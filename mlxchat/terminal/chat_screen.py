@@ -25,7 +25,7 @@ from mlxchat.terminal.progress import Bar, progress, waiting
 from mlxchat.terminal.reply import PlainView, reply_view
 from mlxchat.terminal.restore import restorer
 from mlxchat.terminal.screen import Screen, is_dumb, terminal_stream, wait_for_pipe
-from mlxchat.terminal.signals import StopRequest, Terminated
+from mlxchat.terminal.signals import StopRequest, Terminated, before_leaving
 from mlxchat.text.documents import SEPARATOR
 from mlxchat.units import beginning, count
 
@@ -181,7 +181,8 @@ class ChatScreen:
             kept += f" with {count(len(self.attached), 'attachment')}"
         whole = SEPARATOR.join([*self.attached, text])
         try:
-            chat = self.ready_chat()
+            with before_leaving(lambda: self.chat.keep(whole)):
+                chat = self.ready_chat()
         except KeyboardInterrupt:
             self.screen.say(f"stopped: {kept}")
             return False

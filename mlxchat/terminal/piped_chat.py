@@ -27,7 +27,7 @@ from mlxchat.request import Answer
 from mlxchat.terminal.figures import first_words, incomplete, turn_line, window_line
 from mlxchat.terminal.messages import Messages, show_error
 from mlxchat.terminal.progress import Bar, progress, waiting
-from mlxchat.terminal.signals import StopRequest
+from mlxchat.terminal.signals import StopRequest, before_leaving
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import Spoken
 from mlxchat.text.extract import extract_code, is_settled
@@ -151,7 +151,7 @@ class PipedChat:
                 self._stdout.write(self._not_begun(error))
             raise
         with closing(reply):
-            for piece in self._pieces(reply, stop, constraint):
+            for piece in self._pieces(reply, constraint):
                 self._stdout.write(piece)
         stats = self._conversation.stats
         assert stats is not None
@@ -168,11 +168,9 @@ class PipedChat:
                 self._named.add(notice)
                 self._messages.warn(notice)
 
-    def _pieces(
-        self, reply: Iterator[Said], stop: StopRequest, constraint: Constraint | None
-    ) -> Iterator[str]:
+    def _pieces(self, reply: Iterator[Said], constraint: Constraint | None) -> Iterator[str]:
         if self._options.as_events:
-            return self._event_pieces(reply, stop, constraint)
+            return self._event_pieces(reply, constraint)
         if self._options.answer.extracts:
             return self._extracted(reply)
         return self._text_pieces(reply)
@@ -194,17 +192,15 @@ class PipedChat:
         text = extract_code(answer, last=wanted.extract_last)
         yield text if text.endswith("\n") else f"{text}\n"
 
-    def _event_pieces(
-        self, reply: Iterator[Said], stop: StopRequest, constraint: Constraint | None
-    ) -> Iterator[str]:
+    def _event_pieces(self, reply: Iterator[Said], constraint: Constraint | None) -> Iterator[str]:
         events = self._events()
-        stop.before_leaving(lambda: self._stdout.write(self._done(events, constraint)))
         try:
-            for said in reply:
-                if isinstance(said, Change):
-                    yield events.change(said)
-                elif not (said.thought and self._options.hides_thoughts):
-                    yield events.token(said)
+            with before_leaving(lambda: self._stdout.write(self._done(events, constraint))):
+                for said in reply:
+                    if isinstance(said, Change):
+                        yield events.change(said)
+                    elif not (said.thought and self._options.hides_thoughts):
+                        yield events.token(said)
         except MlxchatError as error:
             yield self._done(events, constraint, error)
             raise

@@ -7,7 +7,7 @@ from mlxchat.request.shown import Shown
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.observing import observer_of
 from mlxchat.terminal.progress import progress
-from mlxchat.terminal.signals import StopRequest
+from mlxchat.terminal.signals import StopRequest, before_leaving
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import piped_stdin
 from mlxchat.units import beginning, count
@@ -35,9 +35,12 @@ def run(request: BatchRequest, shown: Shown) -> int:
 
 def _run(batch: BatchRun, messages: Messages) -> ExitStatus | None:
     """Run all rows; return the exit status of the signal that stopped it, if any."""
-    with StopRequest() as stop, progress("running", "rows", messages.quiet) as bar:
+    with (
+        StopRequest() as stop,
+        progress("running", "rows", messages.quiet) as bar,
+        before_leaving(bar.stop),
+    ):
         stop.say = bar.say
-        stop.before_leaving(bar.stop)
         batch.run(stop.requested, lambda now: bar(now.rows.done, now.total, _speed(now)))
     return stop.status
 

@@ -13,7 +13,7 @@ from mlxchat.terminal.figures import incomplete, stats_line, status_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.observing import observer_of
 from mlxchat.terminal.progress import progress
-from mlxchat.terminal.signals import StatusRequest, StopRequest, ignore_signals
+from mlxchat.terminal.signals import StatusRequest, StopRequest, before_leaving, ignore_signals
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.documents import is_stdin_left_unread, piped_stdin
 
@@ -71,9 +71,9 @@ def _generate(begun: Run, messages: Messages) -> ExitStatus | None:
         StopRequest() as stop,
         StatusRequest() as status,
         progress("reading", "tokens", messages.quiet) as bar,
+        before_leaving(begun.write_end),
     ):
         stop.say = bar.say_anyway
-        stop.before_leaving(begun.write_end)
 
         def should_stop() -> bool:
             if status.take():

@@ -10,8 +10,8 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from mlxchat.errors import ExitStatus
@@ -164,19 +164,31 @@ class SignalWatch:
             self._say()
 
 
-def make_leave(
-    last_words: Callable[[], None], restore: Callable[[], None] | None = None
-) -> Callable[[ExitStatus], None]:
-    """Return a function that runs `last_words` and ends the process immediately, whatever the main
-    thread is doing. Before that it calls `restore`; without one the terminal is left as it is now.
-    """
+_last_words: list[Callable[[], object]] = []
+
+
+@contextmanager
+def before_leaving(act: Callable[[], object]) -> Iterator[None]:
+    """If the process is ended immediately while the body runs, call `act` in another thread. It has
+    a fraction of a second, and the body may have stopped anywhere."""
+    _last_words.append(act)
+    try:
+        yield
+    finally:
+        _last_words.remove(act)
+
+
+def make_leave(restore: Callable[[], None] | None = None) -> Callable[[ExitStatus], None]:
+    """Return a function that ends the process immediately, whatever the main thread is doing.
+    Before that it calls `restore`; without one the terminal is left as it is now."""
     restore = restore or restorer()
 
     def leave(status: ExitStatus) -> None:
         def speak() -> None:
             # Errors can no longer be reported.
             with suppress(Exception):
-                last_words()
+                for act in _last_words:
+                    act()
             restore()
 
         words = threading.Thread(target=speak, daemon=True)
@@ -198,7 +210,7 @@ class Terminated(BaseException):
 def terminate_by_exception() -> None:
     """From now on, let Ctrl-C, SIGTERM and SIGHUP unwind the stack, so that open files are closed.
     If the main thread is too busy, `SignalWatch` acts instead."""
-    watch = SignalWatch(lambda: say_on_own_line(WILL_STOP), make_leave(lambda: None))
+    watch = SignalWatch(lambda: say_on_own_line(WILL_STOP), make_leave())
 
     def end(signal_number: int, frame: FrameType | None) -> None:
         watch.acted()
@@ -274,15 +286,14 @@ class StopRequest:
 
     If the body does not react, because a step of MLX takes long, a first Ctrl-C prints a notice
     with `say`; a second one ends the process immediately, as SIGTERM and SIGHUP do within five
-    seconds. Everything important must be saved by then; callbacks of `before_leaving` run first.
-    The terminal is then restored by `restore`, or left as it was at the beginning.
+    seconds. Everything important must be saved by then, or by `before_leaving`. The terminal is
+    then restored by `restore`, or left as it was at the beginning.
     """
 
     def __init__(self, restore: Callable[[], None] | None = None) -> None:
         self._restore = restore
         self.status: ExitStatus | None = None
         self.say: Callable[[str], object] = say_on_own_line
-        self._last_words: list[Callable[[], object]] = []
         self._previous: dict[int, object] = {}
         self._watch: SignalWatch | None = None
 
@@ -293,20 +304,13 @@ class StopRequest:
                 pass
         return self.status is not None
 
-    def before_leaving(self, act: Callable[[], object]) -> None:
-        """Call `act` in another thread if the process is ended from here. It has a fraction of a
-        second, and the body may have stopped anywhere."""
-        self._last_words.append(act)
-
     def obeyed(self) -> None:
         """The loop that had to stop has ended; what follows may take its time."""
         assert self._watch is not None
         self._watch.retire()
 
     def __enter__(self) -> "StopRequest":
-        self._watch = SignalWatch(
-            lambda: self.say(WILL_STOP), make_leave(self._speak, self._restore)
-        )
+        self._watch = SignalWatch(lambda: self.say(WILL_STOP), make_leave(self._restore))
         self._watch.begin()
         for number in STATUS_OF_SIGNAL:
             if not _is_ignored(number):
@@ -326,7 +330,3 @@ class StopRequest:
         elif not self._watch.has_said:
             self._watch.acted()
             raise KeyboardInterrupt
-
-    def _speak(self) -> None:
-        for act in self._last_words:
-            act()
