@@ -14,7 +14,9 @@ from rich.console import Console
 from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
 from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking, reply_view
-from mlxchat.text.thinking import ThinkSplitter
+from mlxchat.text.reply_format import FORMATS
+from mlxchat.text.reply_reader import Markers, Place, Reader
+from mlxchat.text.stream_decoder import StreamDecoder
 from tests.conftest import examples
 
 WIDTH, HEIGHT = 60, 15
@@ -309,8 +311,11 @@ def test_markdown_needs_a_terminal_that_can_move_its_cursor(
 
 
 def split(pieces: list[str], inside: bool = False) -> tuple[str, str]:
-    splitter = ThinkSplitter(*TAGS, inside)
-    found = [piece for text in pieces for piece in splitter.add(text)] + splitter.finish()
+    (format_,) = (each for each in FORMATS if (each.opens, each.closes) == TAGS)
+    decoder = StreamDecoder(lambda ids: "", lambda id_: True)
+    place = Place.THOUGHT if inside else Place.START
+    reader = Reader(decoder, Markers(format_, {}), place)
+    found = [piece for text in pieces for piece in reader.read(text)] + reader.finish()
     thinking = "".join(text for is_thinking, text in found if is_thinking)
     return thinking, "".join(text for is_thinking, text in found if not is_thinking)
 

@@ -2,7 +2,6 @@
 returned to the template in its form, and survive retries, sessions and a wrapped window."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,13 +82,6 @@ def check(turn: Turn, scripted: Scripted) -> None:
     assert turn.exact
 
 
-def test_a_reply_is_split_into_thought_and_answer(scripted: Scripted) -> None:
-    """gpt-oss replies were shown as "analysisWe need…assistantfinalParis"."""
-    conversation = converse(scripted)
-    assert spoken(say(conversation, "hello")) == (scripted.thought, scripted.answer)
-    check(conversation.turns[0], scripted)
-
-
 def test_several_thoughts_stay_apart_on_the_screen_in_sessions_and_exports() -> None:
     """They were joined without a break: "…is one.Or two?"."""
     first, second = "<|channel|>analysis<|message|>Hm.", "<|channel|>analysis<|message|>Duck?"
@@ -116,22 +108,34 @@ def test_a_thought_after_one_opened_by_the_prompt_is_another() -> None:
     assert spoken(tokens) == ("Hm, duck?", "Yes!")
 
 
-def test_the_next_turn_reuses_this_turns_tokens_as_the_template_keeps_them(
-    name: str, scripted: Scripted
-) -> None:
+def test_a_reply_is_split_and_kept_as_the_template_keeps_it(name: str, scripted: Scripted) -> None:
+    """In the next turns, after a retry and in a resumed session. gpt-oss replies were shown as
+    "analysisWe need…assistantfinalParis"."""
     conversation = converse(scripted)
-    say(conversation, "hello")
+    assert spoken(say(conversation, "hello")) == (scripted.thought, scripted.answer)
     say(conversation, "again")
+    before = conversation.held_ids
     held = control_text(conversation)
-    check(conversation.turns[1], scripted)
     # The second turn has its thought, the first only if the template keeps it.
     assert held.count("duck") == (1 if name in FORGETFUL else 2)
     assert held.count("Yes!") == 2
     if name not in FORGETFUL:
         # Generated tokens are unchanged, and only new ones were prefilled.
         assert conversation.stats is not None
-        before = len("hello") + len(scripted.reply.encode()) // 2
-        assert conversation.stats.cached_tokens > before
+        reply_tokens = len(scripted.reply.encode()) // 2
+        assert conversation.stats.cached_tokens > len("hello") + reply_tokens
+    list(conversation.retry())
+    assert np.array_equal(conversation.held_ids, before)
+    with Session.open("mine", create=True) as session:
+        session.journal.record(None, conversation.turns)
+    again = converse(scripted)
+    again.resume(None, read_session("mine").turns)
+    for turn in (*conversation.turns, *again.turns):
+        check(turn, scripted)
+    again.view.hold(conversation.cache, conversation.ledger, again.turns)
+    for each in (again, conversation):
+        say(each, "more")
+    assert np.array_equal(again.held_ids, conversation.held_ids)
 
 
 def test_the_answer_keeps_its_generated_tokens(scripted: Scripted) -> None:
@@ -156,16 +160,6 @@ def test_the_answer_keeps_its_generated_tokens(scripted: Scripted) -> None:
     assert tokenizer.decode(written.tolist()).count("Yes!") == 1
 
 
-def test_a_retry_gives_the_same_reply_and_keeps_it_once(scripted: Scripted) -> None:
-    conversation = converse(scripted)
-    say(conversation, "hello")
-    say(conversation, "again")
-    before = conversation.held_ids
-    list(conversation.retry())
-    check(conversation.turns[-1], scripted)
-    assert np.array_equal(conversation.held_ids, before)
-
-
 @pytest.mark.parametrize("place", ["marker", "duck", "Yes"])
 def test_a_truncated_reply_continues_as_thought_or_answer(scripted: Scripted, place: str) -> None:
     conversation = converse(scripted)
@@ -179,23 +173,6 @@ def test_a_truncated_reply_continues_as_thought_or_answer(scripted: Scripted, pl
     if place != "marker":
         assert first[0] + rest[0] == scripted.thought
         assert first[1] + rest[1] == scripted.answer
-
-
-def test_a_session_restores_the_thought(scripted: Scripted, tmp_path: Path) -> None:
-    conversation = converse(scripted)
-    for text in ("hello", "again"):
-        say(conversation, text)
-    with Session.open("mine", create=True) as session:
-        session.journal.record(None, conversation.turns)
-    again = converse(scripted)
-    again.resume(None, read_session("mine").turns)
-    for turn in again.turns:
-        check(turn, scripted)
-    again.view.hold(conversation.cache, conversation.ledger, again.turns)
-    say(again, "more")
-    assert again.stats is not None
-    say(conversation, "more")
-    assert np.array_equal(again.held_ids, conversation.held_ids)
 
 
 def test_a_wrapped_window_forgets_whole_turns_with_their_thoughts(

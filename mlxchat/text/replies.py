@@ -7,19 +7,14 @@ from itertools import groupby, product
 
 import numpy as np
 
-from mlxchat.text.reply_format import ReplyFormat
-from mlxchat.text.reply_reader import (
-    PROMPT_TAIL,
-    Decoder,
-    MarkerReader,
-    Markers,
-    Place,
-    Reader,
-    TagReader,
-    place_after_prompt,
-)
+from mlxchat.text.reply_format import NO_THOUGHTS, ReplyFormat
+from mlxchat.text.reply_reader import Markers, Place, Reader, place_after_prompt
 from mlxchat.text.spans import TokenIds
-from mlxchat.text.thinking import ThinkSplitter, joined
+from mlxchat.text.stream_decoder import StreamDecoder
+from mlxchat.text.thinking import joined
+
+# The tokens at the end of a prompt to search for the marker that begins the reply.
+PROMPT_TAIL = 16
 
 TextOf = Callable[[Iterable[int]], str]
 
@@ -44,58 +39,50 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """How to read one model's replies.
+    """How to read one model's replies. `text_of` omits special tokens, `spelled` includes them."""
 
-    `format` is None for a model without thoughts, `markers` is None if its tags are not tokens.
-    `is_announced` if anything suggests that the model thinks in this format.
-    `text_of` omits special tokens, `spelled` includes them.
-    """
-
-    format: ReplyFormat | None
-    markers: Markers | None
+    markers: Markers
     text_of: TextOf
     spelled: TextOf
-    new_decoder: Callable[[], Decoder]
-    is_announced: bool = True
+    new_decoder: Callable[[], StreamDecoder]
+
+    @property
+    def format(self) -> ReplyFormat:
+        return self.markers.format
 
     def reader(self, prompt: TokenIds | None, *, may_think: bool = True) -> Reader:
         """A reader for the reply to `prompt`; with None, for plain text without thoughts. Reads
         thoughts even if it does not expect any (`may_think`)."""
-        if prompt is None or self.format is None:
-            return Reader(self.new_decoder())
+        markers = Markers(NO_THOUGHTS, {}) if prompt is None else self.markers
+        place = self._place_after(prompt)
+        return Reader(self.new_decoder(), markers, place, may_think=may_think)
+
+    def _place_after(self, prompt: TokenIds | None) -> Place:
+        """The place in which the reply to `prompt` begins."""
+        if prompt is None or self.format is NO_THOUGHTS:
+            return Place.ANSWER
         tail = prompt[-PROMPT_TAIL:].tolist()
-        if self.markers is None:
-            inside = self.spelled(tail).rstrip().endswith(self.format.opens)
-            return TagReader(
-                self.new_decoder(),
-                self.format,
-                inside,
-                is_announced=self.is_announced,
-                may_think=may_think,
-            )
-        place = place_after_prompt(tail, self.markers, self.text_of)
-        return MarkerReader(self.new_decoder(), self.markers, place, may_think=may_think)
+        if self.markers.tags:
+            is_open = self.spelled(tail).rstrip().endswith(self.format.opens)
+            return Place.THOUGHT if is_open else Place.START
+        return place_after_prompt(tail, self.markers, self.text_of)
 
     def header_of_answer(self, prompt: TokenIds | None) -> str:
         """The text that begins an answer without a thought, if the prompt leaves its header to the
         model."""
-        reader = self.reader(prompt)
-        is_header = isinstance(reader, MarkerReader) and reader.place is Place.HEADER
-        return self.format.begins if self.format is not None and is_header else ""
+        return self.format.begins if self._place_after(prompt) is Place.HEADER else ""
 
     def split(
-        self, text: str, inside: bool = False, *, keeps_newlines: bool = False
+        self, text: str, place: Place = Place.START, *, keeps_newlines: bool = False
     ) -> tuple[str, str]:
-        """Split a text with tags as plain text into thought and answer.
-
-        `inside` means that it begins within the thought. Newlines between the two are dropped,
-        unless it `keeps_newlines`.
-        """
-        if self.format is None or self.format.has_channels:
+        """Split a text with tags as plain text, which begins in `place`, into thought and answer.
+        Newlines between the two are dropped, unless it `keeps_newlines`."""
+        if self.format is NO_THOUGHTS or self.format.has_channels:
             return "", text
-        splitter = ThinkSplitter(self.format.opens, self.format.closes, inside)
-        splitter.keeps_newlines = keeps_newlines
-        return joined([*splitter.add(text), *splitter.finish()])
+        reader = Reader(self.new_decoder(), Markers(self.format, {}), place)
+        if keeps_newlines:
+            reader.keep_newlines()
+        return joined([*reader.read(text), *reader.finish()])
 
     def spells(self, ids: TokenIds, reply: str, thought: str) -> bool:
         """Whether the ids are exactly the reply, its thought and its markers."""
@@ -107,7 +94,7 @@ class Replies:
         written = None if known is None else self._written(known, reply, thought)
         if written is not None:
             return written
-        if self.format is None or not thought:
+        if self.format is NO_THOUGHTS or not thought:
             return [Segment(Kind.ANSWER, reply)]
         return [
             Segment(Kind.MARKER, self.format.opens),
@@ -120,23 +107,23 @@ class Replies:
 
     def _written(self, ids: list[int], reply: str, thought: str) -> list[Segment] | None:
         """The segments in the ids; None if they spell anything else."""
-        if self.markers is None:
+        if not self.markers.roles:
             return self._as_one(ids, reply, thought)
         for place, keeps_newlines in product(Place, (False, True)):
-            reader = MarkerReader(self.new_decoder(), self.markers, place)
+            reader = Reader(self.new_decoder(), self.markers, place)
             if keeps_newlines:
                 reader.keep_newlines()
-            found = self._read_by(reader, self.markers, ids)
+            found = self._read_by(reader, ids)
             spelled = {kind: _joined(found, kind) for kind in (Kind.THOUGHT, Kind.ANSWER)}
             if spelled == {Kind.THOUGHT: thought, Kind.ANSWER: reply}:
                 return found
         return None
 
-    def _read_by(self, reader: MarkerReader, markers: Markers, ids: list[int]) -> list[Segment]:
+    def _read_by(self, reader: Reader, ids: list[int]) -> list[Segment]:
         """The tokens by what the reader makes of each, those alike together."""
 
         def kind_of(id_: int) -> Kind:
-            is_marker = markers.role(id_, reader.place) is not None
+            is_marker = self.markers.role(id_, reader.place) is not None
             is_shown = any(text for _, text in reader.add(id_))
             if is_marker:
                 return Kind.MARKER
@@ -152,9 +139,9 @@ class Replies:
     def _as_one(self, ids: list[int], reply: str, thought: str) -> list[Segment] | None:
         """One segment for the whole reply: tags that are not tokens may share one with text."""
         text = self.spelled(ids)
-        ways = product((False, True), repeat=2)
+        ways = product((Place.START, Place.THOUGHT), (False, True))
         if (thought, reply) not in (
-            self.split(text, inside, keeps_newlines=keeps) for inside, keeps in ways
+            self.split(text, place, keeps_newlines=keeps) for place, keeps in ways
         ):
             return None
         return [Segment(Kind.ANSWER if not thought else Kind.GAP, text, tuple(ids))]

@@ -80,6 +80,8 @@ def _channels(
     )
 
 
+# A model without thoughts.
+NO_THOUGHTS = ReplyFormat({}, "", "")
 # Source: OpenAI's description of harmony. Commentary is addressed to tools.
 HARMONY = _channels(
     {

@@ -1,164 +1,24 @@
 """Separate thoughts from the answer while a reply is generated.
 
-Markers are recognized by their token ids; only tags that are not tokens are searched for in the
-text. Markers and headers are removed from the text.
+Markers are recognized by their token ids; tags that are not tokens are searched for in the text.
+Both are removed from the text, as are headers.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Protocol
 
-from mlxchat.text.reply_format import ReplyFormat, Role
-from mlxchat.text.thinking import Piece, ThinkSplitter
+from mlxchat.text.reply_format import NO_THOUGHTS, ReplyFormat, Role
+from mlxchat.text.stop import length_begun
+from mlxchat.text.stream_decoder import StreamDecoder
+from mlxchat.text.thinking import Piece
 
 # A longer header is not one: the model has omitted it.
 MAX_HEADER_CHARS = 120
 
-# The tokens at the end of a prompt to search for the marker that begins the reply.
-PROMPT_TAIL = 16
-
-
-class Decoder(Protocol):
-    """Incremental decoding: `tokens.StreamDecoder`."""
-
-    def add(self, id_: int) -> str: ...
-    def finish(self) -> str: ...
-    def restore(self, shown: Sequence[int], pending: Sequence[int]) -> None: ...
-    @property
-    def state(self) -> tuple[tuple[int, ...], tuple[int, ...]]: ...
-
-
 # A reader's own state, ready for JSON, and its decoder's.
 State = tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]
-
-
-class Reader:
-    """The interface that a generation uses; by itself, reads the replies of a model without
-    thoughts."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-
-    def add(self, id_: int) -> list[Piece]:
-        """Take one more token and return the text completed by it, in pieces."""
-        return [(False, self._decoder.add(id_))]
-
-    def finish(self) -> list[Piece]:
-        """Return the text held back, after the last token."""
-        return [(False, self._decoder.finish())]
-
-    def ends(self, id_: int) -> bool:
-        """Whether this token ends the turn here, even if it does not elsewhere."""
-        return False
-
-    @property
-    def ends_by_marker(self) -> bool:
-        """Whether a token can end the turn in one place, and something else in another."""
-        return False
-
-    def keep_newlines(self) -> None:
-        """Show the newlines between a thought and the answer, because a constraint counts them."""
-
-    @property
-    def is_thought(self) -> bool:
-        return False
-
-    @property
-    def in_answer(self) -> bool:
-        """Whether the next token belongs to the answer, unless it is one of the `openers`."""
-        return not self.is_thought
-
-    @property
-    def openers(self) -> Collection[int]:
-        """The tokens that may begin something else here, such as a thought."""
-        return ()
-
-    @property
-    def tags(self) -> Sequence[str]:
-        """The texts that may begin something else here; empty once the reply has begun."""
-        return ()
-
-    @property
-    def closing_tag(self) -> str:
-        """The text that ends the current thought; empty if it ends with a marker."""
-        return ""
-
-    @property
-    def thoughts(self) -> int:
-        """Number of thoughts begun so far, including one begun by the prompt."""
-        return 0
-
-    @property
-    def state(self) -> State:
-        return self._reading, *self._decoder.state
-
-    def restore(self, reading: Sequence[str], shown: Sequence[int], pending: Sequence[int]) -> None:
-        """Continue from a `state`."""
-        self._decoder.restore(shown, pending)
-        if reading:
-            self._restore_reading(reading)
-
-    @property
-    def _reading(self) -> tuple[str, ...]:
-        """The reader's own part of its `state`."""
-        return ()
-
-    def _restore_reading(self, reading: Sequence[str]) -> None: ...
-
-
-class TagReader(Reader):
-    """Finds tags in the text if they are not tokens.
-
-    `is_announced` if anything suggests that the model thinks; `may_think` if it is to think here.
-    """
-
-    def __init__(
-        self,
-        decoder: Decoder,
-        format_: ReplyFormat,
-        inside: bool = False,
-        *,
-        is_announced: bool = True,
-        may_think: bool = True,
-    ) -> None:
-        super().__init__(decoder)
-        self._format = format_
-        self._may_think = is_announced and may_think
-        # If nothing suggests that the model thinks, do not hold back its leading blanks.
-        tags = format_.opens, format_.closes
-        self._splitter = ThinkSplitter(*tags, inside, after_blanks=is_announced)
-
-    def add(self, id_: int) -> list[Piece]:
-        return self._splitter.add(self._decoder.add(id_))
-
-    def finish(self) -> list[Piece]:
-        return [*self._splitter.add(self._decoder.finish()), *self._splitter.finish()]
-
-    def keep_newlines(self) -> None:
-        self._splitter.keeps_newlines = True
-
-    @property
-    def is_thought(self) -> bool:
-        return self._splitter.is_thinking
-
-    @property
-    def tags(self) -> Sequence[str]:
-        is_open = self._may_think and self._splitter.is_undecided
-        return (self._format.opens, self._format.closes) if is_open else ()
-
-    @property
-    def closing_tag(self) -> str:
-        return self._format.closes if self.is_thought else ""
-
-    @property
-    def _reading(self) -> tuple[str, ...]:
-        return self._splitter.state
-
-    def _restore_reading(self, reading: Sequence[str]) -> None:
-        place, held = reading
-        self._splitter.restore(place, held)
 
 
 class Place(Enum):
@@ -171,14 +31,32 @@ class Place(Enum):
     CLOSING = "closing"
 
 
+AFTER = {
+    Role.THOUGHT: Place.THOUGHT,
+    Role.ANSWER: Place.ANSWER,
+    Role.HEADER: Place.HEADER,
+    Role.CLOSE: Place.CLOSING,
+}
+
+
 @dataclass(frozen=True)
 class Markers:
-    """A format's markers by id. Those that are not `special` count as text wherever they are not
-    expected, since models also write about `<think>`."""
+    """A format's markers by id; without any, its tags are searched for in the text.
+
+    Those that are not `special` count as text wherever they are not expected, since models also
+    write about `<think>`. `is_announced` if anything suggests that the model thinks in this format.
+    """
 
     format: ReplyFormat
     roles: Mapping[int, Role]
-    special: frozenset[int]
+    special: frozenset[int] = frozenset()
+    is_announced: bool = True
+
+    @cached_property
+    def tags(self) -> tuple[str, ...]:
+        """The opening and closing tag, if they are not tokens."""
+        is_text = not self.roles and self.format is not NO_THOUGHTS
+        return (self.format.opens, self.format.closes) if is_text else ()
 
     def role(self, id_: int, place: Place) -> Role | None:
         """What the token begins at this place; None for text."""
@@ -212,52 +90,45 @@ class Markers:
 
     def after(self, role: Role, place: Place, header: str) -> Place:
         """The place that a marker begins."""
-        match role:
-            case Role.THOUGHT:
-                return Place.THOUGHT
-            case Role.ANSWER:
-                return Place.ANSWER
-            case Role.HEADER:
-                return Place.HEADER
-            case Role.CLOSE:
-                return Place.CLOSING
-            case Role.BODY if place is Place.HEADER:
-                return Place.THOUGHT if self.format.is_thought(header) else Place.ANSWER
-            case _:
-                return Place.START
+        if role is Role.BODY and place is Place.HEADER:
+            return Place.THOUGHT if self.format.is_thought(header) else Place.ANSWER
+        return AFTER.get(role, Place.START)
 
 
-class MarkerReader(Reader):
-    """Reads a reply whose markers are tokens. `may_think` if a thought is to be expected."""
+class Reader:
+    """Reads a reply from `place` on. `may_think` if a thought is to be expected."""
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: StreamDecoder,
         markers: Markers,
         place: Place = Place.START,
         *,
         may_think: bool = True,
     ) -> None:
-        super().__init__(decoder)
+        self._decoder = decoder
         self._markers = markers
-        self._may_think = may_think
+        self._may_think = may_think and markers.is_announced
         self._keeps_newlines = False
         self._place = place
-        # The header so far, or leading text that may have to be dropped.
+        # The header so far, or text that may have to be dropped or turn out to be a tag.
         self._held = ""
         # Whether a marker in the reply began the place and no text has followed yet.
         self._leads = place is Place.THOUGHT
         self._thoughts = int(place is Place.THOUGHT)
 
     def keep_newlines(self) -> None:
+        """Show the newlines between a thought and the answer, because a constraint counts them."""
         self._keeps_newlines = True
 
     @property
     def ends_by_marker(self) -> bool:
+        """Whether a token can end the turn in one place, and something else in another."""
         return self._markers.has_ends
 
     @property
     def thoughts(self) -> int:
+        """Number of thoughts begun so far, including one begun by the prompt."""
         return self._thoughts
 
     @property
@@ -275,53 +146,97 @@ class MarkerReader(Reader):
 
     @property
     def in_answer(self) -> bool:
+        """Whether the next token belongs to the answer, unless it is one of the `openers`."""
         return self._place in (Place.START, Place.ANSWER)
 
     @property
     def openers(self) -> Collection[int]:
+        """The tokens that may begin something else here, such as a thought."""
         if self._place is not Place.START:
             return ()
         return self._markers.openers if self._may_think else self._markers.answer_openers
 
+    @property
+    def tags(self) -> Sequence[str]:
+        """The texts that may begin something else here; empty once the reply has begun."""
+        return self._markers.tags if self._may_think and self._place is Place.START else ()
+
+    @property
+    def closing_tag(self) -> str:
+        """The text that ends the current thought; empty if it ends with a marker."""
+        return self._markers.tags[1] if self.is_thought and self._markers.tags else ""
+
+    @property
+    def state(self) -> State:
+        leads = "leads" if self._leads else ""
+        return (self._place.value, self._held, leads), *self._decoder.state
+
+    def restore(self, reading: Sequence[str], shown: Sequence[int], pending: Sequence[int]) -> None:
+        """Continue from a `state`."""
+        self._decoder.restore(shown, pending)
+        if reading:
+            place, self._held, leads = reading
+            self._place, self._leads = Place(place), bool(leads)
+
     def ends(self, id_: int) -> bool:
+        """Whether this token ends the turn here, even if it does not elsewhere."""
         is_answer = self._place is Place.ANSWER or self._has_no_header
         return is_answer and self._markers.role(id_, self._place) is Role.END
 
     def add(self, id_: int) -> list[Piece]:
+        """Take one more token and return the text completed by it, in pieces."""
         before = self._unfinished_before(id_)
         role = self._markers.role(id_, self._place)
         if role is None:
-            return [*before, *self._read(self._decoder.add(id_))]
+            return [*before, *self.read(self._decoder.add(id_))]
         pieces = [] if self._is_header and role is not Role.END else self._rest()
         header = f"{self._held}{self._decoder.finish()} " if self._is_header else ""
-        self._place = self._markers.after(role, self._place, header)
+        self._begin(self._markers.after(role, self._place, header))
         self._held = header if self._is_header else ""
-        self._leads = True
-        self._thoughts += self.is_thought
         # Decode what follows as text after this marker, without showing the marker.
         self._decoder.restore([id_], [])
         return [*before, *pieces]
 
-    def _unfinished_before(self, id_: int) -> list[Piece]:
-        """Bytes of an incomplete character before a tag that is one only at the start: they count
-        as text nevertheless."""
-        if self._place is Place.START and self._markers.is_tag(id_):
-            return self._read(self._decoder.finish())
-        return []
-
     def finish(self) -> list[Piece]:
+        """Return the text held back, after the last token."""
         pieces = self._rest()
         # Blanks that no marker has followed are the whole reply.
         held, self._held = self._held, ""
         return [*pieces, (False, held)] if held else pieces
 
-    @property
-    def _reading(self) -> tuple[str, ...]:
-        return self._place.value, self._held, "leads" if self._leads else ""
+    def read(self, text: str) -> list[Piece]:
+        """Take text in place of a token, and return what it completes."""
+        if not text:
+            return []
+        match self._place:
+            case Place.CLOSING:
+                return []
+            case Place.HEADER:
+                return self._read_header(text)
+            case Place.START:
+                return self._read_start(text)
+            case Place.THOUGHT if self.closing_tag:
+                return self._read_up_to_tag(text)
+            case Place.THOUGHT:
+                text = self._without_label(text)
+            case Place.ANSWER if self._leads and not self._keeps_newlines:
+                text = text.lstrip("\n")
+                self._leads = not text
+            case Place.ANSWER:
+                self._leads = False
+        return [(self.is_thought, text)] if text else []
 
-    def _restore_reading(self, reading: Sequence[str]) -> None:
-        place, self._held, leads = reading
-        self._place, self._leads = Place(place), bool(leads)
+    def _begin(self, place: Place) -> None:
+        """Begin the place after a marker."""
+        self._place, self._held, self._leads = place, "", True
+        self._thoughts += self.is_thought
+
+    def _unfinished_before(self, id_: int) -> list[Piece]:
+        """Bytes of an incomplete character before a tag that is one only at the start: they count
+        as text nevertheless."""
+        if self._place is Place.START and self._markers.is_tag(id_):
+            return self.read(self._decoder.finish())
+        return []
 
     @property
     def _is_header(self) -> bool:
@@ -334,49 +249,47 @@ class MarkerReader(Reader):
 
     def _rest(self) -> list[Piece]:
         """The text held back when this place ends, without the beginning of a label."""
-        pieces = self._read(self._decoder.finish())
+        pieces = self.read(self._decoder.finish())
         if self._place is Place.START:
             return pieces
-        if self._has_no_header:
-            pieces.append((False, self._held))
+        if self._has_no_header or (self.closing_tag and self._held):
+            pieces.append((self.is_thought, self._held))
         self._held = ""
         return pieces
-
-    def _read(self, text: str) -> list[Piece]:
-        if not text:
-            return []
-        match self._place:
-            case Place.CLOSING:
-                return []
-            case Place.HEADER:
-                return self._read_header(text)
-            case Place.START:
-                return self._read_start(text)
-            case Place.THOUGHT:
-                text = self._without_label(text)
-            case Place.ANSWER if self._leads and not self._keeps_newlines:
-                text = text.lstrip("\n")
-                self._leads = not text
-            case Place.ANSWER:
-                self._leads = False
-        return [(self.is_thought, text)] if text else []
 
     def _read_header(self, text: str) -> list[Piece]:
         self._held += text
         if len(self._held) <= MAX_HEADER_CHARS and "\n" not in self._held.strip():
             return []
         # The model has begun without a header.
-        self._place, self._leads = Place.ANSWER, False
-        text, self._held = self._held.lstrip(), ""
-        return [(False, text)]
+        return self._begin_answer(self._held.lstrip())
 
     def _read_start(self, text: str) -> list[Piece]:
         self._held += text
-        if not self._held.strip():
+        # If nothing suggests that the model thinks, do not hold back its leading blanks.
+        begun = self._held.lstrip() if self._markers.is_announced else self._held
+        for tag, place in zip(self._markers.tags, (Place.THOUGHT, Place.ANSWER), strict=False):
+            if begun.startswith(tag):
+                self._begin(place)
+                return self.read(begun.removeprefix(tag))
+        if not begun or any(tag.startswith(begun) for tag in self._markers.tags):
             return []
-        self._place, self._leads = Place.ANSWER, False
-        text, self._held = self._held, ""
+        return self._begin_answer(self._held)
+
+    def _begin_answer(self, text: str) -> list[Piece]:
+        """Begin the answer with text that no marker precedes."""
+        self._place, self._held, self._leads = Place.ANSWER, "", False
         return [(False, text)]
+
+    def _read_up_to_tag(self, text: str) -> list[Piece]:
+        closes = self.closing_tag
+        thought, tag, after = (self._held + text).partition(closes)
+        if tag:
+            self._begin(Place.ANSWER)
+        else:
+            shown = len(thought) - length_begun(thought, (closes,))
+            thought, self._held = thought[:shown], thought[shown:]
+        return [*([(True, thought)] if thought else []), *self.read(after)]
 
     def _without_label(self, text: str) -> str:
         label = self._markers.format.label

@@ -22,7 +22,7 @@ class StopTexts:
             shown = self._held[: min(start for start in starts if start >= 0)]
             self._held = ""
             return shown
-        return self._release(len(self._held) - self._possible_beginning())
+        return self._release(len(self._held) - length_begun(self._held, self._texts))
 
     @property
     def held(self) -> str:
@@ -41,12 +41,9 @@ class StopTexts:
         shown, self._held = self._held[:n], self._held[n:]
         return shown
 
-    def _possible_beginning(self) -> int:
-        """Length of the longest suffix of the held text that begins a stop text."""
-        longest = min(max(map(len, self._texts)) - 1, len(self._held))
-        return next(
-            (n for n in range(longest, 0, -1) if self._begins_a_stop_text(self._held[-n:])), 0
-        )
 
-    def _begins_a_stop_text(self, end: str) -> bool:
-        return any(stop.startswith(end) for stop in self._texts)
+def length_begun(text: str, searched: Sequence[str]) -> int:
+    """Length of the longest suffix of `text` that begins one of the texts searched for."""
+    longest = min(max(map(len, searched)) - 1, len(text))
+    ends = (text[-n:] for n in range(longest, 0, -1))
+    return next((len(end) for end in ends if any(each.startswith(end) for each in searched)), 0)

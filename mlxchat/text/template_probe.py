@@ -7,7 +7,7 @@ from typing import Any
 
 from mlxchat.errors import TemplateError
 from mlxchat.text.replies import Kind, Segment
-from mlxchat.text.reply_format import ReplyFormat
+from mlxchat.text.reply_format import NO_THOUGHTS, ReplyFormat
 from mlxchat.text.template import ChatTemplate, Message
 
 # The message fields in which templates look for a thought.
@@ -33,12 +33,10 @@ class Probed:
     closes: str = ""
 
 
-def probe(
-    template: ChatTemplate, format_: ReplyFormat | None, variables: Mapping[str, Any]
-) -> Probed:
+def probe(template: ChatTemplate, format_: ReplyFormat, variables: Mapping[str, Any]) -> Probed:
     """Find out what the template does with the thoughts in earlier replies."""
-    if format_ is None or format_.has_channels:
-        return Probed(inline=format_ is None)
+    if format_ is NO_THOUGHTS or format_.has_channels:
+        return Probed(inline=format_ is NO_THOUGHTS)
     raw = f"{format_.opens}{format_.label}{_THOUGHT}{format_.closes}{_ANSWER}"
     alone, inline = (_rendered(template, content, variables) for content in (_ANSWER, raw))
     opened = _opened(alone or "", format_)

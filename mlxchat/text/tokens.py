@@ -17,7 +17,7 @@ from mlxchat.errors import TemplateError
 from mlxchat.progress import Progress
 from mlxchat.text.encoder import Encoder, announce, unused_marks
 from mlxchat.text.replies import Kind, Replies, Segment
-from mlxchat.text.reply_format import UNNAMED, Role, infer_format, is_announced
+from mlxchat.text.reply_format import NO_THOUGHTS, UNNAMED, Role, infer_format, is_announced
 from mlxchat.text.reply_reader import Markers, Reader
 from mlxchat.text.spans import Known, Spans, TokenIds
 from mlxchat.text.stream_decoder import StreamDecoder
@@ -110,32 +110,28 @@ class Tokenizer:
         self._files_eos_ids = frozenset(eos_ids)
         source = template.source if template is not None else ""
         self._replies = self._find_replies(source)
-        markers = () if self._replies.markers is None else self._replies.markers.roles
-        self._encoder = Encoder(backend, source, markers)
+        self._encoder = Encoder(backend, source, self._replies.markers.roles)
         self._probed: dict[str, Probed] = {}
         # A conversation is rendered repeatedly, with the same replies.
         self._segments = lru_cache(maxsize=1024)(self._replies.segments)
 
     def _find_replies(self, source: str) -> Replies:
         added = {t.content: (id_, t) for id_, t in self._backend.get_added_tokens_decoder().items()}
-        format_ = None if self.template is None else infer_format(added, source)
-        markers = None
-        if format_ is not None and format_.needs <= added.keys():
-            found = {text: added[text] for text in format_.markers if text in added}
-            roles = {id_: format_.markers[text] for text, (id_, _) in found.items()}
-            markers_only = {i for text, (i, t) in found.items() if t.special or "|" in text}
-            markers = Markers(format_, roles, frozenset(markers_only))
-        announced = format_ is not None and is_announced(format_, source)
-        return Replies(format_, markers, self.decode, self._spelled, self.stream_decoder, announced)
+        format_ = NO_THOUGHTS if self.template is None else infer_format(added, source)
+        are_tokens = format_.needs <= added.keys()
+        found = {text: added[text] for text in format_.markers if are_tokens and text in added}
+        roles = {id_: format_.markers[text] for text, (id_, _) in found.items()}
+        special = frozenset(i for text, (i, t) in found.items() if t.special or "|" in text)
+        markers = Markers(format_, roles, special, is_announced(format_, source))
+        return Replies(markers, self.decode, self._spelled, self.stream_decoder)
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
         """Tokens that end a turn: those named in the model's files, those its template writes
         after an answer, and those of its reply format."""
-        format_, markers = self._replies.format, self._replies.markers
-        named = () if format_ is None or markers is None else format_.ends
+        roles = self._replies.markers.roles
+        named = self._replies.format.ends if roles else ()
         ends = {self._backend.token_to_id(text) for text in named}
-        roles = {} if markers is None else markers.roles
         after = () if self.template is None else texts_after_answer(self.template)
         ends |= {self._first_control(text, roles) for text in after}
         # A token that also closes a thought does not end the turn by itself.
@@ -268,7 +264,7 @@ class Tokenizer:
         probed = self._probe(variables)
         own = self._own_controls(message)
         ids = message.ids
-        is_tagged = not probed.inline and self._replies.markers is None
+        is_tagged = not probed.inline and not self._replies.markers.roles
         if ids is not None and is_tagged and self._spelled(ids.tolist()) != message.content:
             # Its tags are plain text, so ids cannot distinguish them from the rest.
             ids = None
@@ -349,8 +345,8 @@ class Tokenizer:
         if message.ids is None:
             return ()
         ids, text = message.ids.tolist(), message.thought + message.content
-        markers, controls = self._replies.markers, self._encoder.control_ids
-        own = set(ids) & controls.keys() - (markers.roles.keys() if markers else set())
+        controls = self._encoder.control_ids
+        own = set(ids) & controls.keys() - self._replies.markers.roles.keys()
         return {controls[id_] for id_ in own if text.count(controls[id_]) == ids.count(id_)}
 
     def raw_prompt(self, text: str, on_progress: Progress | None = None) -> Prompt:
@@ -370,7 +366,7 @@ class Tokenizer:
         """Token ids of a reply, as this model might have written it after the prompt, to be
         continued: a thought without a reply is left open."""
         format_, begun = self._replies.format, self.reader(prompt)
-        if format_ is None:
+        if format_ is NO_THOUGHTS:
             return self.encode(reply)
         pieces = [np.empty(0, np.int32)]
         if reply and not thought and begun.is_thought:
@@ -387,14 +383,13 @@ class Tokenizer:
     def beginning(self, text: str, prompt: TokenIds, *, newlines: bool = True) -> Beginning:
         """An answer's beginning after the prompt. It has no thought: one that the prompt opens is
         closed first, without the usual `newlines` if these would count as part of the answer."""
-        format_, header = self._replies.format, ""
-        if format_ is not None and self.reader(prompt).is_thought:
+        format_ = self._replies.format
+        header = self._replies.header_of_answer(prompt)
+        if self.reader(prompt).is_thought:
             blank = "\n\n" if newlines and not format_.has_channels else ""
             header = format_.closes + blank
-        elif format_ is not None:
-            header = self._replies.header_of_answer(prompt)
         ids = self._encoder.encode_piece(header) if header else np.empty(0, np.int32)
-        answer = self.encode(text, begins=format_ is None)
+        answer = self.encode(text, begins=format_ is NO_THOUGHTS)
         return Beginning(np.concatenate([ids, answer]), len(ids))
 
     def with_beginning(self, prompt: Prompt, text: str | None, *, newlines: bool = True) -> Prompt:
