@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlxchat.errors import ModelUnsupported
-from mlxchat.models.gguf.read import GgufFile
+from mlxchat.models.gguf.read import GgufFile, shape_of
 
 # GGUF architecture → Hugging Face's model type, which selects mlx-lm's module, and class.
 ARCHITECTURES = {
@@ -19,24 +19,16 @@ ARCHITECTURES = {
     "qwen3": ("qwen3", "Qwen3ForCausalLM"),
 }
 
-# Settings that change the arithmetic but that mlx-lm's modules lack, with their neutral values.
-NEUTRAL: dict[str, tuple[float, ...]] = {
-    "attention.causal": (True,),
-    "attention.clamp_kqv": (0.0,),
-    "attention.max_alibi_bias": (0.0,),
-    "attention.scale": (0.0,),
-    "attention.temperature_scale": (0.0,),
-    "attn_logit_softcapping": (0.0,),
-    "embedding_scale": (0.0, 1.0),
-    "expert_count": (0,),
-    "final_logit_softcapping": (0.0,),
-    "logit_scale": (0.0, 1.0),
-    "pooling_type": (0,),
-    "residual_scale": (0.0, 1.0),
-    "rope.scaling.attn_factor": (1.0,),
-    "rope.scaling.yarn_attn_factor": (1.0,),
-    "rope.scaling.yarn_ext_factor": (-1.0, 1.0),
-    "rope.scaling.yarn_log_multiplier": (0.0,),
+# Settings of these architectures that change the arithmetic but that mlx-lm's modules lack, with
+# their neutral values.
+NEUTRAL = {
+    "attention.causal": True,
+    "attention.scale": 0.0,
+    "attention.temperature_scale": 0.0,
+    "expert_count": 0,
+    "final_logit_softcapping": 0.0,
+    "pooling_type": 0,
+    "rope.scaling.attn_factor": 1.0,
 }
 
 # Gemma 3, if the file does not specify it. Source: src/models/gemma3.cpp of ggml-org/llama.cpp.
@@ -74,7 +66,7 @@ def build_config(file: GgufFile) -> dict[str, Any]:
         "num_attention_heads": heads,
         "num_key_value_heads": file.positive(f"{arch}.attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "vocab_size": file.tensors["token_embd.weight"].shape[0],
+        "vocab_size": shape_of(file.tensors["token_embd.weight"])[0],
         "max_position_embeddings": file.positive(f"{arch}.context_length"),
         "rms_norm_eps": file.get(f"{arch}.attention.layer_norm_rms_epsilon", float),
         "rope_theta": theta,
@@ -101,8 +93,8 @@ def _supported_architecture(file: GgufFile) -> str:
             f"unsupported GGUF architecture {arch!r}; supported: {', '.join(ARCHITECTURES)}"
         )
     for name, neutral in NEUTRAL.items():
-        value = file.metadata.get(f"{arch}.{name}", neutral[0])
-        if value not in neutral:
+        value = file.metadata.get(f"{arch}.{name}", neutral)
+        if value != neutral:
             raise file.unsupported(f"{name} {value!r} is not supported")
     return arch
 
@@ -142,13 +134,12 @@ def _gemma3_pattern(file: GgufFile, layers: int) -> int:
     """The period of global layers: the last of every N layers is global."""
     key = "gemma3.attention.sliding_window_pattern"
     stored = file.metadata.get(key)
-    if not isinstance(stored, list):
-        pattern, regular = file.positive(key, GEMMA3_PATTERN), True
+    if isinstance(stored, list):
+        pattern = [*stored, False].index(False) + 1
+        is_regular = stored == [(layer + 1) % pattern != 0 for layer in range(layers)]
     else:
-        is_local = list(map(bool, stored))
-        pattern = is_local.index(False) + 1 if False in is_local else layers + 1
-        regular = is_local == [(layer + 1) % pattern != 0 for layer in range(layers)]
-    if not regular or pattern > layers:
+        pattern, is_regular = file.positive(key, GEMMA3_PATTERN), True
+    if not is_regular or pattern > layers:
         raise file.unsupported("this pattern of sliding windows is not supported")
     return pattern
 
@@ -159,34 +150,15 @@ def _rope_scaling(file: GgufFile, arch: str, head_dim: int, theta: float) -> dic
     Raises ModelUnsupported for a scaling that mlx-lm computes differently from llama.cpp.
     """
     # llama.cpp's defaults: without a type, scaling is linear; a factor of 0 means none.
-    prefix = f"{arch}.rope.scaling"
-    kind = file.get(f"{prefix}.type", str, "linear")
-    linear = file.get(f"{arch}.rope.scale_linear", float, 0.0)
-    factor = file.get(f"{prefix}.factor", float, linear)
-    scaled = kind != "none" and factor not in (0.0, 1.0)
-    if ROPE_FACTORS in file.tensors and arch == "llama" and not scaled:
-        return _llama3_scaling(file, head_dim, theta)
-    if ROPE_FACTORS in file.tensors:
-        raise file.unsupported(
-            f"RoPE scaling {kind!r} together with a table of factors is not supported"
-        )
-    if not scaled:
-        return None
-    if kind == "linear" and factor > 0:
-        return {"rope_type": "linear", "type": "linear", "factor": factor}
-    if kind != "yarn" or arch == "gemma3" or factor < 0:
-        raise file.unsupported(f"RoPE scaling {kind!r} by {factor} is not supported")
-    context = file.positive(f"{arch}.context_length")
-    return {
-        "rope_type": "yarn",
-        "type": "yarn",
-        "factor": factor,
-        "original_max_position_embeddings": file.positive(
-            f"{prefix}.original_context_length", context
-        ),
-        "beta_fast": file.get(f"{prefix}.yarn_beta_fast", float, 32.0),
-        "beta_slow": file.get(f"{prefix}.yarn_beta_slow", float, 1.0),
-    }
+    kind = file.get(f"{arch}.rope.scaling.type", str, "linear")
+    factor = file.get(f"{arch}.rope.scaling.factor", float, 0.0)
+    has_table = ROPE_FACTORS in file.tensors
+    if kind == "none" or factor in (0.0, 1.0):
+        return _llama3_scaling(file, head_dim, theta) if has_table else None
+    if kind != "linear" or factor < 0 or has_table:
+        table = " with a table of factors" if has_table else ""
+        raise file.unsupported(f"RoPE scaling {kind!r} by {factor}{table} is not supported")
+    return {"rope_type": "linear", "type": "linear", "factor": factor}
 
 
 def _llama3_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, Any] | None:
@@ -195,8 +167,9 @@ def _llama3_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, An
     The lowest frequencies are divided by the factor itself, so it is the largest divisor.
     """
     tensor = file.tensors[ROPE_FACTORS]
-    if tensor.kind.name != "F32" or tensor.shape != (head_dim // 2,):
-        raise file.broken(f"tensor {ROPE_FACTORS!r} is {tensor.kind.name} of {tensor.shape}")
+    shape, kind = shape_of(tensor), tensor.tensor_type.name
+    if kind != "F32" or shape != (head_dim // 2,):
+        raise file.broken(f"tensor {ROPE_FACTORS!r} is {kind} of {shape}")
     stored = tensor.data.astype(np.float64)
     if (stored == 1.0).all():
         return None

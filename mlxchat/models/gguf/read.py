@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType
+from gguf import GGUFReader, GGUFValueType, ReaderTensor
 
 from mlxchat.errors import ModelBroken, ModelUnsupported
 from mlxchat.failures import first_line
@@ -20,14 +20,6 @@ from mlxchat.files import reported_as
 MAX_LIST_ENTRIES = 1_000_000
 
 T = TypeVar("T", bool, float, int, list, str)
-
-NAMES = {
-    bool: "neither true nor false",
-    float: "not a number",
-    int: "not an integer",
-    list: "not a list",
-    str: "not a string",
-}
 
 
 class _Reader(GGUFReader):
@@ -55,23 +47,12 @@ class _Reader(GGUFReader):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """A tensor in the file. `shape` is (rows, columns) or (length,); `data` has the rows as stored,
-    in bytes unless they are F32 or F16."""
-
-    name: str
-    kind: GGMLQuantizationType
-    shape: tuple[int, ...]
-    data: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
 class GgufFile:
     """A GGUF file's content, its tensors still on the disk."""
 
     path: Path
     metadata: dict[str, Any]
-    tensors: dict[str, StoredTensor]
+    tensors: dict[str, ReaderTensor]
 
     def broken(self, what: str) -> ModelBroken:
         return ModelBroken(f"{self.path} is damaged or incomplete: {what}")
@@ -88,7 +69,7 @@ class GgufFile:
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:
-            raise self.broken(f"{key} is {NAMES[kind]}")
+            raise self.broken(f"{key} is not of the type {kind.__name__}")
         if isinstance(value, float) and not math.isfinite(value):
             raise self.broken(f"{key} is {value}")
         return value
@@ -106,15 +87,16 @@ def open_gguf(path: Path) -> GgufFile:
         with reported_as(ModelBroken, f"read {path}"):
             reader = _Reader(path)
         metadata = {name: _value(field) for name, field in reader.fields.items()}
-        tensors = [
-            StoredTensor(each.name, each.tensor_type, tuple(each.shape.tolist()[::-1]), each.data)
-            for each in reader.tensors
-        ]
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise ModelBroken(
             f"{path} is damaged, incomplete or not a GGUF file: {first_line(error)}"
         ) from error
-    return GgufFile(path, metadata, {each.name: each for each in tensors})
+    return GgufFile(path, metadata, {each.name: each for each in reader.tensors})
+
+
+def shape_of(tensor: ReaderTensor) -> tuple[int, ...]:
+    """(rows, columns) or (length,)."""
+    return tuple(tensor.shape.tolist()[::-1])
 
 
 def _value(field: Any) -> Any:

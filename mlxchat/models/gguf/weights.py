@@ -10,12 +10,12 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from gguf import MODEL_ARCH, get_tensor_name_map, quants
+from gguf import MODEL_ARCH, ReaderTensor, get_tensor_name_map, quants
 from gguf import GGMLQuantizationType as Kind
 
 from mlxchat.errors import ModelUnsupported
 from mlxchat.models.gguf.config import ROPE_FACTORS
-from mlxchat.models.gguf.read import GgufFile, StoredTensor
+from mlxchat.models.gguf.read import GgufFile, shape_of
 from mlxchat.models.skeleton import build_skeleton, named_parameters
 
 GROUP_SIZE = 32
@@ -29,7 +29,7 @@ CHUNK_VALUES = 4 * 1024 * 1024
 TRAINED_IN_BFLOAT16 = {"gemma3"}
 
 # Parameter of mlx-lm's model, such as model.norm.weight → its tensor.
-Matched = dict[str, StoredTensor]
+Matched = dict[str, ReaderTensor]
 
 
 def match_tensors(file: GgufFile, config: dict[str, Any]) -> Matched:
@@ -49,11 +49,9 @@ def match_tensors(file: GgufFile, config: dict[str, Any]) -> Matched:
         tensor = file.tensors.get(stored_name or name)
         if tensor is None:
             raise file.broken(f"tensor {stored_name!r} is missing")
-        if tensor.shape != parameter.shape:
-            raise file.broken(
-                f"tensor {tensor.name!r} has shape {tensor.shape}, not {parameter.shape}"
-            )
-        if tensor.data.ndim == 1 and tensor.kind not in PLAIN:
+        if (shape := shape_of(tensor)) != parameter.shape:
+            raise file.broken(f"tensor {tensor.name!r} has shape {shape}, not {parameter.shape}")
+        if len(shape) == 1 and tensor.tensor_type not in PLAIN:
             raise _unreadable(file, tensor)
         matched[name] = tensor
     known = {ROPE_FACTORS, *(tensor.name for tensor in matched.values())}
@@ -64,8 +62,8 @@ def match_tensors(file: GgufFile, config: dict[str, Any]) -> Matched:
     return matched
 
 
-def _unreadable(file: GgufFile, tensor: StoredTensor) -> ModelUnsupported:
-    stored = f"tensor {tensor.name!r} stored as {tensor.kind.name}"
+def _unreadable(file: GgufFile, tensor: ReaderTensor) -> ModelUnsupported:
+    stored = f"tensor {tensor.name!r} stored as {tensor.tensor_type.name}"
     return file.unsupported(f"{stored} is not supported")
 
 
@@ -76,21 +74,21 @@ def storage_config(file: GgufFile, matched: Matched) -> dict[str, Any]:
     float16 in the file, and become bfloat16 if float16 would overflow or the file shows that the
     model was trained in bfloat16.
     """
-    packed = {name: each.kind for name, each in matched.items() if each.kind not in PLAIN}
-    bits = {name.removesuffix(".weight"): _bits(kind) for name, kind in packed.items()}
-    dtype = "float16" if bits else PLAIN[matched["model.embed_tokens.weight"].kind]
-    from_bfloat16 = any(tensor.kind == Kind.BF16 for tensor in matched.values())
-    wide = from_bfloat16 or file.metadata["general.architecture"] in TRAINED_IN_BFLOAT16
+    kinds = {name: each.tensor_type for name, each in matched.items()}
+    bits = {
+        name.removesuffix(".weight"): 4 if kind in FOUR_BITS else 8
+        for name, kind in kinds.items()
+        if kind not in PLAIN
+    }
+    dtype = "float16" if bits else PLAIN[kinds["model.embed_tokens.weight"]]
+    trained_in_it = file.metadata["general.architecture"] in TRAINED_IN_BFLOAT16
+    wide = trained_in_it or Kind.BF16 in kinds.values()
     stored: dict[str, Any] = {"torch_dtype": "bfloat16" if dtype == "float16" and wide else dtype}
     if bits:
         usual = Counter(bits.values()).most_common(1)[0][0]
         others = {name: _packing(each) for name, each in bits.items() if each != usual}
         stored["quantization"] = _packing(usual) | others
     return stored
-
-
-def _bits(kind: Kind) -> int:
-    return 4 if kind in FOUR_BITS else 8
 
 
 def _packing(bits: int) -> dict[str, Any]:
@@ -104,17 +102,17 @@ def convert_weights(
     ModelUnsupported if the gguf package cannot read a tensor's kind."""
     arch = file.metadata["general.architecture"]
     for name, tensor in matched.items():
-        rows = tensor.data
+        rows, kind = tensor.data, tensor.tensor_type
         if arch == "llama" and (".q_proj." in name or ".k_proj." in name):
             rows = _undo_interleaving(rows, config["head_dim"])
-        if tensor.kind in PLAIN:
-            arrays = {name: _plain(rows, tensor.kind)}
+        if kind in PLAIN:
+            arrays = {name: _plain(rows, kind)}
             if arch == "gemma3" and name.endswith("norm.weight"):
                 # llama.cpp adds one.
                 arrays[name] = arrays[name].astype(mx.float32) - 1
         else:
             try:
-                arrays = _packed(rows, tensor.kind, name.removesuffix("weight"))
+                arrays = _packed(rows, kind, name.removesuffix("weight"))
             except NotImplementedError as error:
                 raise _unreadable(file, tensor) from error
         for array in arrays.values():
