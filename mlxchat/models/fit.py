@@ -30,7 +30,7 @@ def automatic_window(model: Model, notify: Notify) -> int | None:
     if model.context_length is not None and model.context_length <= fitting:
         return model.context_length
     if fitting < MIN_WINDOW:
-        _report_shortage(
+        report_shortage(
             f"the weights leave memory for only {fitting} tokens ({token_bytes:,} bytes each): "
             "close other programs or choose a smaller model",
             notify,
@@ -46,7 +46,7 @@ def check_window(model: Model, max_kv_size: int | None, notify: Notify) -> None:
     needed_bytes = max_kv_size * kv_bytes_per_token(model.shard, model.dtype)
     free_bytes = model.free_memory_bytes()
     if needed_bytes > free_bytes:
-        _report_shortage(
+        report_shortage(
             f"a window of {max_kv_size:,} tokens needs {format_bytes(needed_bytes)} with "
             f"this model, but only {format_bytes(free_bytes)} is free: use --max-kv-size "
             "auto or a smaller window",
@@ -54,7 +54,8 @@ def check_window(model: Model, max_kv_size: int | None, notify: Notify) -> None:
         )
 
 
-def _report_shortage(shortage: str, notify: Notify) -> None:
+def report_shortage(shortage: str, notify: Notify) -> None:
+    """Raise NotEnoughMemory, or on macOS, which moves memory to the disk, warn."""
     if platform.shortage_is_certain():
         raise NotEnoughMemory(shortage)
     notify(shortage)

@@ -16,9 +16,10 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache import make_cache
 from mlxchat.cache.powers import install_powers
-from mlxchat.errors import MlxchatError, ModelBroken, NotEnoughMemory
+from mlxchat.errors import MlxchatError, ModelBroken
 from mlxchat.failures import device_failures, first_line
 from mlxchat.models.adapter import Adapter, apply_adapter, find_adapter
+from mlxchat.models.fit import report_shortage
 from mlxchat.models.model import AppliedAdapter, Model
 from mlxchat.models.precision import (
     activation_dtype,
@@ -202,18 +203,12 @@ def _target_dtype(
 
 
 def _require_memory(needed_bytes: int, free_bytes: int, notify: Notify) -> None:
-    if platform.shortage_is_certain():
-        if needed_bytes > free_bytes:
-            raise NotEnoughMemory(
-                f"the model's weights need {format_bytes(needed_bytes)} of memory, but only "
-                f"{format_bytes(free_bytes)} is free: choose a smaller or more heavily quantized "
-                "model"
-            )
-    elif needed_bytes > NEARLY_ALL * free_bytes:
-        notify(
-            f"the model's weights need {format_bytes(needed_bytes)} of the "
-            f"{format_bytes(free_bytes)} that is free: it may be slow or fail; consider a smaller "
-            "or more heavily quantized model"
+    share = 1 if platform.shortage_is_certain() else NEARLY_ALL
+    if needed_bytes > share * free_bytes:
+        report_shortage(
+            f"the model's weights need {format_bytes(needed_bytes)} of memory, and "
+            f"{format_bytes(free_bytes)} is free: choose a smaller or more heavily quantized model",
+            notify,
         )
 
 

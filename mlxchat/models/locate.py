@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from mlxchat import paths
-from mlxchat.errors import ConfigError, MlxchatError, ModelBroken, ModelNotFound, ModelUnsupported
+from mlxchat.errors import MlxchatError, ModelBroken, ModelNotFound, ModelUnsupported
 from mlxchat.models.catalog import BUILT_IN_ALIASES, EMBEDDED_ALIAS, HUB_ALIASES
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -38,9 +38,9 @@ def locate(name: str, aliases: Mapping[str, str]) -> Located:
     """Find the model called `name`, given the user's `aliases`.
 
     Raises ModelNotFound with the nearest name for an unknown one, ModelBroken or ModelUnsupported
-    for a path to something else, ConfigError for an alias loop.
+    for a path to something else.
     """
-    name = _follow_aliases(name, aliases)
+    name = aliases.get(name, name)
     if not name.strip():
         raise ModelNotFound("the model's name is empty")
     located = _directory(name) or _gguf_file(name) or _built_in(name) or _imported(name)
@@ -80,17 +80,6 @@ def conversion_dir(gguf_file: Path) -> Path:
     from mlxchat.models.gguf import directory_name
 
     return paths.imported_models_dir() / directory_name(gguf_file)
-
-
-def _follow_aliases(name: str, aliases: Mapping[str, str]) -> str:
-    followed = [name]
-    while followed[-1] in aliases:
-        target = aliases[followed[-1]]
-        if target in followed:
-            loop = " → ".join([*followed, target])
-            raise ConfigError(f"{paths.config_file()}: an alias leads back to itself: {loop}")
-        followed.append(target)
-    return followed[-1]
 
 
 def _directory(name: str) -> Located | None:
