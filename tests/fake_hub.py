@@ -129,28 +129,16 @@ class _Handler(BaseHTTPRequestHandler):
         repo = self.hub.repos.get(repo_id)
         if repo is None:
             self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
-        elif rest[:1] == ["tree"]:
-            self._send_json([self._tree_entry(repo, name) for name in repo.files])
-        else:
-            siblings = [self._sibling(repo, name) for name in repo.files]
-            self._send_json({"id": repo_id, "sha": repo.commit, "siblings": siblings})
-
-    def _sibling(self, repo: FakeRepo, name: str) -> dict[str, object]:
-        size_bytes = repo.size_bytes(name)
-        return {
-            "rfilename": name,
-            "size": size_bytes,
-            "blobId": repo.etag(name),
-        }
-
-    def _tree_entry(self, repo: FakeRepo, name: str) -> dict[str, object]:
-        size_bytes = repo.size_bytes(name)
-        return {
-            "type": "file",
-            "path": name,
-            "size": size_bytes,
-            "oid": repo.etag(name),
-        }
+            return
+        # In a tree, a name is a path; of a model, it is that of a sibling.
+        is_tree = rest[:1] == ["tree"]
+        at, tag = ("path", "oid") if is_tree else ("rfilename", "blobId")
+        files: list[dict[str, object]] = [
+            {"type": "file", "size": repo.size_bytes(name), at: name, tag: repo.etag(name)}
+            for name in repo.files
+        ]
+        found = files if is_tree else {"id": repo_id, "sha": repo.commit, "siblings": files}
+        self._send(200, json.dumps(found).encode(), {"Content-Type": "application/json"})
 
     def _answer_file(self, repo_id: str, name: str) -> None:
         repo = self.hub.repos.get(repo_id)
@@ -168,9 +156,6 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.hub.sent_names.append(name)
         self._send(200, repo.files[name], headers, self.hub.cut_off_after_bytes.get(name))
-
-    def _send_json(self, value: object) -> None:
-        self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def _send(
         self,

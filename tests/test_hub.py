@@ -3,7 +3,6 @@
 The hub's library reads its variables when it is imported, so each scene is a separate process.
 """
 
-import errno
 import json
 import os
 import signal
@@ -17,10 +16,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from mlxchat.errors import HubError
 from mlxchat.models.describe import describe
 from mlxchat.models.hub_cache import cached_snapshot, hub_cache_dir, repo_dir
-from mlxchat.models.hub_errors import one_line_errors
 from tests.conftest import RunMlxchat
 from tests.fake_hub import FakeHub, FakeRepo, put_in_cache, tiny_model_files
 
@@ -283,23 +280,6 @@ def test_a_model_larger_than_the_disk_is_refused_before_downloading(
     assert message.endswith(" free: make space, or set HF_HOME to a larger disk")
     assert not hub_cache_dir().exists()
     assert fake_hub.sent_names == []
-
-
-@pytest.mark.parametrize(
-    ("number", "message"),
-    [
-        (
-            errno.ENOSPC,
-            "{cache} is full: make space, or set HF_HOME to a larger disk; complete files are "
-            "kept: run `mlxchat models pull org/tiny` to resume",
-        ),
-        (errno.EACCES, "cannot write to {cache}: Permission denied"),
-    ],
-)
-def test_an_unwritable_disk_is_reported(number: int, message: str):
-    with pytest.raises(HubError) as caught, one_line_errors("org/tiny", downloading=True):
-        raise OSError(number, os.strerror(number))
-    assert str(caught.value) == message.format(cache=hub_cache_dir())
 
 
 def test_we_read_the_environment_like_the_library(temporary_home: Path):

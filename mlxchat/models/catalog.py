@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mlxchat import paths
 from mlxchat.config.file import read_user_config
-from mlxchat.models.hub_cache import cached_repo_ids
+from mlxchat.models.hub_cache import cached_repos
 
 EMBEDDED_ALIAS = "smollm2"
 
@@ -118,4 +118,4 @@ def aliases() -> list[str]:
 def names_here() -> list[str]:
     """Models on this disk, from mlxchat or from the Hub's cache."""
     converted = sorted(each.name for each in paths.imported_models_dir().glob("[!.]*/"))
-    return [*cached_repo_ids(), *converted]
+    return [*(name for name, path in cached_repos() if path is not None), *converted]

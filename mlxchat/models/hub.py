@@ -1,21 +1,24 @@
 """Access to the Hugging Face hub: sizes and downloads.
 
-The library is imported only in the functions that need it; `hub_cache` finds downloaded models
-without it, and `hub_errors` puts its errors into words.
+The library is imported only in the functions that need it, and its errors become one line that says
+what to do; `hub_cache` finds downloaded models without it.
 """
 
+import os
 import shutil
+import socket
 import sys
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from mlxchat.errors import HubError, ModelUnsupported
+from mlxchat.errors import HubError, MlxchatError, ModelNotFound, ModelUnsupported
+from mlxchat.failures import first_line
 from mlxchat.models.hub_cache import (
     ADAPTER_FILES,
     ALLOW_PATTERNS,
@@ -25,7 +28,6 @@ from mlxchat.models.hub_cache import (
     repo_dir,
     snapshot_dir,
 )
-from mlxchat.models.hub_errors import one_line_errors
 from mlxchat.models.skeleton import read_config
 from mlxchat.progress import Notify
 from mlxchat.units import format_bytes
@@ -59,18 +61,13 @@ def repo_size_bytes(repo_id: str) -> int:
 def look_up(repo_id: str) -> tuple[dict[str, Any], dict[str, int]]:
     """Ask the Hub about a model without caching anything: its config.json, and the size of each
     file in bytes. Raises what `download` raises."""
+    from huggingface_hub.utils import disable_progress_bars
+
     files = _model_files(repo_id)
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        one_line_errors(repo_id),
-        _bar(repo_id, 0, show_progress=False) as bar,
-    ):
+    disable_progress_bars()
+    with tempfile.TemporaryDirectory() as directory, _one_line_errors(repo_id):
         path = _library().hf_hub_download(
-            repo_id,
-            "config.json",
-            revision=files.commit,
-            cache_dir=directory,
-            tqdm_class=_reporter_class(bar, Event()),
+            repo_id, "config.json", revision=files.commit, cache_dir=directory
         )
         return read_config(Path(path).parent), files.size_bytes
 
@@ -96,7 +93,7 @@ def download_adapter(repo_id: str, *, show_progress: bool, notify: Notify) -> Pa
 
 
 def _remote_files(repo_id: str, timeout_s: float, patterns: Collection[str]) -> _RemoteFiles:
-    with one_line_errors(repo_id):
+    with _one_line_errors(repo_id):
         info = _library().HfApi().model_info(repo_id, timeout=timeout_s, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
     wanted = {name: size for name, size in sizes.items() if is_wanted(name, patterns)}
@@ -144,7 +141,7 @@ def _download(
     stop = Event()
     with (
         ThreadPoolExecutor(max_workers=1) as pool,
-        one_line_errors(repo_id, downloading=True),
+        _one_line_errors(repo_id, downloading=True),
         _bar(repo_id, missing_bytes, show_progress) as bar,
     ):
         future = pool.submit(
@@ -233,3 +230,79 @@ def _library() -> Any:
     # Its warnings are paragraphs about tokens and retries. Failures arrive as exceptions.
     logging.set_verbosity_error()
     return huggingface_hub
+
+
+# Errors
+
+
+@contextmanager
+def _one_line_errors(repo_id: str, *, downloading: bool = False) -> Iterator[None]:
+    """Turn the errors that huggingface_hub raises into HubError or ModelNotFound.
+
+    `downloading`: the Hub has already answered, so only the connection can fail.
+    """
+    from huggingface_hub.errors import (
+        HTTPError,  # pyright: ignore[reportPrivateImportUsage]  httpx's or httpx2's
+    )
+
+    try:
+        yield
+    except (HTTPError, OSError, ValueError, RuntimeError) as error:
+        refused = _refusal(error, repo_id)
+        raise refused or _lost_connection(error, repo_id, downloading) from error
+
+
+def _refusal(error: BaseException, repo_id: str) -> MlxchatError | None:
+    """The error for an answer from the Hub, or from a proxy."""
+    from huggingface_hub import errors
+
+    hub, log_in = _endpoint(), "log in with `hf auth login`"
+    status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
+    match error:
+        case errors.LocalEntryNotFoundError() if error.__cause__ is not None:
+            return _refusal(error.__cause__, repo_id)
+        case errors.GatedRepoError():
+            why = f"{repo_id} is gated: ask for access at {hub}/{repo_id}, then {log_in}"
+        case errors.RepositoryNotFoundError():
+            return ModelNotFound(
+                f"{hub} has no model {repo_id}: check the spelling, or {log_in} if it is private"
+            )
+        case errors.OfflineModeIsEnabled():
+            why = f"HF_HUB_OFFLINE is set: unset it to ask the Hub for {repo_id}"
+        case errors.HfHubHTTPError() if status in (401, 403):
+            why = f"{hub} denied access to {repo_id} ({status}): {log_in}"
+        case errors.HfHubHTTPError():
+            why = f"{hub} answered {status} for {repo_id}: try again later"
+        case ValueError():
+            why = (
+                f"{hub} does not answer like a hub: check for a network login page, a "
+                "proxy, or a wrong HF_ENDPOINT"
+            )
+        case _:
+            return None
+    return HubError(why)
+
+
+def _lost_connection(error: BaseException, repo_id: str, downloading: bool) -> HubError:
+    if downloading:
+        return HubError(
+            f"the download of {repo_id} failed: {_reason(error)}; complete files are kept: run "
+            f"`mlxchat models pull {repo_id}` to resume"
+        )
+    return HubError(
+        f"cannot reach {_endpoint()}: {_reason(error)}; check the network, or use a "
+        "downloaded model (`mlxchat models list`)"
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """Why there is no connection: the first of the errors that led to this one."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    if isinstance(error, socket.gaierror):
+        return "its name cannot be resolved"
+    return (isinstance(error, OSError) and error.strerror) or first_line(error)
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"

@@ -35,7 +35,6 @@ TOKENIZER_PATTERNS = (
     "tiktoken.model",
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_SHARD = re.compile(r"(model.*-)(\d{1,6})-of-(\d{1,5})\.safetensors")
 _TREE_FORMAT_VERSION = 1
 
 
@@ -79,17 +78,13 @@ def snapshot_dir(repo_id: str, commit: str) -> Path:
     return repo_dir(repo_id) / "snapshots" / commit
 
 
-def cached_snapshot(repo_id: str, *, guess: bool = True) -> Path | None:
-    """The directory of the repository's main revision; None if it is missing or unfinished. Without
-    `guess`, weight files that only seem to be missing do not count; see `missing_weights`."""
+def cached_snapshot(repo_id: str) -> Path | None:
+    """The directory of the repository's main revision; None if it is missing or unfinished."""
     commit = _main_commit(repo_id)
     if commit is None:
         return None
     snapshot = snapshot_dir(repo_id, commit)
-    listed_names = _listed_names(repo_id, commit)
-    if guess and listed_names is None and missing_weights(snapshot):
-        return None
-    return snapshot if _is_complete(snapshot, listed_names) else None
+    return snapshot if _is_complete(snapshot, _listed_names(repo_id, commit)) else None
 
 
 def cached_adapter(repo_id: str) -> Path | None:
@@ -101,25 +96,15 @@ def cached_adapter(repo_id: str) -> Path | None:
     return snapshot if all((snapshot / name).is_file() for name in ADAPTER_FILES) else None
 
 
-def cached_repo_ids() -> list[str]:
-    """The names of all repositories with a complete model. Quick: sizes are not read."""
-    ids = (each for each in repo_ids() if cached_snapshot(each) is not None)
-    return sorted(ids, key=str.lower)
-
-
-def repo_ids() -> list[str]:
-    """The names of all repositories of the kind "model", whatever they contain."""
-    directories = hub_cache_dir().glob("models--*--*")
-    return [each.name.removeprefix("models--").replace("--", "/") for each in directories]
-
-
 def cached_repos() -> list[tuple[str, Path | None]]:
     """The names and snapshots of the repositories with a model in safetensors, by name.
 
-    Includes unfinished downloads that are known to be models, without a snapshot.
+    Includes unfinished downloads that are known to be models, without a snapshot. Quick: sizes are
+    not read.
     """
-    ids = sorted(repo_ids(), key=str.lower)
-    found = ((each, cached_snapshot(each, guess=False)) for each in ids)
+    names = [each.name for each in hub_cache_dir().glob("models--*--*")]
+    ids = [name.removeprefix("models--").replace("--", "/") for name in names]
+    found = ((each, cached_snapshot(each)) for each in sorted(ids, key=str.lower))
     return [(each, path) for each, path in found if path is not None or _becomes_a_model(each)]
 
 
@@ -191,32 +176,3 @@ def _is_complete(snapshot: Path, listed_names: list[str] | None) -> bool:
 def _has_tokenizer(snapshot: Path) -> bool:
     found = (path for pattern in TOKENIZER_PATTERNS for path in snapshot.glob(pattern))
     return any(path.is_file() for path in found)
-
-
-def missing_weights(directory: Path) -> list[str]:
-    """The weight files that seem to be missing, by the index or, if that names none of the files
-    here and so belongs to other files, by names such as model-1-of-2.
-
-    Only a guess: mlx-lm reads every file that is here, and no index.
-    """
-    here = {path.name for path in directory.glob("model*.safetensors") if path.is_file()}
-    listed = _listed_weights(directory / "model.safetensors.index.json")
-    return sorted(listed - here) if here & listed else _gaps(here)
-
-
-def _listed_weights(index: Path) -> set[str]:
-    """The files in an index; none if there is no index that can be read."""
-    try:
-        return {str(name) for name in json.loads(index.read_text("utf-8"))["weight_map"].values()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return set()
-
-
-def _gaps(names: set[str]) -> list[str]:
-    """The missing files of the series of shards."""
-    wanted: set[str] = set()
-    for shard in filter(None, map(_SHARD.fullmatch, names)):
-        start, digits, total = shard[1], len(shard[2]), shard[3]
-        numbers = range(1, int(total) + 1)
-        wanted |= {f"{start}{i:0{digits}}-of-{total}.safetensors" for i in numbers}
-    return sorted(wanted - names)

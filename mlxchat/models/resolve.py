@@ -89,7 +89,7 @@ class _Resolver:
         for model in fitting:
             if (snapshot := cached_snapshot(model.hub_id)) is not None:
                 return ResolvedModel(model.hub_id, snapshot)
-        if fitting and self._may_download(fitting[0].hub_id):
+        if fitting and self._may_download(fitting[0]):
             return self.bring(Located("hub", fitting[0].hub_id))
         embedded = embedded_model()
         if embedded is None:
@@ -103,8 +103,7 @@ class _Resolver:
     def _from_hub(self, repo_id: str) -> Path:
         from mlxchat.models import hub
 
-        # Without the network, loading reports missing weights.
-        snapshot = cached_snapshot(repo_id, guess=not self.offline)
+        snapshot = cached_snapshot(repo_id)
         if snapshot is not None:
             return snapshot
         if self.offline:
@@ -115,18 +114,12 @@ class _Resolver:
             )
         return hub.download(repo_id, show_progress=self.show_progress, notify=self.notify)
 
-    def _may_download(self, repo_id: str) -> bool:
-        """Whether the Hub has the model and the user agrees; never without asking."""
-        from mlxchat.models import hub
-
+    def _may_download(self, model: KnownModel) -> bool:
+        """Whether the user agrees; never without asking."""
         if self.offline or self.ask is None:
             return False
-        try:
-            size = format_bytes(hub.repo_size_bytes(repo_id))
-        except (HubError, ModelNotFound) as error:
-            self.notify(f"cannot look up a recommended model: {error}")
-            return False
-        return self.ask(f"No model chosen. Download {repo_id}, {size}, which fits this machine?")
+        what = f"{model.hub_id}, {format_bytes(model.download_bytes)}"
+        return self.ask(f"No model chosen. Download {what}, which fits this machine?")
 
 
 def _no_model(best: KnownModel | None) -> ModelNotFound:

@@ -16,7 +16,6 @@ from mlx import nn
 from mlxchat.errors import MlxchatError, ModelBroken
 from mlxchat.failures import device_failures, first_line
 from mlxchat.files import check_not_lfs_pointer
-from mlxchat.models.hub_cache import missing_weights
 from mlxchat.models.skeleton import named_parameters
 
 # A header takes about 150 bytes per tensor, so this is enough for half a million tensors.
@@ -94,13 +93,25 @@ def fitting(directory: Path, quantized_by: object = None) -> Iterator[None]:
     except Exception as error:
         # KeyError comes from models that join the weights of their experts.
         lacking = isinstance(error, KeyError) or str(error).startswith("Missing")
-        missing = missing_weights(directory) if lacking else []
+        missing = _missing_files(directory) if lacking else []
         if missing:
             raise ModelBroken(f"{directory / missing[0]} is missing{INCOMPLETE}") from error
         how = "" if quantized_by is None else f", quant_method {quantized_by!r}"
         raise ModelBroken(
             f"the weights in {directory} do not match its config.json{how}: {_reason(error)}"
         ) from error
+
+
+def _missing_files(directory: Path) -> list[str]:
+    """The weight files that seem to be missing, by the index; none if that names none of the files
+    that are here, and so belongs to others."""
+    here = {path.name for path in directory.glob("model*.safetensors")}
+    try:
+        index = json.loads((directory / "model.safetensors.index.json").read_text("utf-8"))
+        listed = {str(name) for name in index["weight_map"].values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return []
+    return sorted(listed - here) if here & listed else []
 
 
 def _reason(error: Exception) -> str:
