@@ -24,7 +24,7 @@ from mlxchat.bench import (
     theirs,
     workloads,
 )
-from mlxchat.bench.catalog import BENCHES, Entry
+from mlxchat.bench.catalog import BENCHES, Benchmark
 from mlxchat.bench.paired import Spread, ratios
 from mlxchat.bench.report import Figures, tables
 from mlxchat.bench.startup import process_seconds
@@ -191,7 +191,7 @@ def test_one_failing_benchmark_does_not_stop_the_others(
     benches = {"one": Fails(), "two": Works()}
     monkeypatch.setattr(run_bench, "load", benches.__getitem__)
     request = BenchRequest(
-        entries=tuple(Entry(name, "") for name in benches),
+        entries=tuple(Benchmark(name, "") for name in benches),
         setup=Setup(model=str(tiny_model), offline=True),
         against=False,
         quick=True,

@@ -37,7 +37,7 @@ CEILINGS = {
     "rows": 1_221,
     "distributed": 1_174,
     "app": 4_276,
-    "bench": 1_518,
+    "bench": 1_476,
     "terminal": 4_074,
     "doctor": 301,
     "cli": 2_484,

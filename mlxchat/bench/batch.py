@@ -42,17 +42,15 @@ TITLES = {
 Take = Callable[[int], object]
 
 
+# The side, and its rows.
+Case = tuple[str, int]
+
+
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Generated:
     tokens_per_s: float
     ttft_s: float
     peak_memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    side: str
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +80,14 @@ def _different(subject: Subject, amounts: Amounts) -> Iterator[Sequence[Figures]
     tokens = amounts.tokens
     prompts = different_prompts(subject.model, max(amounts.rows), PROMPT_TOKENS)
     names = (OURS, ALONE, *((THEIRS,) if subject.against else ()))
-    cases = [_Case(name, rows) for rows in amounts.rows for name in names]
-    sides = [_side(subject, case, prompts[: case.rows], tokens) for case in cases]
+    sides = {
+        (name, rows): _side(subject, name, prompts[:rows], tokens)
+        for rows in amounts.rows
+        for name in names
+    }
     prompt_tokens = len(subject.model.tokenizer.prompt(prompts[0]).ids)
-    for values in interleave(sides, amounts.rounds, subject.tick):
-        runs = dict(zip(cases, values, strict=True))
-        yield [_figures(case, runs, prompt_tokens, tokens) for case in cases if runs[case]]
+    for runs in interleave(sides, amounts.rounds, subject.tick):
+        yield [_figures(case, runs, prompt_tokens, tokens) for case in runs]
 
 
 def different_prompts(model: Model, number: int, tokens: int) -> list[str]:
@@ -102,17 +102,17 @@ def different_prompts(model: Model, number: int, tokens: int) -> list[str]:
     return prompts
 
 
-def _side(subject: Subject, case: _Case, prompts: Sequence[str], tokens: int) -> Side[_Run]:
-    generate = {OURS: generate_side_by_side, ALONE: _one_by_one, THEIRS: generate_theirs}[case.side]
+def _side(subject: Subject, name: str, prompts: Sequence[str], tokens: int) -> Side[Generated]:
+    generate = {OURS: generate_side_by_side, ALONE: _one_by_one, THEIRS: generate_theirs}[name]
 
-    def run() -> _Run:
+    def run() -> Generated:
         timer = Timer()
         mx.reset_peak_memory()
         generate(subject, prompts, tokens, timer.take)
         return timer.run(len(prompts) * tokens)
 
     return Side(
-        f"{count(case.rows, 'row')}, {case.side}",
+        f"{count(len(prompts), 'row')}, {name}",
         run=run,
         warm_up=lambda: generate(subject, prompts, WARM_UP_TOKENS, lambda _: None),
     )
@@ -131,12 +131,12 @@ class Timer:
             self._first_s = time.perf_counter()
         self.tokens += tokens
 
-    def run(self, expected_tokens: int) -> _Run:
+    def run(self, expected_tokens: int) -> Generated:
         """The run ends now. All sides must do the same work."""
         seconds = time.perf_counter() - self._began_s
         assert self.tokens == expected_tokens, f"{self.tokens} tokens, not {expected_tokens}"
         assert self._first_s is not None
-        return _Run(self.tokens / seconds, self._first_s - self._began_s, mx.get_peak_memory())
+        return Generated(self.tokens / seconds, self._first_s - self._began_s, mx.get_peak_memory())
 
 
 def generate_side_by_side(
@@ -189,26 +189,26 @@ def generate_theirs(
 
 
 def _figures(
-    case: _Case, runs: dict[_Case, list[_Run]], prompt_tokens: int, tokens: int
+    case: Case, runs: dict[Case, list[Generated]], prompt_tokens: int, tokens: int
 ) -> Figures:
+    name, rows = case
+
     def speeds(side: str) -> list[float]:
-        return [run.tokens_per_s for run in runs.get(_Case(side, case.rows), [])]
+        return [run.tokens_per_s for run in runs.get((side, rows), [])]
 
     own = runs[case]
     return Figures(
         "rows",
         {
-            "rows": case.rows,
-            "side": case.side,
+            "rows": rows,
+            "side": name,
             "prompt_tokens": prompt_tokens,
             "tokens": tokens,
-            "tokens_per_s": Spread.of(speeds(case.side)),
+            "tokens_per_s": Spread.of(speeds(name)),
             "ttft_s": Spread.of([run.ttft_s for run in own]),
             "peak_memory_bytes": Spread.of([float(run.peak_memory_bytes) for run in own]),
-            "gain": None if case.side == ALONE else ratios(speeds(case.side), speeds(ALONE)),
-            "speed_ratio": (
-                None if case.side == THEIRS else ratios(speeds(case.side), speeds(THEIRS))
-            ),
+            "gain": None if name == ALONE else ratios(speeds(name), speeds(ALONE)),
+            "speed_ratio": None if name == THEIRS else ratios(speeds(name), speeds(THEIRS)),
         },
     )
 
@@ -219,30 +219,29 @@ def _shared(subject: Subject, amounts: Amounts) -> Iterator[Sequence[Figures]]:
     generators = {OURS: generate_side_by_side}
     if subject.against:
         generators[THEIRS] = generate_theirs
-    sides: list[Side[float]] = []
+    sides: dict[str, Side[float]] = {}
     for name, generate in generators.items():
         rows = min(SHARED_ROWS, len(prompts))
         run = partial(generate, subject, rows=rows, take=lambda _: None)
         timed = partial(_seconds, partial(run, prompts=prompts, tokens=amounts.shared_tokens))
         warm_up = partial(run, prompts=prompts[:WARM_UP_PROMPTS], tokens=WARM_UP_TOKENS)
-        sides.append(Side(name, timed, warm_up))
+        sides[name] = Side(name, timed, warm_up)
     prompt_tokens = len(subject.model.tokenizer.prompt(prompts[0]).ids)
-    for values in interleave(sides, 1, subject.tick):
+    for runs in interleave(sides, 1, subject.tick):
         yield [
             Figures(
                 "shared",
                 {
-                    "side": side.name,
+                    "side": name,
                     "prompts": amounts.prompts,
                     "shared_tokens": amounts.shared,
                     "prompt_tokens": prompt_tokens,
                     "tokens": amounts.shared_tokens,
                     "seconds": Spread.of(seconds),
-                    "times_ours": None if side.name == OURS else ratios(seconds, values[0]),
+                    "times_ours": None if name == OURS else ratios(seconds, runs[OURS]),
                 },
             )
-            for side, seconds in zip(sides, values, strict=True)
-            if seconds
+            for name, seconds in runs.items()
         ]
 
 

@@ -23,7 +23,7 @@ class Bench(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Benchmark:
     """A benchmark, before its module is imported. `on_ranks`: it can run under MLX's launcher;
     `has_workloads`: it can measure some workloads only."""
 
@@ -35,15 +35,15 @@ class Entry:
 
 BENCHES = (
     # First, before this process holds weights: it starts processes that load their own.
-    Entry("startup", "Measure the time to --help and to the first token."),
-    Entry("prefill", "Measure prompt processing: tokens per second and peak memory."),
-    Entry(
+    Benchmark("startup", "Measure the time to --help and to the first token."),
+    Benchmark("prefill", "Measure prompt processing: tokens per second and peak memory."),
+    Benchmark(
         "decode",
         "Measure generation: tokens per second and memory.",
         on_ranks=True,
         has_workloads=True,
     ),
-    Entry("batch", "Measure many prompts at once: speed and memory."),
+    Benchmark("batch", "Measure many prompts at once: speed and memory."),
 )
 
 

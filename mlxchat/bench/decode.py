@@ -23,7 +23,7 @@ OURS, THEIRS = "mlxchat", theirs.NAME
 
 
 @dataclass(frozen=True, slots=True)
-class Amounts:
+class Stretches:
     """`stretches` of `stretch` tokens each, at a window of `window`."""
 
     stretch: int
@@ -32,28 +32,17 @@ class Amounts:
     rounds: int
 
 
-FULL = Amounts(200, stretches=5, window=512, rounds=5)
-QUICK = Amounts(16, stretches=4, window=32, rounds=3)
+FULL = Stretches(200, stretches=5, window=512, rounds=5)
+QUICK = Stretches(16, stretches=4, window=32, rounds=3)
 TITLES = workloads.TITLES | {
     "stretch": "Generating, by stretches; active memory is MLX's at the end of each",
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    side: str
-    window: int | None
-    window_kept: bool = True
-
-    @property
-    def name(self) -> str:
-        return f"{self.side}, " + ("no window" if self.window is None else f"window {self.window}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    tokens_per_s: float
-    active_memory_bytes: int
+# The side, and its window.
+Case = tuple[str, int | None]
+# For each stretch, tokens per second, and MLX's active memory in bytes at its end.
+Timed = list[tuple[float, int]]
 
 
 def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
@@ -68,78 +57,74 @@ def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
     return one_after_another((stretches, workloads.measure(subject, tokenizer)))
 
 
-def _stretches(subject: Subject, amounts: Amounts, tokenizer: Any) -> Iterator[Sequence[Figures]]:
+def _stretches(subject: Subject, amounts: Stretches, tokenizer: Any) -> Iterator[Sequence[Figures]]:
     names = (OURS, THEIRS) if subject.against else (OURS,)
-    cases = [
-        _Case(side, window, side == OURS or theirs.keeps_window(subject.model.network, window))
+    sides = {
+        (name, window): _side(subject, (name, window), amounts, tokenizer)
         for window in (None, amounts.window)
-        for side in names
-    ]
-    sides = [_side(subject, case, amounts, tokenizer) for case in cases]
-    for values in interleave(sides, amounts.rounds, subject.tick):
-        runs = dict(zip(cases, values, strict=True))
+        for name in names
+    }
+    for runs in interleave(sides, amounts.rounds, subject.tick):
         yield [
-            _figures(case, n, runs, amounts)
-            for case in cases
-            if runs[case]
+            _figures(subject.model, case, n, runs, amounts)
+            for case in runs
             for n in range(amounts.stretches)
         ]
 
 
-def _side(subject: Subject, case: _Case, amounts: Amounts, tokenizer: Any) -> Side[list[_Stretch]]:
-    def run(stretch: int, stretches: int) -> list[_Stretch]:
+def _side(subject: Subject, case: Case, amounts: Stretches, tokenizer: Any) -> Side[Timed]:
+    name, window = case
+
+    def run(stretch: int, stretches: int) -> Timed:
         # One more, since the first token ends the prefill.
         tokens = _tokens(subject.model, case, stretch * stretches + 1, tokenizer, subject)
         return list(_timed(tokens, stretch))
 
     return Side(
-        case.name,
+        f"{name}, " + ("no window" if window is None else f"window {window}"),
         run=lambda: run(amounts.stretch, amounts.stretches),
         warm_up=lambda: run(WARM_UP_TOKENS, 1),
     )
 
 
 def _tokens(
-    model: Model, case: _Case, max_tokens: int, tokenizer: Any, subject: Subject
+    model: Model, case: Case, max_tokens: int, tokenizer: Any, subject: Subject
 ) -> Iterable[Any]:
+    name, window = case
     ids = subject.prompt_ids(PROMPT_TOKENS)
-    if case.side == THEIRS:
-        return theirs.generate(model, tokenizer, ids, max_tokens, max_kv_size=case.window)
+    if name == THEIRS:
+        return theirs.generate(model, tokenizer, ids, max_tokens, max_kv_size=window)
     settings = GenerationSettings(max_tokens=max_tokens, ignore_eos=True)
-    return Generation(model, ids, model.make_cache(case.window), settings=settings)
+    return Generation(model, ids, model.make_cache(window), settings=settings)
 
 
-def _timed(tokens: Iterable[Any], stretch: int) -> Iterator[_Stretch]:
+def _timed(tokens: Iterable[Any], stretch: int) -> Iterator[tuple[float, int]]:
     """Wall-clock times between tokens, including work that is only done now and then."""
     begun_s = 0.0
     for count, _ in enumerate(tokens):
         if count % stretch == 0:
             now_s = time.perf_counter()
             if count:
-                yield _Stretch(stretch / (now_s - begun_s), mx.get_active_memory())
+                yield stretch / (now_s - begun_s), mx.get_active_memory()
             begun_s = now_s
 
 
 def _figures(
-    case: _Case, n: int, runs: dict[_Case, list[list[_Stretch]]], amounts: Amounts
+    model: Model, case: Case, n: int, runs: dict[Case, list[Timed]], amounts: Stretches
 ) -> Figures:
-    others = [
-        run
-        for each, found in runs.items()
-        if (case.side, each.side, each.window) == (OURS, THEIRS, case.window)
-        for run in found
-    ]
-    speeds = [run[n].tokens_per_s for run in runs[case]]
+    name, window = case
+    others = runs.get((THEIRS, window), []) if name == OURS else []
+    speeds = [run[n][0] for run in runs[case]]
     return Figures(
         "stretch",
         {
-            "side": case.side,
-            "max_kv_size": case.window,
-            "window_kept": case.window_kept,
+            "side": name,
+            "max_kv_size": window,
+            "window_kept": name == OURS or theirs.keeps_window(model.network, window),
             "from_token": n * amounts.stretch,
             "tokens": amounts.stretch,
             "tokens_per_s": Spread.of(speeds),
-            "active_memory_bytes": Spread.of([run[n].active_memory_bytes for run in runs[case]]),
-            "speed_ratio": ratios(speeds, [run[n].tokens_per_s for run in others]),
+            "active_memory_bytes": Spread.of([run[n][1] for run in runs[case]]),
+            "speed_ratio": ratios(speeds, [run[n][0] for run in others]),
         },
     )

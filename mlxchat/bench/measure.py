@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 
-from mlxchat.bench.catalog import Bench, Entry
+from mlxchat.bench.catalog import Bench, Benchmark
 from mlxchat.bench.record import Circumstances, Machine
 from mlxchat.bench.report import Figures
 from mlxchat.bench.subject import Subject
@@ -26,7 +26,7 @@ class Measured:
 
 def measure(
     bench: Bench,
-    entry: Entry,
+    entry: Benchmark,
     subject: Subject,
     machine: Machine,
     *,
@@ -55,7 +55,7 @@ def measure(
 
 
 def _circumstances(
-    entry: Entry, subject: Subject, machine: Machine, command: str, *, complete: bool
+    entry: Benchmark, subject: Subject, machine: Machine, command: str, *, complete: bool
 ) -> Circumstances:
     model = subject.model if subject.has_model else None
     weights = named_parameters(model.network) if model is not None else None

@@ -4,7 +4,7 @@ summarizes the runs of a side: median, spread, and ratio to another side.
 
 import gc
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -16,6 +16,7 @@ Tick = Callable[[int, int, str], None]
 # A ratio this close to 1 is a tie, however well the runs agree.
 TIE = 0.02
 
+K = TypeVar("K")
 V = TypeVar("V")
 
 
@@ -43,20 +44,19 @@ class Side(Generic[V]):
     warm_up: Callable[[], object]
 
 
-def interleave(sides: Sequence[Side[V]], rounds: int, tick: Tick) -> Iterator[list[list[V]]]:
+def interleave(sides: Mapping[K, Side[V]], rounds: int, tick: Tick) -> Iterator[dict[K, list[V]]]:
     """Warm up all sides, then run each once per round, in order. After each run, yield the results
-    so far by side. Before each run, free the memory of the previous one."""
+    so far of the sides that have some. Before each run, free the memory of the previous one."""
     total = rounds * len(sides)
-    for side in sides:
+    for side in sides.values():
         tick(0, total, f"warming up: {side.name}")
         side.warm_up()
-    values: list[list[V]] = [[] for _ in sides]
-    for done in range(total):
-        n = done % len(sides)
-        tick(done, total, sides[n].name)
+    values: dict[K, list[V]] = {}
+    for done, (key, side) in enumerate(list(sides.items()) * rounds):
+        tick(done, total, side.name)
         settle()
-        values[n].append(sides[n].run())
-        yield [list(each) for each in values]
+        values.setdefault(key, []).append(side.run())
+        yield {key: [*each] for key, each in values.items()}
     tick(total, total, "")
 
 

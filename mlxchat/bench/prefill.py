@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,90 +26,78 @@ OURS, THEIRS, ALL = "mlxchat", theirs.NAME, "all at once"
 TITLES = {"prefill": "Reading a prompt in steps"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    side: str
-    prompt_tokens: int
-    step_size: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    tokens_per_s: float
-    peak_memory_bytes: int
+# Tokens of the prompt, the side, and its step size.
+Case = tuple[int, str, int]
+# Tokens per second, and peak memory in bytes.
+Reading = tuple[float, float]
 
 
 def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
     """Read each prompt into an empty, unbounded cache, up to its first token."""
-    cases = _cases(subject)
     tokenizer = theirs.load_tokenizer(subject.directory) if subject.against else None
-    sides = [_side(subject, case, tokenizer) for case in cases]
-    for values in interleave(sides, ROUNDS, subject.tick):
-        runs = dict(zip(cases, values, strict=True))
-        yield [_figures(case, runs) for case in cases if runs[case]]
+    sides = {case: _side(subject, case, tokenizer) for case in _cases(subject)}
+    for runs in interleave(sides, ROUNDS, subject.tick):
+        yield [_figures(case, runs, against=subject.against) for case in runs]
 
 
-def _cases(subject: Subject) -> list[_Case]:
-    cases: list[_Case] = []
+def _cases(subject: Subject) -> list[Case]:
+    cases: list[Case] = []
     for length in QUICK_LENGTHS if subject.quick else LENGTHS:
         steps = [step for step in (QUICK_STEPS if subject.quick else STEPS) if step < length]
-        cases += [_Case(OURS, length, step) for step in (*steps, length)]
+        cases += [(length, OURS, step) for step in (*steps, length)]
         if subject.against:
-            cases.append(_Case(THEIRS, length, min(theirs.DEFAULT_STEP_SIZE, length)))
+            cases.append(_theirs(length))
     return cases
 
 
-def _side(subject: Subject, case: _Case, tokenizer: Any) -> Side[_Run]:
-    ids = subject.prompt_ids(case.prompt_tokens)
-    if case.side == THEIRS:
+def _theirs(prompt_tokens: int) -> Case:
+    return prompt_tokens, THEIRS, min(theirs.DEFAULT_STEP_SIZE, prompt_tokens)
+
+
+def _side(subject: Subject, case: Case, tokenizer: Any) -> Side[Reading]:
+    prompt_tokens, name, step_size = case
+    ids = subject.prompt_ids(prompt_tokens)
+    if name == THEIRS:
         read = partial(_read_theirs, subject.model, tokenizer)
     else:
-        read = partial(_read_ours, subject.model, case.step_size)
+        read = partial(_read_ours, subject.model, step_size)
     return Side(
-        f"{case.prompt_tokens:,} tokens, {case.side}, steps of {case.step_size:,}",
+        f"{prompt_tokens:,} tokens, {name}, steps of {step_size:,}",
         run=lambda: read(ids),
         warm_up=lambda: read(ids[:WARM_UP_TOKENS]),
     )
 
 
-def _read_ours(model: Model, step_size: int, ids: TokenIds) -> _Run:
+def _read_ours(model: Model, step_size: int, ids: TokenIds) -> Reading:
     settings = GenerationSettings(max_tokens=1, ignore_eos=True)
     cache = model.make_cache()
     generation = Generation(model, ids, cache, settings=settings, prefill_step_size=step_size)
     list(generation)
     stats = generation.stats
-    return _Run(stats.prefill_tokens_per_s, stats.peak_memory_bytes)
+    return stats.prefill_tokens_per_s, stats.peak_memory_bytes
 
 
-def _read_theirs(model: Model, tokenizer: Any, ids: TokenIds) -> _Run:
+def _read_theirs(model: Model, tokenizer: Any, ids: TokenIds) -> Reading:
     mx.reset_peak_memory()
     last = list(theirs.generate(model, tokenizer, ids, 1))[-1]
-    return _Run(last.prompt_tps, mx.get_peak_memory())
+    return last.prompt_tps, mx.get_peak_memory()
 
 
-def _figures(case: _Case, runs: dict[_Case, list[_Run]]) -> Figures:
-    against = any(each.side == THEIRS for each in runs)
-    reference = next(
-        each
-        for each in runs
-        if each.prompt_tokens == case.prompt_tokens
-        and (each.side == THEIRS if against else each.step_size == each.prompt_tokens)
-    )
-    speeds, others = ([run.tokens_per_s for run in runs[each]] for each in (case, reference))
-    peaks, other_peaks = (
-        [float(run.peak_memory_bytes) for run in runs[each]] for each in (case, reference)
-    )
-    compared = case != reference
+def _figures(case: Case, runs: dict[Case, list[Reading]], *, against: bool) -> Figures:
+    prompt_tokens, name, step_size = case
+    reference = _theirs(prompt_tokens) if against else (prompt_tokens, OURS, prompt_tokens)
+    others = runs.get(reference, []) if case != reference else []
+    speeds, peaks = ([run[n] for run in runs[case]] for n in (0, 1))
     return Figures(
         "prefill",
         {
-            "prompt_tokens": case.prompt_tokens,
-            "side": case.side,
-            "step_size": case.step_size,
+            "prompt_tokens": prompt_tokens,
+            "side": name,
+            "step_size": step_size,
             "tokens_per_s": Spread.of(speeds),
             "peak_memory_bytes": Spread.of(peaks),
             "ratio_to": THEIRS if against else ALL,
-            "speed_ratio": ratios(speeds, others) if compared else None,
-            "memory_ratio": ratios(peaks, other_peaks) if compared else None,
+            "speed_ratio": ratios(speeds, [speed for speed, _ in others]),
+            "memory_ratio": ratios(peaks, [peak for _, peak in others]),
         },
     )

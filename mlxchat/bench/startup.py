@@ -6,7 +6,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from mlxchat.bench import theirs
@@ -22,35 +21,31 @@ HELP, FIRST_TOKEN = "--help", "first token"
 TITLES = {"start": "Seconds from the start of the process, with the model's files in memory"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    side: str
-    until: str
-
-
 def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
     """Each run is a process. Neither side applies the chat template, so both read the same text."""
     directory = theirs.same_weights(subject) if subject.against else subject.directory
     names = (OURS, THEIRS) if subject.against else (OURS,)
-    cases = [_Case(side, until) for until in (HELP, FIRST_TOKEN) for side in names]
-    sides = [_side(subject, case, directory) for case in cases]
+    sides = {
+        (until, name): _side(subject, until, name, directory)
+        for until in (HELP, FIRST_TOKEN)
+        for name in names
+    }
     rounds = QUICK_ROUNDS if subject.quick else ROUNDS
-    for values in interleave(sides, rounds, subject.tick):
-        runs = dict(zip(cases, values, strict=True))
-        yield [_figures(case, runs) for case in cases if runs[case]]
+    for runs in interleave(sides, rounds, subject.tick):
+        yield [_figures(until, name, runs) for until, name in runs]
 
 
-def _side(subject: Subject, case: _Case, directory: Path) -> Side[float]:
-    if case.side == OURS:
-        command, environment = _our_command(subject, directory, case.until), os.environ
+def _side(subject: Subject, until: str, name: str, directory: Path) -> Side[float]:
+    if name == OURS:
+        command, environment = _our_command(subject, directory, until), os.environ
     else:
-        command, environment = _their_command(directory, case.until), theirs.environment()
+        command, environment = _their_command(directory, until), theirs.environment()
 
     def run() -> float:
         return process_seconds(command, environment)[0]
 
     # The first run compiles everything, and reads the model's files.
-    return Side(f"{case.until}, {case.side}", run, warm_up=run)
+    return Side(f"{until}, {name}", run, warm_up=run)
 
 
 def _our_command(subject: Subject, directory: Path, until: str) -> list[str]:
@@ -104,14 +99,8 @@ def process_seconds(command: Sequence[str], environment: Mapping[str, str]) -> t
     return first_s, ended_s
 
 
-def _figures(case: _Case, runs: dict[_Case, list[float]]) -> Figures:
-    others = runs.get(_Case(THEIRS, case.until), []) if case.side == OURS else []
-    return Figures(
-        "start",
-        {
-            "until": case.until,
-            "side": case.side,
-            "seconds": Spread.of(runs[case]),
-            "time_ratio": ratios(runs[case], others),
-        },
-    )
+def _figures(until: str, name: str, runs: dict[tuple[str, str], list[float]]) -> Figures:
+    own, others = runs[until, name], runs.get((until, THEIRS), []) if name == OURS else []
+    seconds, ratio = Spread.of(own), ratios(own, others)
+    values = {"until": until, "side": name, "seconds": seconds, "time_ratio": ratio}
+    return Figures("start", values)

@@ -36,7 +36,7 @@ TITLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _Timed:
     tokens_per_s: float
     ids: Sequence[int]
     drafted: int = 0
@@ -60,30 +60,28 @@ def _measure(subject: Subject, workload: Workload, tokenizer: Any) -> Iterator[S
         subject.notify(f"{workload.name} needs more than the model's {model.positions:,} positions")
         return
     subject.tick(0, 1, f"{workload.name}: reading")
-    reply = Reply.expected(model, workload.name, ids, max_tokens)
+    reply = Expected.reply(model, workload.name, ids, max_tokens)
 
-    def drafting() -> _Run:
+    def drafting() -> _Timed:
         return reply.decode(make_drafter(model, GenerationSettings()))
 
     other, name = _other(reply, tokenizer), PLAIN if tokenizer is None else THEIRS
-    sides = [
-        Side(f"{workload.name}: {OURS}", drafting, drafting),
-        Side(
+    sides = {
+        OURS: Side(f"{workload.name}: {OURS}", drafting, drafting),
+        name: Side(
             f"{workload.name}: {name}",
             lambda: other(len(reply.tokens)),
             lambda: other(WARM_UP_TOKENS),
         ),
-    ]
-    for ours, others in interleave(sides, rounds, subject.tick):
-        speeds = ratios([run.tokens_per_s for run in ours], [run.tokens_per_s for run in others])
-        yield [
-            reply.figures(OURS, ours, speeds),
-            *([reply.figures(name, others, None)] if others else []),
-        ]
+    }
+    for runs in interleave(sides, rounds, subject.tick):
+        speeds = {side: [run.tokens_per_s for run in each] for side, each in runs.items()}
+        ratio = ratios(speeds[OURS], speeds.get(name, []))
+        yield [reply.figures(side, runs[side], ratio if side == OURS else None) for side in runs]
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Expected:
     """A prompt in a cache, all but its last token, and the reply without drafts."""
 
     model: Model
@@ -93,7 +91,7 @@ class Reply:
     tokens: Sequence[int] = ()
 
     @classmethod
-    def expected(cls, model: Model, workload: str, ids: TokenIds, max_tokens: int) -> "Reply":
+    def reply(cls, model: Model, workload: str, ids: TokenIds, max_tokens: int) -> "Expected":
         cache = model.make_cache()
         prefill(model.network, cache, ids[:-1], step_size=DEFAULT_PREFILL_STEP_SIZE)
         reply = cls(model, workload, ids, cache)
@@ -102,7 +100,7 @@ class Reply:
         ended = sum(1 for _ in takewhile(lambda id_: id_ not in eos_ids, written))
         return replace(reply, tokens=written[: max(ended, MIN_TOKENS)])
 
-    def decode(self, drafter: Drafter | None, max_tokens: int | None = None) -> _Run:
+    def decode(self, drafter: Drafter | None, max_tokens: int | None = None) -> _Timed:
         if drafter is not None:
             drafter.history.extend(self.ids[:-1])
         settings = GenerationSettings(max_tokens=max_tokens or len(self.tokens), ignore_eos=True)
@@ -119,7 +117,7 @@ class Reply:
             return run
         return replace(run, drafted=drafter.drafted, accepted=drafter.accepted)
 
-    def figures(self, side: str, runs: Sequence[_Run], ratio: Spread | None) -> Figures:
+    def figures(self, side: str, runs: Sequence[_Timed], ratio: Spread | None) -> Figures:
         pairs = zip(runs[-1].ids, self.tokens, strict=True)
         # The first tokens are those of mlxchat without drafts, unless rounding has changed one.
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -150,7 +148,7 @@ def prompt_ids(model: Model, workload: Workload) -> TokenIds:
     return np.concatenate([tokenizer.chat(messages).ids, begun])
 
 
-def _other(reply: Reply, tokenizer: Any) -> Callable[[int], _Run]:
+def _other(reply: Expected, tokenizer: Any) -> Callable[[int], _Timed]:
     """Decodes the number of tokens it is given, without drafts."""
     if tokenizer is None:
         return lambda tokens: reply.decode(None, tokens)
@@ -159,7 +157,7 @@ def _other(reply: Reply, tokenizer: Any) -> Callable[[int], _Run]:
     return lambda tokens: _timed(theirs.resume(model, tokenizer, ids[-1:], cache, tokens))
 
 
-def _timed(tokens: Iterable[int]) -> _Run:
+def _timed(tokens: Iterable[int]) -> _Timed:
     """Wall-clock time from the first token to the last."""
     ids: list[int] = []
     begun_s = ended_s = 0.0
@@ -167,4 +165,4 @@ def _timed(tokens: Iterable[int]) -> _Run:
         ids.append(id_)
         ended_s = time.perf_counter()
         begun_s = begun_s or ended_s
-    return _Run((len(ids) - 1) / (ended_s - begun_s), ids)
+    return _Timed((len(ids) - 1) / (ended_s - begun_s), ids)

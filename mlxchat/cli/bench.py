@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mlxchat.bench.catalog import BENCHES, Entry
+from mlxchat.bench.catalog import BENCHES, Benchmark
 from mlxchat.bench.workload_texts import WorkloadName
 from mlxchat.cli.group import HELP_NAMES, App, Group
 from mlxchat.cli.options import build, some_of, with_options
@@ -70,7 +70,7 @@ JsonFileOption = Annotated[
 ]
 
 
-def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
+def _command(entry: Benchmark, entries: tuple[Benchmark, ...]) -> Callable[..., None]:
     """A command with the options that apply to the sub-bench."""
 
     def command(
@@ -107,7 +107,7 @@ def _command(entry: Entry, entries: tuple[Entry, ...]) -> Callable[..., None]:
 
 for _entry, _entries in [
     *((entry, (entry,)) for entry in BENCHES),
-    (Entry(ALL, "Run all benchmarks (the default)."), BENCHES),
+    (Benchmark(ALL, "Run all benchmarks (the default)."), BENCHES),
 ]:
     bench_app.command(
         _entry.name,

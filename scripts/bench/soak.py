@@ -73,11 +73,12 @@ def look(process: psutil.Process, tokens: int) -> list[dict[str, float]]:
 
 
 def generated(state: Path) -> int:
-    """The number of tokens generated when the state was saved."""
+    """The number of tokens generated when the state was saved; 0 while the prompt is read."""
     with state.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     facts = json.loads(header["__metadata__"]["facts"])["facts"]
-    return facts["resume_point"]["generated"]
+    point = facts["resume_point"]
+    return 0 if point is None else point["generated"]
 
 
 def report(samples: list[dict[str, float]], tokens: int) -> None:
