@@ -4,7 +4,7 @@ A model's format follows from its tokenizer and its chat template. `reply_reader
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -27,9 +27,9 @@ class ReplyFormat:
     """The markers in a reply and their roles.
 
     `opens` and `closes` enclose a thought that an answer follows; `label` follows the opening
-    marker and belongs to it. In a format with channels, `begins` precedes an answer without a
-    thought, and `thoughts` are the header words that announce a thought. `ends` are end-of-turn
-    tokens that the model's files may not name.
+    marker and belongs to it. In a format with channels, `begins` precedes an answer, and `thoughts`
+    are the header words that announce a thought. `ends` are end-of-turn tokens that the model's
+    files may not name.
     """
 
     markers: Mapping[str, Role]
@@ -37,17 +37,21 @@ class ReplyFormat:
     closes: str
     label: str = ""
     begins: str = ""
-    thoughts: frozenset[str] = frozenset()
+    thoughts: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
-    needs: frozenset[str] = field(default_factory=frozenset[str])
 
     @property
     def has_channels(self) -> bool:
         return bool(self.begins)
 
+    @property
+    def needs(self) -> set[str]:
+        """The markers without which a vocabulary has another format."""
+        return {*self.markers, *self.ends[:1]} if self.has_channels else {self.opens, self.closes}
+
     def is_thought(self, header: str) -> bool:
         """Whether a message with this header is a thought."""
-        return not self.thoughts.isdisjoint(header.split())
+        return any(word in self.thoughts for word in header.split())
 
     def is_mentioned(self, template: str) -> bool:
         return any(marker in template for marker in self.needs)
@@ -57,33 +61,13 @@ def _tags(
     opens: str, closes: str, *, label: str = "", others: Mapping[str, Role] | None = None
 ) -> ReplyFormat:
     markers = {opens: Role.THOUGHT, closes: Role.ANSWER, **(others or {})}
-    return ReplyFormat(markers, opens, closes, label, needs=frozenset({opens, closes}))
-
-
-def _channels(
-    markers: Mapping[str, Role],
-    *,
-    begins: str,
-    opens: str,
-    closes: str,
-    thoughts: Collection[str] = (),
-    ends: tuple[str, ...] = (),
-) -> ReplyFormat:
-    return ReplyFormat(
-        markers,
-        opens,
-        closes + begins,
-        begins=begins,
-        thoughts=frozenset(thoughts),
-        ends=ends,
-        needs=frozenset({*markers, *ends[:1]}),
-    )
+    return ReplyFormat(markers, opens, closes, label)
 
 
 # A model without thoughts.
 NO_THOUGHTS = ReplyFormat({}, "", "")
 # Source: OpenAI's description of harmony. Commentary is addressed to tools.
-HARMONY = _channels(
+HARMONY = ReplyFormat(
     {
         "<|start|>": Role.HEADER,
         "<|channel|>": Role.HEADER,
@@ -92,11 +76,11 @@ HARMONY = _channels(
     },
     begins="<|channel|>final<|message|>",
     opens="<|channel|>analysis<|message|>",
-    closes="<|end|><|start|>assistant",
+    closes="<|end|><|start|>assistant<|channel|>final<|message|>",
     thoughts=("analysis", "commentary"),
     ends=("<|return|>", "<|call|>"),
 )
-SOLAR = _channels(
+SOLAR = ReplyFormat(
     {
         "<|begin|>": Role.HEADER,
         "<|think|>": Role.THOUGHT,
@@ -105,24 +89,24 @@ SOLAR = _channels(
     },
     begins="<|content|>",
     opens="<|think|>",
-    closes="<|end|><|begin|>assistant",
+    closes="<|end|><|begin|>assistant<|content|>",
 )
 # Source: mlx-lm 0.32.2's `_infer_structural_markers`.
-XTML = _channels(
+XTML = ReplyFormat(
     {"<|open|>": Role.HEADER, "<|sep|>": Role.BODY, "<|close|>": Role.CLOSE},
     begins="<|open|>response<|sep|>",
     opens="<|open|>think<|sep|>",
-    closes="<|close|>think<|sep|>",
+    closes="<|close|>think<|sep|><|open|>response<|sep|>",
     thoughts=("think",),
     ends=("<|end_of_msg|>",),
 )
 # Source: mlx-lm 0.32.2's `chat_templates.muse_spark`. A header names the recipient; another message
 # follows <|eom|>, even after an answer.
-MUSE = _channels(
+MUSE = ReplyFormat(
     {"<|start|>": Role.HEADER, "<|message|>": Role.BODY, "<|eom|>": Role.CLOSE},
     begins=" to=user<|message|>",
     opens=" to=self<|message|>",
-    closes="<|eom|><|start|>assistant",
+    closes="<|eom|><|start|>assistant to=user<|message|>",
     thoughts=("to=self",),
     ends=("<|eot|>",),
 )
