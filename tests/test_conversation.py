@@ -287,7 +287,7 @@ def test_thoughts_dropped_by_the_template_are_rewound() -> None:
     turn = conversation.turns[0]
     turn.ids = np.array([259, *b"hm", 260, *b"\n\nHi"], np.int32)
     turn.thought, turn.reply, turn.exact = "hm", "Hi", True
-    assert tokenizer.spells(turn.ids, turn.reply, turn.thought)
+    assert tokenizer.replies.spells(turn.ids, turn.reply, turn.thought)
     say(conversation, "again")
     text = tokenizer.decode(conversation.held_ids)
     assert "hm" not in text

@@ -107,7 +107,7 @@ class Answering:
                         yield forgot
         finally:
             turn.ids = np.concatenate([written, np.array(generated, np.int32)])
-            turn.exact = tokenizer.spells(turn.ids, turn.reply, turn.thought)
+            turn.exact = tokenizer.replies.spells(turn.ids, turn.reply, turn.thought)
             self._stats, self._generation = _stats_of(generation, loop), None
             self.is_complete, self.problem = generation.is_complete, generation.problem
             turn.finish_reason = self._stats.finish_reason

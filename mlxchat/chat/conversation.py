@@ -139,7 +139,7 @@ class Conversation:
         for turn in self.turns:
             # Transcripts of other programs have the thought and the reply in one text.
             if not turn.thought:
-                turn.thought, turn.reply = self.model.tokenizer.split(turn.reply)
+                turn.thought, turn.reply = self.model.tokenizer.replies.split(turn.reply)
         self.draft_with(self._drafter)
 
     def draft_with(self, drafter: Drafter | None) -> None:

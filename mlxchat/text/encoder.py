@@ -137,30 +137,24 @@ class _Literals:
         self._texts = {text for text in texts if text}
         self._lengths = sorted({len(text) for text in self._texts})
         first = "".join(sorted({text[0] for text in self._texts}))
-        self._first = re.compile(f"[{re.escape(first)}]") if first else None
+        self._first = re.compile(f"[{re.escape(first)}]" if first else "(?!)")
 
-    def starts(self, text: str) -> Iterator[int]:
-        """Yield each index at which one of the strings begins, overlaps included."""
-        if self._first is None:
-            return
-        for match in self._first.finditer(text):
-            start = match.start()
-            if any(text[start : start + length] in self._texts for length in self._lengths):
-                yield start
+    def _begins(self, text: str, start: int) -> bool:
+        return any(text[start : start + length] in self._texts for length in self._lengths)
 
     def count(self, text: str) -> int:
-        return sum(1 for _ in self.starts(text))
+        """Number of occurrences, overlaps included."""
+        return sum(self._begins(text, match.start()) for match in self._first.finditer(text))
 
     def cut(self, text: str, mark: str, spared: Collection[str] = ()) -> str:
         """Insert `mark` after the first character of each occurrence, except of those `spared`."""
-        pieces: list[str] = []
-        done = 0
-        for start in self.starts(text):
-            if any(text.startswith(each, start) for each in spared):
-                continue
-            pieces.append(text[done : start + 1])
-            done = start + 1
-        return mark.join([*pieces, text[done:]])
+
+        def with_mark(match: re.Match[str]) -> str:
+            is_spared = any(text.startswith(each, match.start()) for each in spared)
+            is_cut = not is_spared and self._begins(text, match.start())
+            return match[0] + mark if is_cut else match[0]
+
+        return self._first.sub(with_mark, text)
 
 
 def _is_control(content: str, special: bool, template_source: str) -> bool:

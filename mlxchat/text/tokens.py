@@ -109,11 +109,11 @@ class Tokenizer:
         self.template = template
         self._files_eos_ids = frozenset(eos_ids)
         source = template.source if template is not None else ""
-        self._replies = self._find_replies(source)
-        self._encoder = Encoder(backend, source, self._replies.markers.roles)
+        self.replies = self._find_replies(source)
+        self._encoder = Encoder(backend, source, self.replies.markers.roles)
         self._probed: dict[str, Probed] = {}
         # A conversation is rendered repeatedly, with the same replies.
-        self._segments = lru_cache(maxsize=1024)(self._replies.segments)
+        self._segments = lru_cache(maxsize=1024)(self.replies.segments)
 
     def _find_replies(self, source: str) -> Replies:
         added = {t.content: (id_, t) for id_, t in self._backend.get_added_tokens_decoder().items()}
@@ -129,8 +129,8 @@ class Tokenizer:
     def eos_ids(self) -> frozenset[int]:
         """Tokens that end a turn: those named in the model's files, those its template writes
         after an answer, and those of its reply format."""
-        roles = self._replies.markers.roles
-        named = self._replies.format.ends if roles else ()
+        roles = self.replies.markers.roles
+        named = self.replies.format.ends if roles else ()
         ends = {self._backend.token_to_id(text) for text in named}
         after = () if self.template is None else texts_after_answer(self.template)
         ends |= {self._first_control(text, roles) for text in after}
@@ -264,7 +264,7 @@ class Tokenizer:
         probed = self._probe(variables)
         own = self._own_controls(message)
         ids = message.ids
-        is_tagged = not probed.inline and not self._replies.markers.roles
+        is_tagged = not probed.inline and not self.replies.markers.roles
         if ids is not None and is_tagged and self._spelled(ids.tolist()) != message.content:
             # Its tags are plain text, so ids cannot distinguish them from the rest.
             ids = None
@@ -291,30 +291,26 @@ class Tokenizer:
     def _probe(self, variables: Mapping[str, Any]) -> Probed:
         key = json.dumps(variables, sort_keys=True, default=str)
         if key not in self._probed:
-            self._probed[key] = probe(self._require_template(), self._replies.format, variables)
+            self._probed[key] = probe(self._require_template(), self.replies.format, variables)
         return self._probed[key]
 
     def reader(self, prompt: TokenIds | None = None, *, may_think: bool = True) -> Reader:
         """A reader for the reply to `prompt`; without one, for text without thoughts.
 
         Reads thoughts even if it does not expect any (`may_think`)."""
-        return self._replies.reader(prompt, may_think=may_think)
+        return self.replies.reader(prompt, may_think=may_think)
 
     def header_of_answer(self, prompt: TokenIds | None) -> TokenIds:
         """The tokens that begin an answer without a thought, if the prompt leaves its header to the
         model."""
-        return self._encoder.encode_piece(self._replies.header_of_answer(prompt))
-
-    def split(self, text: str) -> tuple[str, str]:
-        """Split a text with plain-text tags into thought and answer."""
-        return self._replies.split(text)
+        return self._encoder.encode_piece(self.replies.header_of_answer(prompt))
 
     @property
     def thinks(self) -> bool:
         """Whether the model's tokens or its template support thoughts."""
         if self.template is None:
             return False
-        return self._replies.format is not UNNAMED or "think" in self.template.source
+        return self.replies.format is not UNNAMED or "think" in self.template.source
 
     def system_notices(self, system: str | None) -> tuple[str, ...]:
         """Notices about how the template treats a system prompt."""
@@ -331,11 +327,6 @@ class Tokenizer:
             )
         return self.template
 
-    def spells(self, ids: TokenIds, reply: str, thought: str = "") -> bool:
-        """Whether the ids, control tokens included, are exactly the reply and its thought, apart
-        from the markers of the model's reply format."""
-        return self._replies.spells(ids, reply, thought)
-
     def _spelled(self, ids: Iterable[int]) -> str:
         return self._backend.decode(list(ids), skip_special_tokens=False)
 
@@ -346,7 +337,7 @@ class Tokenizer:
             return ()
         ids, text = message.ids.tolist(), message.thought + message.content
         controls = self._encoder.control_ids
-        own = set(ids) & controls.keys() - self._replies.markers.roles.keys()
+        own = set(ids) & controls.keys() - self.replies.markers.roles.keys()
         return {controls[id_] for id_ in own if text.count(controls[id_]) == ids.count(id_)}
 
     def raw_prompt(self, text: str, on_progress: Progress | None = None) -> Prompt:
@@ -365,7 +356,7 @@ class Tokenizer:
     def encode_reply(self, reply: str, thought: str, prompt: TokenIds) -> TokenIds:
         """Token ids of a reply, as this model might have written it after the prompt, to be
         continued: a thought without a reply is left open."""
-        format_, begun = self._replies.format, self.reader(prompt)
+        format_, begun = self.replies.format, self.reader(prompt)
         if format_ is NO_THOUGHTS:
             return self.encode(reply)
         pieces = [np.empty(0, np.int32)]
@@ -383,8 +374,8 @@ class Tokenizer:
     def beginning(self, text: str, prompt: TokenIds, *, newlines: bool = True) -> Beginning:
         """An answer's beginning after the prompt. It has no thought: one that the prompt opens is
         closed first, without the usual `newlines` if these would count as part of the answer."""
-        format_ = self._replies.format
-        header = self._replies.header_of_answer(prompt)
+        format_ = self.replies.format
+        header = self.replies.header_of_answer(prompt)
         if self.reader(prompt).is_thought:
             blank = "\n\n" if newlines and not format_.has_channels else ""
             header = format_.closes + blank
