@@ -27,13 +27,6 @@ ALLOW_PATTERNS = (
 # The files of mlx-lm's adapters: the configuration and the arrays.
 ADAPTER_FILES = ("adapter_config.json", "adapters.safetensors")
 
-TOKENIZER_PATTERNS = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "*.tiktoken",
-    "tiktoken.model",
-)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TREE_FORMAT_VERSION = 1
 
@@ -84,7 +77,11 @@ def cached_snapshot(repo_id: str) -> Path | None:
     if commit is None:
         return None
     snapshot = snapshot_dir(repo_id, commit)
-    return snapshot if _is_complete(snapshot, _listed_names(repo_id, commit)) else None
+    # A file that exists is complete, since the library renames it into place.
+    wanted = filter(is_wanted, _listed_names(repo_id, commit) or ())
+    here = {path.name for path in snapshot.glob("*") if path.is_file()}
+    is_complete = holds_model(here) and all((snapshot / name).is_file() for name in wanted)
+    return snapshot if is_complete else None
 
 
 def cached_adapter(repo_id: str) -> Path | None:
@@ -154,25 +151,3 @@ def _listed_names(repo_id: str, commit: str) -> list[str] | None:
         return list(tree["files"]) if tree["format_version"] == _TREE_FORMAT_VERSION else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _is_complete(snapshot: Path, listed_names: list[str] | None) -> bool:
-    """Whether the snapshot has every file that the model needs.
-
-    A file that exists is complete, since the library renames it into place. So the names decide:
-    all those listed, or without a list, one of each kind.
-    """
-    if listed_names is not None and not all(
-        (snapshot / name).is_file() for name in listed_names if is_wanted(name)
-    ):
-        return False
-    return (
-        (snapshot / "config.json").is_file()
-        and _has_tokenizer(snapshot)
-        and any(path.is_file() for path in snapshot.glob("model*.safetensors"))
-    )
-
-
-def _has_tokenizer(snapshot: Path) -> bool:
-    found = (path for pattern in TOKENIZER_PATTERNS for path in snapshot.glob(pattern))
-    return any(path.is_file() for path in found)
