@@ -24,6 +24,7 @@ from filelock import FileLock
 from hypothesis import settings
 from mlx import nn
 
+from mlxchat import paths
 from mlxchat.models.skeleton import build_skeleton
 from scripts.tiny_model import byte_tokenizer, tiny_config, write_tiny_model
 from tests.in_process import run_in_process
@@ -131,10 +132,18 @@ def temporary_home(
         if name.startswith(("MLXCHAT_", "HF_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
+    for kind in ("config", "cache", "data", "state"):
+        monkeypatch.setenv(f"XDG_{kind.upper()}_HOME", str(home / kind))
     monkeypatch.setenv("HF_HOME", str(home / "huggingface"))
     return home
+
+
+@pytest.fixture
+def sessions() -> Path:
+    """The directory of sessions, which does not exist yet."""
+    directory = paths.sessions_dir()
+    directory.parent.mkdir(parents=True)
+    return directory
 
 
 @pytest.fixture

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxchat.files import exclusive, force_to_disk, write_atomically
+from mlxchat.errors import SessionError
+from mlxchat.files import Lock, exclusive, force_to_disk, holder, write_atomically
+from mlxchat.files import lock as lock_module
 from mlxchat.models.gguf import import_gguf
 from mlxchat.store import tensor_file
 from mlxchat.store.output_file import OutputFile
@@ -157,3 +159,46 @@ def test_waiting_for_the_lock_is_announced_first(tmp_path: Path) -> None:
     thread.join(10)
     assert entered.is_set()
     assert list(tmp_path.iterdir()) == []
+
+
+# Locks
+
+
+@pytest.mark.parametrize("put_back", [True, False])
+def test_a_lock_removed_while_it_is_taken_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_back: bool
+) -> None:
+    """Otherwise two processes could hold two locks with the same name."""
+    path = tmp_path / "lock"
+    calls: list[int] = []
+
+    def flock(descriptor: int, operation: int) -> None:
+        if not calls:
+            path.unlink()
+            if put_back:
+                path.write_text("")
+        calls.append(descriptor)
+        real(descriptor, operation)
+
+    real = fcntl.flock
+    monkeypatch.setattr(lock_module.fcntl, "flock", flock)
+    lock = Lock(path, "mine")
+    assert len(calls) == 2
+    assert path.read_text() == f"{os.getpid()}\n"
+    assert holder(path) == os.getpid()
+    with pytest.raises(SessionError, match="is open in process"):
+        Lock(path, "mine")
+    lock.release()
+    lock.release()
+    Lock(path, "mine").release()
+
+
+@pytest.mark.parametrize("content", ["", "0\n", "-1\n", "12", "x" * 100, "9" * 400 + "\n"])
+def test_a_lock_without_a_process_id_still_locks(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "lock"
+    lock = Lock(path, "mine")
+    path.write_text(content)
+    assert holder(path) is None
+    with pytest.raises(SessionError, match="is open in another process: "):
+        Lock(path, "mine")
+    lock.release()

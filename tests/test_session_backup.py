@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat import paths
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions import backup
@@ -21,7 +20,7 @@ from mlxchat.sessions.database import Database, names_by_use
 from mlxchat.sessions.listing import listing, read_session, remove, search
 from mlxchat.sessions.records import update_session
 from mlxchat.sessions.session import Session, existing
-from tests.elsewhere import elsewhere, run_elsewhere
+from tests.elsewhere import run_elsewhere
 
 RESTORED = (
     r"; its backup of \d{4}-\d\d-\d\d \d\d:\d\d replaces it, without anything later: try again$"
@@ -29,11 +28,9 @@ RESTORED = (
 
 
 @pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def database(sessions: Path) -> Path:
     """A database that was backed up, and a turn that was said later."""
-    directory = tmp_path / "sessions"
-    monkeypatch.setattr(paths, "sessions_dir", lambda: directory)
-    database = directory / "sessions.db"
+    database = sessions / "sessions.db"
     say("mine", *(f"{n} " + "word " * 2000 for n in range(20)))
     backup.back_up(database)
     say("mine", "later")
@@ -127,33 +124,6 @@ os._exit(1)
         listing()
     assert names_by_use() == ["mine"]
     listing()
-
-
-def test_a_chat_that_is_open_is_not_robbed_of_its_database(database: Path) -> None:
-    chat = elsewhere(
-        """
-session = Session.open("other", create=True)
-turns = []
-for line in sys.stdin:
-    turns.append(Turn(line, "yes", finish_reason="stop"))
-    session.journal.record(None, turns)
-    print("saved", flush=True)
-""",
-    )
-    assert chat.stdin is not None
-    assert chat.stdout is not None
-    chat.stdin.write("one\n")
-    chat.stdin.flush()
-    assert chat.stdout.readline() == "saved\n"
-    destroy_a_page(database)
-    with pytest.raises(SessionError, match=f"damaged: end the chat in process {chat.pid}, then"):
-        turns()
-    chat.communicate("two\n")
-    with pytest.raises(SessionError, match=RESTORED):
-        turns()
-    # What was said is in the file that was set aside.
-    (aside,) = database.parent.glob("sessions.db.aside-*[0-9]")
-    assert b"one\n" in aside.read_bytes()
 
 
 def test_a_chat_that_has_said_nothing_yet_is_saved_in_the_restored_file(database: Path) -> None:
