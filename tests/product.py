@@ -6,7 +6,7 @@ reason. Half precision is computed as on Metal.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxchat.app.loading import Loading
 from mlxchat.cache import (
     Block,
     Cache,
@@ -41,18 +40,16 @@ from mlxchat.engine.batch import prefill_together
 from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.loops import prefill
 from mlxchat.errors import CacheError
-from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.store import snapshot
 from mlxchat.store.fingerprint import ModelPrint
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
 from mlxchat.text.tokens import Prompt
 from scripts import metal
-from scripts.families import CONFIGS, METAL_ONLY, Verdict, judge, write_family
+from scripts.families import CONFIGS, METAL_ONLY, Verdict, judge
 from tests.product_answers import compare_answers
+from tests.product_case import KEEP, STEP, WINDOW, Case, Refused, tokens
 from tests.reference import ReferenceCache, draft, reference_cache, references
-
-WINDOW, KEEP, STEP = 16, 4, 12
 
 # Tokens between the kept ones and the evicted turn: a pinned turn.
 FRONT = 3
@@ -74,64 +71,6 @@ INEXACT = {"minimax_m3_vl", "phi3small", "plamo3"}
 # A window slightly larger than a page, so that a prefix of one page can be reused.
 LONG, ROOMY = PAGE + 30, 512
 HEAD, BLOCK = 5, 40
-
-
-class Refused(Exception):
-    """This family does not support a way in, for the reason given."""
-
-
-@dataclass(slots=True)
-class Case:
-    """A tiny model of one family in one form, loaded in a thread as chat does."""
-
-    family: str
-    form: str
-    directory: Path
-    model: Model = field(init=False)
-    empty: dict[int, Cache] = field(default_factory=dict)
-    errors: dict[str, list[float]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        write_family(self.directory / "model", self.family, self.form)
-        self.model = self.load()
-
-    def load(self) -> Model:
-        """Load the model as a new process would."""
-        directory = self.directory / "model"
-        return Loading(
-            lambda _: load_directory(directory, self.family, dtype="stored", notify=print)
-        ).wait()
-
-    def cache(self, window: int = WINDOW) -> Cache:
-        """An empty cache with a window. Raises Refused."""
-        try:
-            return self.cache_or_error(window)
-        except CacheError as error:
-            raise Refused(str(error)) from error
-
-    def cache_or_error(self, window: int = WINDOW) -> Cache:
-        """An empty cache; the model's ropes are tried only once. Raises CacheError."""
-        if window not in self.empty:
-            self.empty[window] = make_cache(self.model.network, window, KEEP)
-        return self.empty[window].fork()
-
-    def logits(self, cache: Sequence[Any], tokens: Sequence[int]) -> np.ndarray:
-        """Logits of the last token, `(V,)`."""
-        ids = mx.array(np.array(tokens, np.int32))[None]
-        return np.array(self.model.network(ids, cache=cache)[0, -1].astype(mx.float32))
-
-    def compare(self, way: str, found: np.ndarray, expected: np.ndarray) -> None:
-        """Record the relative error; some models forbid tokens."""
-        assert not np.isnan(found).any()
-        finite = np.isfinite(expected)
-        assert np.array_equal(finite, np.isfinite(found))
-        size = np.linalg.norm(expected[finite])
-        off = np.linalg.norm(found[finite] - expected[finite])
-        self.errors.setdefault(way, []).append(float(off / max(size, 1e-6)))
-
-
-def tokens(n: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(0, 256, n).tolist()
 
 
 class InFloat32:

@@ -13,16 +13,18 @@ import numpy as np
 import pytest
 
 from mlxchat.cache import Cache, make_cache
+from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.loops import prefill
 from mlxchat.models.model import Model
-from mlxchat.store import fingerprint, snapshot
+from mlxchat.store import fingerprint, snapshot, tensor_file
 from mlxchat.store.fingerprint import ModelPrint
-from mlxchat.store.page_recorder import PAGES_IN_FLIGHT
+from mlxchat.store.page_recorder import PAGES_IN_FLIGHT, Recorder
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
-from tests.test_prefix_cache import PLENTY, build, make_model, text
+from scripts.families import build_family
+from tests.test_prefix_cache import PLENTY, make_model, text
 
-FAMILIES = ["llama", "gemma3_text", "qwen3_next"]
+FAMILIES = ["qwen3", "gemma3_text", "qwen3_next"]
 TOKENS = PAGES_IN_FLIGHT * PAGE
 
 
@@ -56,7 +58,7 @@ class Evaluations:
 
 @pytest.fixture(params=FAMILIES)
 def model(request: pytest.FixtureRequest) -> Model:
-    return make_model(build(request.param))
+    return make_model(build_family(request.param))
 
 
 @pytest.fixture
@@ -124,3 +126,27 @@ def test_all_pages_of_a_prefix_are_read_back_in_one_evaluation(
     assert opened.fill(again, np.concatenate([ids, ids[:1]]), 2 * TOKENS) == TOKENS
     assert evaluations.count == 1
     opened.close()
+
+
+def test_pending_pages_do_not_keep_the_cache_in_memory() -> None:
+    """A slice of one head's keys is contiguous, so that hold() alone would not copy it."""
+    model = make_model(build_family("gemma3_text"))
+    cache = make_cache(model.network)
+    ids = text(PAGE)
+    prefill(model.network, cache, ids, step_size=PAGE)
+    for window in windows(cache):
+        assert window.keys is not None
+        room = mx.zeros((1, 1, 100_000, window.keys.shape[3]))
+        window.keys = window.values = mx.concatenate([room, room, window.keys], axis=2)
+        window._ring.size = window._ring.next = window.keys.shape[2]
+    mx.eval([window.keys for window in windows(cache)])
+    pages = PrefixCache(Path("unused"), model, 0)
+    recorder = Recorder(
+        pages._writer, pages.like, cache, ids, keys=["key"], done=[], label="", now=0
+    )
+    before = mx.get_active_memory()
+    held = tensor_file.hold(recorder._entries(PAGE))
+    for window in windows(cache):
+        window.keys = window.values = None
+    assert before - mx.get_active_memory() > 4 * 200_000 * 8 * 4 * 0.9
+    assert held["0.keys"].shape == (1, 1, PAGE, 8)
