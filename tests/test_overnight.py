@@ -130,7 +130,7 @@ def kill_at_random_moments(night: Night, times: int, chance: random.Random) -> N
 
 def test_a_run_killed_again_and_again_writes_the_same_text(night: Callable[..., Night]) -> None:
     run = night(600, "--dry-multiplier", "0.8")
-    kill_at_random_moments(run, 4, random.Random(1))
+    kill_at_random_moments(run, 3, random.Random(1))
     run.ends()
     assert run.written() == run.expected()
 
@@ -173,7 +173,7 @@ def test_a_run_killed_during_prefill_resumes_it(
         pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
     ],
 )
-def test_a_signal_leaves_a_checkpoint_after_the_last_token(
+def test_a_signal_ends_a_run_that_can_be_resumed(
     number: int, status: int, night: Callable[..., Night]
 ) -> None:
     run = night(600)
@@ -182,13 +182,8 @@ def test_a_signal_leaves_a_checkpoint_after_the_last_token(
     process.send_signal(number)
     assert finish(process) == (status, "")
     before = run.written()
-    # Nothing is taken back, so no token was generated in vain.
-    second = run.start()
-    run.grows_to(len(before) + 1)
-    assert run.written().startswith(before)
-    second.send_signal(number)
-    finish(second)
     run.ends()
+    assert run.written().startswith(before)
     assert run.written() == run.expected()
 
 
@@ -223,7 +218,7 @@ def test_a_run_ends_on_time_and_continues_the_next_night(
     night: Callable[..., Night], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After its time, it loaded the model and stopped, without a hint."""
-    run = night(900)
+    run = night(500)
     assert generate_here("--for", "0.2s", *run.checkpointed) == (0, "")
     first = run.written()
     # Its time is up: it does not even load the model unless it gets more.
@@ -259,7 +254,7 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(
     night: Callable[..., Night],
 ) -> None:
     """Checkpoints are larger than this text, so they fail first, and the run continues."""
-    run = night(1500)
+    run = night(1250)
     code, stderr = finish(run.start(max_blocks=4))
     assert code == 1
     assert re.search("cannot write a checkpoint .*; --resume would begin again\n", stderr)

@@ -100,8 +100,9 @@ def test_generate_keeps_its_window_and_resumes_after_a_kill(
     overnight = Overnight(checkpoint=night, checkpoint_every=10)
     request = Request(setup, PROMPT, overnight=overnight, max_tokens=80, raw=True, ignore_eos=True)
     with begin(request) as run:
-        pieces = iter(run)
-        assert len(list(islice(pieces, 45))) == 45
+        written = "".join(piece.text for piece in islice(run, 45))
+        # Each piece is in the file before it is returned.
+        assert (night / "output.txt").read_bytes() == written.encode()
         shutil.copytree(night, killed)
     shutil.rmtree(night)
     killed.rename(night)
@@ -189,6 +190,7 @@ def last_reply() -> str:
     "kind", ["llama3 rope", pytest.param(WITHOUT_A_WINDOW, marks=pytest.mark.slow)]
 )
 def test_so_does_a_chat_in_a_terminal(kind: str, write_kind: WriteKind) -> None:
+    """It is named there, and shows its last turn when it is continued."""
     options = ["--dtype", "stored", "-n", "12", "--stats"]
     if kind != WITHOUT_A_WINDOW:
         options += ["--max-kv-size", "200"]
@@ -205,10 +207,17 @@ def test_so_does_a_chat_in_a_terminal(kind: str, write_kind: WriteKind) -> None:
     chat.send("/undo\r")
     chat.shows_draft(MESSAGES[-1])
     chat.drops_draft()
+    chat.says("/save voyage")
+    chat.shows("^renamed this session to 'voyage'$")
     chat.send(CTRL_D)
+    chat.shows("^saved .*; resume with: mlxchat --session voyage$")
     assert chat.ends() == 0
 
     continued = Chat(str(write_kind(kind)), "-c", "-n", "12", "--stats")
+    continued.shows("^voyage: 3 turns.*; the last one ─")
+    continued.shows(f"^> {re.escape(MESSAGES[-2])}$")
+    continued.says("/sessions")
+    continued.shows(f"^voyage .* 3 turns  {re.escape(MESSAGES[0])}$")
     continued.says(MESSAGES[-1])
     assert last_reply() == reply
     continued.shows(r"^turn 4 .*prefilled \d+ of \d+")

@@ -4,11 +4,11 @@ import errno
 import json
 import time
 from collections.abc import Callable
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
@@ -19,7 +19,6 @@ from mlxchat.app.opening import open_model
 from mlxchat.app.run import Run
 from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.errors import (
-    DeviceError,
     ExitStatus,
     SnapshotBroken,
     SnapshotTooLarge,
@@ -88,19 +87,6 @@ def test_a_system_prompt_larger_than_the_window_is_refused(request_for: Make) ->
     assert refused.value.exit_status == ExitStatus.USAGE
 
 
-def test_an_abandoned_run_resumes_from_its_checkpoint(request_for: Make, tmp_path: Path) -> None:
-    night = tmp_path / "night"
-    with begin(request_for(Overnight(checkpoint=night, checkpoint_every=5))) as run:
-        left = "".join(piece.text for piece in islice(run, 12))
-    assert json.loads((night / "run.json").read_text())["ended"] is None
-    # Each piece was in the file before it was returned.
-    assert (night / "output.txt").read_bytes().startswith(left.encode())
-    with resume(night) as run:
-        run.write()
-    assert text_of(night) == whole(request_for())
-    assert run.stats.finish_reason == "length"
-
-
 def damage(state: Path) -> None:
     state.write_bytes(state.read_bytes()[:-1])
 
@@ -146,21 +132,6 @@ def test_a_state_too_large_for_memory_leaves_everything_as_it_is(
     assert text_of(night) == whole(request_for())
 
 
-def field_names(kind: Any) -> dict[str, Any]:
-    """The names of a dataclass's fields, and of the fields in them."""
-    return {
-        name: field_names(hint) if is_dataclass(hint) else None
-        for name, hint in get_type_hints(kind).items()
-    }
-
-
-def stored_names(value: Any, expected: Any) -> Any:
-    """The same of what is stored, as deep as `expected`."""
-    if expected is None:
-        return None
-    return {name: stored_names(each, expected.get(name)) for name, each in value.items()}
-
-
 def test_a_checkpoint_has_every_option_of_the_run(request_for: Make, tmp_path: Path) -> None:
     """Options were copied one by one, and one that the text depends on was forgotten."""
     sampling = SamplingSettings(temp=0.5, top_k=9, logit_bias=("1=2", "3=-1.5"), seed=3)
@@ -177,7 +148,6 @@ def test_a_checkpoint_has_every_option_of_the_run(request_for: Make, tmp_path: P
     )
     loaded = replace(open_model(request.setup), sampling=sampling)
     stored = json.loads(json.dumps(to_json(record_of(request, loaded))))
-    assert stored_names(stored, field_names(RunRecord)) == field_names(RunRecord)
     again = request_of(from_json(RunRecord, stored), tmp_path, {})
     assert again.setup.sampling_settings({}) == sampling
     until = again.overnight.until
@@ -200,37 +170,6 @@ def test_a_stopped_run_continues_after_its_last_token(request_for: Make, tmp_pat
     with resume(night) as run:
         first = next(iter(run))
         assert (night / "output.txt").read_bytes() == before + first.text.encode()
-    with resume(night) as run:
-        run.write()
-    assert text_of(night) == whole(request_for())
-
-
-def test_a_finished_run_continues_if_its_limit_is_raised(request_for: Make, tmp_path: Path) -> None:
-    night = tmp_path / "night"
-    with begin(request_for(Overnight(checkpoint=night))) as run:
-        run.write()
-    assert json.loads((night / "run.json").read_text())["ended"] == "length"
-    with resume(night, max_tokens=60) as run:
-        run.write()
-    assert text_of(night) == whole(request_for(max_tokens=60))
-
-
-def test_a_device_failure_keeps_the_text_and_the_previous_checkpoint(
-    request_for: Make, tmp_path: Path
-) -> None:
-    night = tmp_path / "night"
-    seen: list[str] = []
-
-    def fail() -> bool:
-        if len(seen) < 12:
-            return False
-        raise DeviceError("out of memory")
-
-    request = request_for(Overnight(checkpoint=night, checkpoint_every=5))
-    with pytest.raises(DeviceError), begin(request) as run:  # noqa: PT012
-        for piece in run.pieces(should_stop=fail):
-            seen.append(piece.text)
-    assert json.loads((night / "run.json").read_text())["ended"] is None
     with resume(night) as run:
         run.write()
     assert text_of(night) == whole(request_for())

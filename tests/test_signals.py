@@ -62,30 +62,29 @@ def slow(*arguments: str) -> list[str]:
     return [sys.executable, "-c", SLOW, *arguments]
 
 
-def start(*arguments: str) -> "subprocess.Popen[str]":
+def start(*arguments: str, said: str | None = None) -> "subprocess.Popen[str]":
     process = subprocess.Popen(
         slow(*arguments),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL if said is None else subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    if process.stdin is not None:
+        process.stdin.write(said or "")
+        process.stdin.flush()
     assert process.stderr is not None
     assert process.stderr.readline() == "(busy)\n"
     return process
 
 
+def start_chat(*arguments: str) -> PseudoTerminal:
+    chat = PseudoTerminal(slow(*arguments, "--session", "mine"), columns=120)
+    chat.shows(PROMPT)
+    return chat
+
+
 # The watch
-
-
-def test_a_single_ctrl_c_without_effect_is_explained_once() -> None:
-    pending = Pending()
-    assert (pending.say_at_s(), pending.leave_at_s()) == (None, None)
-    pending.came(ExitStatus.INTERRUPTED, 10.0)
-    assert pending.say_at_s() == pytest.approx(10.3)
-    assert pending.leave_at_s() is None
-    pending.said = True
-    assert pending.say_at_s() is None
 
 
 def test_the_second_one_quits_immediately_if_announced() -> None:
@@ -169,43 +168,22 @@ def test_a_signal_before_a_failure_is_not_lost(left: list[ExitStatus]) -> None:
 # The program
 
 
-def test_a_signal_in_the_middle_of_a_long_step_ends_generate(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("command", "said"), [(["generate", "Hello " * 20], None), (["chat"], "Hello\n")]
+)
+def test_a_signal_in_the_middle_of_a_long_step_ends_the_program(
+    command: list[str], said: str | None, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """During a step of four minutes, only `kill -9` had any effect."""
     monkeypatch.setenv("STEP_S", "600")
-    process = start("generate", "-m", str(tiny_model), "--json", "--stats", "Hello " * 20)
+    process = start(*command, "-m", str(tiny_model), "--json", "--stats", said=said)
     process.send_signal(signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=100)
-    assert (process.returncode, stderr) == (143, "")
+    assert (process.returncode, "Traceback" in stderr) == (143, False)
     first, last = map(json.loads, stdout.splitlines())
     assert (first["event"], last["event"]) == ("start", "done")
     assert (last["finish_reason"], last["prefilled_tokens"]) == ("interrupted", 0)
     assert last["prefill_tokens_per_s"] == 0
-
-
-def test_a_signal_in_the_middle_of_a_long_step_ends_a_piped_chat(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STEP_S", "600")
-    with subprocess.Popen(
-        slow("chat", "-m", str(tiny_model), "--json"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdin.write("Hello\n")
-        process.stdin.flush()
-        assert process.stderr.readline() == "(busy)\n"
-        process.send_signal(signal.SIGTERM)
-        first, last = map(json.loads, process.stdout.readlines())
-        assert process.wait(30) == 143
-    assert (first["event"], last["event"]) == ("start", "done")
-    assert (last["finish_reason"], last["turn"]) == ("interrupted", 1)
 
 
 def test_a_signal_leaves_checkpoints_intact(
@@ -238,9 +216,7 @@ def test_ctrl_c_announces_the_stop_and_the_second_one_quits(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
 ) -> None:
     monkeypatch.setenv("STEP_S", "600")
-    terminal = PseudoTerminal(
-        slow("generate", "-m", str(tiny_model), "--raw", "Hello " * 20), patience_s=60
-    )
+    terminal = PseudoTerminal(slow("generate", "-m", str(tiny_model), "--raw", "Hello " * 20))
     # Drawn during the first step.
     terminal.shows(r"reading 0/1\d\d tokens")
     terminal.send(CTRL_C)
@@ -256,8 +232,7 @@ def test_quitting_a_chat_during_prefill_keeps_the_conversation(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
 ) -> None:
     monkeypatch.setenv("STEP_S", "600")
-    chat = PseudoTerminal(slow("-m", str(tiny_model), "--session", "mine"))
-    chat.shows(PROMPT)
+    chat = start_chat("-m", str(tiny_model))
     chat.send("Hello there\r")
     chat.shows(r"reading 0/\d+ tokens")
     assert not is_sane(chat)
@@ -275,11 +250,8 @@ def test_a_message_that_is_stopped_before_its_reply_comes_back_with_its_files(
     monkeypatch.setenv("STEP_S", "1")
     for name in ("one", "two"):
         (tmp_path / name).write_text(f"contents of {name}\n")
-    options = ("-n", "1", "--prefill-step-size", "128", "--session", "mine")
-    chat = PseudoTerminal(
-        slow("-m", str(tiny_model), *options, "-f", str(tmp_path / "one")), columns=120
-    )
-    chat.shows(PROMPT)
+    options = ("-n", "1", "--prefill-step-size", "128", "-f", str(tmp_path / "one"))
+    chat = start_chat("-m", str(tiny_model), *options)
     chat.send(f"/file {tmp_path / 'two'}\r")
     chat.shows("attached .*two")
     chat.send("Compare them\r")
@@ -305,8 +277,7 @@ def test_a_message_that_is_stopped_while_loading_comes_back_with_its_file(
 ) -> None:
     monkeypatch.setenv("IN_LOADING", "1")
     (tmp_path / "one").write_text("contents of one\n")
-    chat = PseudoTerminal(slow("-m", str(tiny_model), "-f", str(tmp_path / "one")), columns=120)
-    chat.shows(PROMPT)
+    chat = start_chat("-m", str(tiny_model), "-f", str(tmp_path / "one"))
     chat.send("Summarize it\r")
     for stops in (1, 2):
         chat.shows("^. loading ")
@@ -318,36 +289,32 @@ def test_a_message_that_is_stopped_while_loading_comes_back_with_its_file(
     assert chat.ends() == 0
 
 
-def test_a_chat_that_is_ended_during_prefill_keeps_the_message(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
+@pytest.mark.usefixtures("ordinary_terminal")
+@pytest.mark.parametrize(
+    ("busy", "shown", "number"),
+    [
+        (("STEP_S", "0.2"), r"reading \d+/\d+ tokens", signal.SIGHUP),
+        (("IN_LOADING", "1"), "^. loading ", signal.SIGTERM),
+        # In the first step of a cache, which may take long.
+        (("IN_BEGINNING", "1"), "^. loading ", signal.SIGTERM),
+    ],
+)
+def test_a_chat_that_is_ended_before_its_reply_keeps_the_message(
+    busy: tuple[str, str],
+    shown: str,
+    number: int,
+    tiny_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """When the terminal was closed, the message was taken back, and nobody was there to see it."""
-    monkeypatch.setenv("STEP_S", "0.2")
-    options = ("--prefill-step-size", "16", "--session", "mine")
-    chat = PseudoTerminal(slow("-m", str(tiny_model), *options))
-    chat.shows(PROMPT)
+    monkeypatch.setenv(*busy)
+    chat = start_chat("-m", str(tiny_model), "--prefill-step-size", "16")
     chat.send("Hello there, it is late\r")
-    chat.shows(r"reading \d+/\d+ tokens")
-    chat.child.kill(signal.SIGHUP)
-    assert chat.ends() == 129
+    chat.shows(shown)
+    chat.child.kill(number)
+    assert chat.ends() == 128 + number
     (turn,) = read_session("mine").turns
     assert (turn.user, turn.reply) == ("Hello there, it is late", "")
-
-
-@pytest.mark.parametrize("where", ["IN_LOADING", "IN_BEGINNING"])
-def test_a_chat_that_is_ended_while_loading_keeps_the_message(
-    where: str, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
-) -> None:
-    """In the first step of a cache, which may take long, the message was lost."""
-    monkeypatch.setenv(where, "1")
-    chat = PseudoTerminal(slow("-m", str(tiny_model), "--session", "mine"))
-    chat.shows(PROMPT)
-    chat.send("Hello there\r")
-    chat.shows("^. loading ")
-    chat.child.kill(signal.SIGTERM)
-    assert chat.ends() == 143
-    (turn,) = read_session("mine").turns
-    assert (turn.user, turn.reply) == ("Hello there", "")
 
 
 IMPORTING = """

@@ -4,10 +4,14 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mlxchat.app.chat import Chat as AppChat
+from mlxchat.request import ChatOptions, Setup
+from mlxchat.settings import GenerationSettings
 from mlxchat.template_args import parse_template_args
 from tests.in_process import run_in_process
 from tests.reply_formats import HARMONY
@@ -152,23 +156,15 @@ def test_harmony_in_a_terminal(harmony: Path) -> None:
     assert again.ends() == 0
 
 
-def test_loading_a_session_restores_its_template_arguments(harmony: Path, run: Run) -> None:
+def test_loading_a_session_restores_its_template_arguments(tiny_model: Path) -> None:
     """It was continued with the arguments of the previous session."""
-    run("--template-arg", "reasoning_effort=high", "--session", "deep", stdin="hello\n")
-    chat = Chat(str(harmony), "--session", "plain", "--stats", program=PROGRAM)
-    chat.says("hello")
-    chat.shows("turn 1 ")
-    chat.says("/load deep")
-    chat.shows("^deep: 1 turn")
-    chat.says("/set logit-bias 7=2")
-    chat.says("/set")
-    chat.shows(r"template-arg\sreasoning_effort=high\s[^>]*logit-bias\s7=2\s")
-    chat.says("again")
-    # The session's turns fit, so only the new one is prefilled.
-    chat.shows("turn 2 [^>]*prefilled\\s[0-9]{2} ")
-    chat.says("/load plain")
-    chat.shows("^plain: 1 turn")
-    chat.says("/set")
-    chat.shows(r"(?s)plain: 1 turn.*> /set\n((?!template-arg)[^>])*num-draft-tokens\s15\n")
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
+    setup, deep = Setup(str(tiny_model), window=320, keep=0), {"reasoning_effort": "high"}
+    options = ChatOptions(setup, generation=GenerationSettings(max_tokens=1))
+    for name, arguments in (("deep", deep), ("plain", {})):
+        with AppChat.open(replace(options, template_args=arguments), session=name) as chat:
+            list(chat.say("hello"))
+    with AppChat.open(options, session="plain") as chat:
+        chat.change_session("deep")
+        assert dict(chat.conversation.template_args) == deep
+        chat.change_session("plain")
+        assert dict(chat.conversation.template_args) == {}
