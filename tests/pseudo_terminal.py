@@ -55,9 +55,6 @@ class PseudoTerminal:
         """Wait until the screen matches; `^` and `$` match at line ends."""
         self._read_until(lambda: re.search(pattern, self.text(), re.MULTILINE) is not None)
 
-    def shows_no(self, pattern: str) -> None:
-        self._read_until(lambda: re.search(pattern, self.text(), re.MULTILINE) is None)
-
     def waits_after(self, text: str) -> None:
         """Wait until the cursor is after `text`, spaces included, on a separate line."""
         screen = self._screen

@@ -196,7 +196,7 @@ def test_help_imports_nothing_heavy() -> None:
     commands: list[list[str]] = [[], ["generate"], ["models"], ["bench"], ["bench", "prefill"]]
     modules = imported_modules(*([*each, "--help"] for each in [*commands, ["config", "set"]]))
     assert "mlxchat.cli" in modules
-    assert not (heavy | {"pydantic"}) & modules
+    assert not (heavy | {"pydantic", "llguidance"}) & modules
 
 
 @pytest.mark.parametrize(

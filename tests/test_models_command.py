@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import pexpect
 import pytest
 
 from mlxchat import paths
@@ -18,6 +17,7 @@ from mlxchat.terminal.model_table import COLUMNS
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.conftest import RunMlxchat
 from tests.fake_hub import put_in_cache, tiny_model_files
+from tests.pseudo_terminal import PseudoTerminal
 
 # scripts.tiny_model's default has 2 layers, 2 key-value heads of 8 values, float32.
 TINY_KV_BYTES = 2 * 2 * 2 * 8 * 4
@@ -36,20 +36,6 @@ def listed(run_mlxchat: RunMlxchat) -> list[dict[str, object]]:
     assert (done.returncode, done.stderr) == (0, "")
     entries = [json.loads(line) for line in done.stdout.splitlines()]
     return [entry for entry in entries if entry["name"] != "smollm2"]
-
-
-def on_terminal(*arguments: str, answer: str | None = None, columns: int = 100) -> str:
-    child = pexpect.spawn(
-        sys.executable,
-        ["-m", "mlxchat", "models", *arguments],
-        encoding="utf-8",
-        dimensions=(24, columns),
-    )
-    if answer is not None:
-        child.expect(r"\[y/N\]: ")
-        child.sendline(answer)
-    child.expect(pexpect.EOF, timeout=100)
-    return str(child.before).replace("\r\n", "\n")
 
 
 def test_list_shows_the_facts_about_a_cached_model(cached_tiny: Path, run_mlxchat: RunMlxchat):
@@ -79,7 +65,9 @@ def test_list_writes_columns_to_a_pipe_and_a_table_to_a_terminal(
 ):
     piped = run_mlxchat("models", "list").stdout.splitlines()[0].split("\t")
     assert (piped[0], piped[3:5], piped[6]) == ("org/tiny", ["yes", "yes"], "float32")
-    shown = on_terminal("list").split("\n")
+    terminal = PseudoTerminal([sys.executable, "-m", "mlxchat", "models", "list"])
+    assert terminal.ends() == 0
+    shown = terminal.text().split("\n")
     assert shown[0].split() == list(COLUMNS)
     assert shown[2].split()[0] == "org/tiny"
 

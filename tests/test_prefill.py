@@ -10,7 +10,6 @@ import pytest
 from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.reply import Token
 from mlxchat.errors import UsageError
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.listing import read_session
@@ -103,13 +102,6 @@ def test_a_turn_stopped_at_its_beginning_or_refused_is_taken_back() -> None:
     assert conversation.is_complete
 
 
-def test_the_beginning_is_a_piece_without_a_token() -> None:
-    first, second, *_ = make_conversation().say("Which?", prefill=BEGUN)
-    assert first == Token(BEGUN, None)
-    assert isinstance(second, Token)
-    assert second.id is not None
-
-
 def test_a_saved_session_continues_a_reply_that_was_begun(tiny_model: Path) -> None:
     options = ChatOptions(
         Setup(str(tiny_model), window=400, keep=0, seed=7),
@@ -158,9 +150,6 @@ def test_a_beginning_with_a_constraint_or_a_code_block(generate: Any) -> None:
     schema = '{"properties": {"n": {"enum": [12]}}, "required": ["n"], "type": "object"}'
     number = generate("-n", "30", "--schema", schema, "--prefill", '{"n": 1', "When?")
     assert json.loads(number.stdout) == {"n": 12}
-    wrong = generate("--choice", "yes", "--prefill", "no", "When?")
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr == ("mlxchat: error: --prefill is not a beginning that --choice allows\n")
     code = generate("-x", "--prefill", "```python\nprint(1)\n```\n", "Write it.")
     assert code.stdout == "print(1)\n"
 

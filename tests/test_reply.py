@@ -18,6 +18,7 @@ from mlxchat.text.reply_format import FORMATS
 from mlxchat.text.reply_reader import Markers, Place, Reader
 from mlxchat.text.stream_decoder import StreamDecoder
 from tests.conftest import examples
+from tests.test_terminal import Terminal
 
 WIDTH, HEIGHT = 60, 15
 TAGS = ("<think>", "</think>")
@@ -188,26 +189,11 @@ def test_a_reply_during_which_the_terminal_is_resized_is_written_once(reply: str
     assert letters(display(written(console), 40)) == letters(in_one_piece(reply))
 
 
-def interrupted_stream(pieces: list[str], view: MarkdownView) -> None:
-    with view:
-        for piece in pieces:
-            view.add(piece)
-        raise KeyboardInterrupt
-
-
 def test_no_line_is_padded_with_spaces() -> None:
     """A terminal that was then made narrower wrapped them into empty lines."""
     console = terminal()
     stream(["text\n\n- item\n\n> quoted\n\n```\ncode\n```\n"], MarkdownView(console))
     assert written(console).replace("\x1b[0m", "").count(" \n") == 0
-
-
-def test_an_interrupt_leaves_the_text_and_the_cursor_on_a_new_line() -> None:
-    console = terminal()
-    view = MarkdownView(console, clock=EveryDrawing())
-    with pytest.raises(KeyboardInterrupt):
-        interrupted_stream(["one\n\ntwo **th"], view)
-    assert display(written(console)) == ["one", "", "two **th"]
 
 
 class Interrupting(io.StringIO):
@@ -289,11 +275,6 @@ def test_an_empty_thought_shows_nothing() -> None:
         view.add("Answer")
         view.finish()
         assert display(written(console)) == ["Answer"]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(

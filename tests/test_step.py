@@ -49,30 +49,24 @@ def arrays_of(cache: Cache) -> list[mx.array]:
     ]
 
 
-def test_a_step_is_computed_in_pieces_two_at_a_time() -> None:
+@pytest.mark.parametrize(
+    ("streams", "window", "step_size", "sizes"),
+    [
+        (2, None, 512, [128, 128, 128, 128, 94, 94]),
+        (1, None, 512, [512, 188]),
+        # Too short to be worth it.
+        (2, None, 63, [63] * 11 + [7]),
+        # What a page or block copies after a step would have been evicted by its later pieces.
+        (2, 200, 256, [256, 256, 94, 94]),
+    ],
+)
+def test_a_step_is_computed_in_pieces_two_at_a_time_if_the_window_has_room(
+    streams: int, window: int | None, step_size: int, sizes: list[int]
+) -> None:
     network: Any = Counting(build_random_model())
-    read(network, make_cache(network.network), two_streams())
-    assert network.sizes == [128, 128, 128, 128, 94, 94]
-
-
-def test_on_one_stream_a_step_is_computed_whole() -> None:
-    network: Any = Counting(build_random_model())
-    read(network, make_cache(network.network), two_streams()[:1])
-    assert network.sizes == [512, 188]
-
-
-def test_a_short_step_is_computed_whole() -> None:
-    network: Any = Counting(build_random_model())
-    read(network, make_cache(network.network), two_streams(), step_size=63)
-    assert set(network.sizes[:-1]) == {63}
-
-
-def test_a_step_wider_than_a_window_is_computed_whole() -> None:
-    """What a page or block copies after a step would have been evicted by its later pieces."""
-    network: Any = Counting(build_random_model())
-    cache = make_cache(network.network, 200)
-    read(network, cache, two_streams(), step_size=256)
-    assert network.sizes == [256, 256, 94, 94]
+    cache = make_cache(network.network, window)
+    read(network, cache, two_streams()[:streams], step_size)
+    assert network.sizes == sizes
     assert all(window.size() >= 188 for window in windows(cache))
 
 

@@ -61,7 +61,6 @@ def test_a_model_without_a_template_can_chat_with_one(
 @pytest.mark.parametrize(
     ("source", "error"),
     [
-        (" \n", "--chat-template: bad.jinja is empty"),
         ("a\n{% if %}", "cannot parse bad.jinja, line 2: Expected an expression"),
         ("{{" + "(" * 3_000, "cannot parse bad.jinja"),
         ("a\n\n{{ 1/0 }}", "bad.jinja, line 3 rejects this: division by zero"),

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pexpect
 import pyte
 import pytest
 from hypothesis import given
@@ -24,6 +23,7 @@ from mlxchat.terminal.text_output import Stdout
 from mlxchat.terminal.window_chart import draw_window, summary
 from mlxchat.units import beginning, format_bytes
 from scripts.tiny_model import tiny_config, write_tiny_model
+from tests.pseudo_terminal import PseudoTerminal
 
 
 @given(st.text())
@@ -61,26 +61,17 @@ def test_a_line_of_figures_is_wrapped_between_figures() -> None:
     ]
 
 
-def test_quiet_keeps_errors_and_requested_figures(
+def test_without_a_terminal_only_warnings_are_shown_and_figures_on_request(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    quiet = Messages(quiet=True)
-    quiet.warn("w")
-    quiet.note("n")
-    quiet.stats("s", None)
-    assert capsys.readouterr().err == ""
-    quiet.stats("s", True)
-    assert capsys.readouterr().err == "s\n"
-
-
-def test_without_a_terminal_only_warnings_are_shown(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    messages = Messages()
-    messages.warn("w")
-    messages.note("n")
-    messages.stats("s", None)
-    assert capsys.readouterr().err == "mlxchat: w\n"
+    for quiet, shown in ((False, "mlxchat: w\n"), (True, "")):
+        messages = Messages(quiet=quiet)
+        messages.warn("w")
+        messages.note("n")
+        messages.stats("s", None)
+        assert capsys.readouterr().err == shown
+        messages.stats("s", True)
+        assert capsys.readouterr().err == "s\n"
 
 
 @pytest.mark.parametrize(
@@ -117,17 +108,9 @@ def test_the_terminal_interprets_nothing_the_model_writes_and_shows_the_figures_
     """A model with random weights writes every byte at a high temperature, including escape."""
     model = str(write_tiny_model(tmp_path / "m", config=tiny_config(layers=1)))
     command = ["-m", "mlxchat", "generate", "-m", model, "--ignore-eos", "--temp", "50"]
-    child = pexpect.spawn(
-        sys.executable,
-        [*command, "--seed", "1", "-n", "1000", "Hello"],
-        encoding="utf-8",
-        timeout=100,
-        dimensions=(24, 100),
-    )
-    child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == 0
-    text, _, figures = str(child.before).rpartition("\r\nprompt ")
+    terminal = PseudoTerminal([sys.executable, *command, "--seed", "1", "-n", "1000", "Hello"])
+    assert terminal.ends() == 0
+    text, _, figures = terminal.written.rpartition("\r\nprompt ")
     assert " ".join(figures.split()).endswith("finish reason: length")
     # After the bar, if loading took long enough for one.
     text = text.rpartition("\x1b[2K")[2]
