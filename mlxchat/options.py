@@ -1,6 +1,6 @@
 """Options, each declared once, as a field of the dataclass that holds it.
 
-    temp: float = option(0.0, "Temperature; 0 is greedy", Group.SAMPLING, must=at_least(0))
+    temp: float = option(0.0, "Temperature; 0 is greedy", Panel.SAMPLING, must=at_least(0))
 
 The flag, environment variable, configuration key, `/set`, saved setting, help and check are derived
 from it. `settings` and `request` declare the options; the command line decides how they look.
@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from mlxchat.errors import UsageError
 
 
-class Group(StrEnum):
+class Panel(StrEnum):
     """Headings of the help page, in order."""
 
     INPUT = "Input"
@@ -72,7 +72,7 @@ class Option:
     """
 
     help: str
-    group: Group
+    group: Panel
     name: str = ""
     aliases: tuple[str, ...] = ()
     short: str = ""
@@ -154,7 +154,7 @@ class Option:
 def option(
     default: Any,
     help_text: str,
-    group: Group,
+    group: Panel,
     *,
     factory: Callable[[], Any] | None = None,
     **more: Any,

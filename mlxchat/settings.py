@@ -9,9 +9,9 @@ from typing import Any
 
 from mlxchat.errors import UsageError
 from mlxchat.options import (
-    Group,
     Must,
     Option,
+    Panel,
     above,
     at_least,
     between,
@@ -47,12 +47,12 @@ class CacheSettings:
     """
 
     max_kv_size: int | None = option(
-        None, "Window size in tokens", Group.WINDOW, must=at_least(1, "be at least 1 token")
+        None, "Window size in tokens", Panel.WINDOW, must=at_least(1, "be at least 1 token")
     )
     keep: int = option(
         DEFAULT_KEEP,
         "Pin at least this many of the first tokens",
-        Group.WINDOW,
+        Panel.WINDOW,
         metavar="TOKENS",
         must=at_least(0, "not be negative"),
         saved=True,
@@ -60,7 +60,7 @@ class CacheSettings:
     prefill_step_size: int = option(
         DEFAULT_PREFILL_STEP_SIZE,
         "Prompt tokens per step",
-        Group.WINDOW,
+        Panel.WINDOW,
         metavar="TOKENS",
         must=at_least(1, "be at least 1 token"),
     )
@@ -75,7 +75,7 @@ class CacheSettings:
 
 
 def _sampling(default: Any, help_text: str, **more: Any) -> Any:
-    return option(default, help_text, Group.SAMPLING, in_chat=True, **more)
+    return option(default, help_text, Panel.SAMPLING, in_chat=True, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class GenerationSettings:
     max_tokens: int = option(
         -1,
         "Maximum tokens to generate",
-        Group.END,
+        Panel.END,
         short="n",
         common=True,
         if_unset="-1, no limit",
@@ -209,7 +209,7 @@ class GenerationSettings:
     min_tokens: int = option(
         0,
         "Minimum tokens before the text may end",
-        Group.END,
+        Panel.END,
         metavar="TOKENS",
         must=at_least(0, "not be negative"),
         in_chat=True,
@@ -217,22 +217,22 @@ class GenerationSettings:
     stop: tuple[str, ...] = option(
         (),
         "Stop before this text; repeatable",
-        Group.END,
+        Panel.END,
         metavar="TEXT",
         must=Must("not be empty", bool),
     )
-    ignore_eos: bool = option(False, "Continue past the end-of-text token", Group.END)
+    ignore_eos: bool = option(False, "Continue past the end-of-text token", Panel.END)
     lookup: bool | None = option(
         None,
         "Speed up text that repeats earlier text",
-        Group.MODEL,
+        Panel.MODEL,
         if_unset="on, except with a checkpoint",
         in_chat=True,
     )
     num_draft_tokens: int | None = option(
         None,
         "Maximum tokens to draft at a time",
-        Group.MODEL,
+        Panel.MODEL,
         if_unset=f"{MAX_DRAFT}",
         metavar="TOKENS",
         must=between(1, MAX_DRAFT),
@@ -241,7 +241,7 @@ class GenerationSettings:
     logprobs: int | None = option(
         None,
         "With JSON: log-probabilities of the K likeliest tokens",
-        Group.OUTPUT,
+        Panel.OUTPUT,
         metavar="K",
         must=at_least(0, "not be negative"),
     )

@@ -107,8 +107,8 @@ def test_the_previous_checkpoint_stays_if_the_last_one_fails(
         return stats.__get__(generation)
 
     monkeypatch.setattr(Generation, "stats", property(broken))
-    monkeypatch.setattr("mlxchat.app.watch.Watch.stopped", True)
-    monkeypatch.setattr("mlxchat.app.watch.Watch.should_stop", lambda self: self.tokens >= 4)
+    monkeypatch.setattr("mlxchat.app.limits.Limits.stopped", True)
+    monkeypatch.setattr("mlxchat.app.limits.Limits.should_stop", lambda self: self.tokens >= 4)
     done = generate(tiny_model, "--checkpoint", str(night), "--checkpoint-every", "2")
     assert done.returncode == 0
     assert f"cannot write a checkpoint to {night}: out of memory: " in done.stderr

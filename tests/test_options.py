@@ -17,7 +17,7 @@ from mlxchat.app.chat import Chat
 from mlxchat.app.session import resumed
 from mlxchat.cli.options import COMMANDS, build, with_options
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, at_least, check_options, flag, option, options_of, same_as
+from mlxchat.options import Panel, at_least, check_options, flag, option, options_of, same_as
 from mlxchat.request import CHAT, Answer, BatchInput, ChatOptions, Overnight, Request, Setup
 from mlxchat.request.batch import BatchRequest
 from mlxchat.request.pairs import PAIRS, refuse_pairs
@@ -41,12 +41,12 @@ class Colour(StrEnum):
 class Planted:
     """One option of each kind."""
 
-    length_m: float = option(1.5, "How long it is.", Group.INPUT, must=at_least(0.5))
-    colour: Colour = option(Colour.RED, "Its colour.", Group.OUTPUT, name="paint", short="p")
-    kind: str = option("a", "Its kind.", Group.OUTPUT, choices=("a", "b"))
-    labels: tuple[str, ...] = option((), "What it is called.", Group.INPUT)
-    fast: bool = option(True, "Whether it is fast.", Group.END)
-    born: datetime | None = option(None, "When.", Group.END, parse=datetime.fromisoformat)
+    length_m: float = option(1.5, "How long it is.", Panel.INPUT, must=at_least(0.5))
+    colour: Colour = option(Colour.RED, "Its colour.", Panel.OUTPUT, name="paint", short="p")
+    kind: str = option("a", "Its kind.", Panel.OUTPUT, choices=("a", "b"))
+    labels: tuple[str, ...] = option((), "What it is called.", Panel.INPUT)
+    fast: bool = option(True, "Whether it is fast.", Panel.END)
+    born: datetime | None = option(None, "When.", Panel.END, parse=datetime.fromisoformat)
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -358,7 +358,7 @@ def test_a_stopped_reading_writes_what_there_is_and_continues(
     run = mlxchat.begin(asked)
     first = interrupted(run, 4)
     assert (run.is_complete, run.stats.finish_reason) == (False, "interrupted")
-    assert run.watch.tokens == 0
+    assert run.limits.tokens == 0
     read = sections(first)
     assert 0 < len(read) < 6
     (kept,) = paths.document_indexes_dir().iterdir()

@@ -112,9 +112,9 @@ def test_a_single_long_line_is_split_wherever_the_blocks_it_is_read_in_end(size:
 
 
 def test_a_passage_begins_at_a_paragraph_if_the_one_before_is_long_enough() -> None:
-    text = paragraphs("# Heading", FILLER * 3, FILLER * 3 + "end")
+    text = paragraphs("# Panel", FILLER * 3, FILLER * 3 + "end")
     passages = [piece.decode() for _, piece in split(document_of(text.encode()))]
-    assert passages == [f"# Heading\n\n{FILLER * 3}\n", f"{FILLER * 3}end"]
+    assert passages == [f"# Panel\n\n{FILLER * 3}\n", f"{FILLER * 3}end"]
 
 
 @pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])

@@ -18,7 +18,7 @@ from mlxchat.errors import ExitStatus
 from mlxchat.handlers import undisturbed
 from mlxchat.sessions.listing import read_session
 from mlxchat.terminal import signals
-from mlxchat.terminal.signals import END_AFTER_S, LAST_WORDS_S, Pending, StopRequest
+from mlxchat.terminal.signals import END_AFTER_S, LAST_WORDS_S, PendingSignals, StopRequest
 from tests.in_process import run_in_process
 from tests.pseudo_terminal import PseudoTerminal
 from tests.terminal_chat import CTRL_C, PROMPT
@@ -88,7 +88,7 @@ def start_chat(*arguments: str) -> PseudoTerminal:
 
 
 def test_the_second_one_quits_immediately_if_announced() -> None:
-    pending = Pending()
+    pending = PendingSignals()
     pending.came(ExitStatus.INTERRUPTED, 10.0)
     pending.came(ExitStatus.INTERRUPTED, 10.1)
     # Pressed twice before any message: the main thread may still react.
@@ -102,7 +102,7 @@ def test_the_second_one_quits_immediately_if_announced() -> None:
 def test_sigterm_and_sighup_have_five_seconds() -> None:
     assert END_AFTER_S + LAST_WORDS_S < 5
     for status in (ExitStatus.TERMINATED, ExitStatus.HUNG_UP):
-        pending = Pending()
+        pending = PendingSignals()
         pending.came(status, 10.0)
         assert pending.say_at_s() is None
         assert pending.leave_at_s() == 10.0 + END_AFTER_S

@@ -10,6 +10,7 @@ from typing import BinaryIO, TypedDict, Unpack
 
 from mlxchat.app.answer import constraint_of, with_schema
 from mlxchat.app.checkpoints import continued, record_of, request_of
+from mlxchat.app.limits import Reached
 from mlxchat.app.observer import NoSink, Observer, Sink
 from mlxchat.app.opening import Loaded, open_model
 from mlxchat.app.overflow import check_overflow, fitting, opened
@@ -19,7 +20,6 @@ from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.app.run import Run
 from mlxchat.app.section_answers import SectionAnswers
 from mlxchat.app.sections import SectionReader
-from mlxchat.app.watch import Reached
 from mlxchat.passages.quote import Read, left_out
 from mlxchat.request import Request
 from mlxchat.settings import OnLoop, Overflow

@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from mlxchat.app.limits import Checkpointed, Limits, Reached, RunState, loop_of
 from mlxchat.app.opening import Loaded
 from mlxchat.app.outage import Outage
-from mlxchat.app.watch import Begun, Reached, Saved, Watch, loop_of
 from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.engine.generate import Stats
 from mlxchat.engine.reply import ResumePoint
@@ -41,10 +41,10 @@ class Checkpointer:
         checkpoint: Checkpoint,
         model: Model,
         fingerprint: Fingerprint,
-        begun: Begun,
+        begun: RunState,
         *,
         file: OutputFile,
-        watch: Watch,
+        limits: Limits,
         written: ThoughtsAsText,
         warn: Callable[[str], None],
     ) -> None:
@@ -55,11 +55,11 @@ class Checkpointer:
         self._fingerprint = fingerprint
         self._begun = begun
         self._file = file
-        self._watch = watch
+        self._limits = limits
         self._warn = warn
         over = f"checkpoints can be written to {checkpoint.directory} again"
         self._outage = Outage(warn, over)
-        self._being_saved: Saved | None = None
+        self._being_saved: Checkpointed | None = None
         # Prompt tokens in the cache, and tokens at the latest checkpoint.
         self._prefilled = begun.at.prefilled
         self._latest = (
@@ -91,9 +91,9 @@ class Checkpointer:
 
         `point` is where it stopped, None if it was still reading.
         """
-        if self._watch.stopped:
+        if self._limits.stopped:
             self._save_last(point)
-        if not self._watch.stopped or self._watch.ended == "loop":
+        if not self._limits.stopped or self._limits.ended == "loop":
             self._file.sync()
             self._checkpoint.end(stats.finish_reason)
         background = self._checkpoint.state.background
@@ -116,9 +116,9 @@ class Checkpointer:
         position = self._file.sync()
         self._checkpoint.state.background.wait()
         self._see_result()
-        self._being_saved = Saved(self._latest, reading=point is None)
+        self._being_saved = Checkpointed(self._latest, reading=point is None)
         prefilled = self._prefilled if point is None else 0
-        loop, inside = self._watch.loop.state(), self._written.inside
+        loop, inside = self._limits.loop.state(), self._written.inside
         facts = to_json(Reached(prefilled, point, position, loop, inside))
         begun = self._begun
         try:
@@ -134,7 +134,7 @@ class Checkpointer:
         if isinstance(result, OSError):
             self._failed(result.strerror or result)
         elif result is not None:
-            self._watch.saved = self._being_saved
+            self._limits.saved = self._being_saved
             self._outage.ends()
 
     def _failed(self, reason: object) -> None:
@@ -146,10 +146,10 @@ class Checkpointer:
 def continued(
     checkpoint: Checkpoint,
     model: Model,
-    fresh: Begun,
+    fresh: RunState,
     fingerprint: Fingerprint,
     warn: Callable[[str], None],
-) -> Begun:
+) -> RunState:
     """The state of the checkpoint; if it is unusable, `fresh`, with an empty cache: a run from the
     start arrives at the same text, only later.
 
@@ -169,13 +169,13 @@ def continued(
         raise OutputError(f"cannot read {path}: {why}") from error
 
 
-def _begun(restored: Restored, sampling: SamplingSettings) -> Begun:
+def _begun(restored: Restored, sampling: SamplingSettings) -> RunState:
     try:
         at = from_json(Reached, restored.facts)
         loop_of(at)
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotBroken(f"the checkpoint is invalid ({error})") from error
-    return Begun(restored.cache, restored.ledger, sampling, at)
+    return RunState(restored.cache, restored.ledger, sampling, at)
 
 
 def record_of(request: Request, loaded: Loaded) -> RunRecord:

@@ -9,7 +9,7 @@ from typing import Any
 from mlxchat.chat.turn import Change, Forgot, Recalled
 from mlxchat.engine.generate import Stats
 from mlxchat.engine.reply import Token
-from mlxchat.passages.quote import Place, Read
+from mlxchat.passages.quote import LineRange, Read
 from mlxchat.text.tokens import Tokenizer
 
 # Many readers, such as Python's `splitlines`, treat these as line endings, and JSON does not escape
@@ -41,7 +41,7 @@ class EventWriter:
         figures = {"read": read.read, "of": read.of}
         return _line({"event": "passages"} | figures | self._passages)
 
-    def section(self, place: Place, answer: str) -> str:
+    def section(self, place: LineRange, answer: str) -> str:
         """The answer from a section of a larger document."""
         lines = [place.first, place.last]
         return _line({"event": "section", "file": place.file, "lines": lines, "answer": answer})

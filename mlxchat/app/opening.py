@@ -8,9 +8,9 @@ from mlx import nn
 
 from mlxchat import platform
 from mlxchat.app.blocks import check_model
+from mlxchat.app.limits import RunState
 from mlxchat.app.observer import Observer
 from mlxchat.app.ranks import check_ranks
-from mlxchat.app.watch import Begun
 from mlxchat.cache import Cache, check_bound, positions_bounded
 from mlxchat.chat.ledger import Ledger
 from mlxchat.distributed.load import lead_loading
@@ -44,10 +44,10 @@ class Loaded:
     sampling: SamplingSettings
     cache: Cache
 
-    def fresh(self) -> Begun:
+    def fresh(self) -> RunState:
         """The start of a run."""
         window, keep = self.settings.max_kv_size, self._keep()
-        return Begun(self.cache, Ledger(window, keep), self.sampling)
+        return RunState(self.cache, Ledger(window, keep), self.sampling)
 
     def fingerprint(self) -> Fingerprint:
         return ModelPrint(self.model).of(self.settings.max_kv_size, self._keep(), None)

@@ -17,11 +17,11 @@ from mlxchat.app.awake import keep_awake
 from mlxchat.app.blocks import block_reader
 from mlxchat.app.checkpoints import Checkpointer
 from mlxchat.app.events import EventWriter
+from mlxchat.app.limits import Limits, Reached, RunState
 from mlxchat.app.observer import Observer, Sink
 from mlxchat.app.opening import Loaded
 from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.sections import SectionReader
-from mlxchat.app.watch import Begun, Reached, Watch
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import make_drafter
@@ -65,7 +65,7 @@ class Run:
         request: Request,
         loaded: Loaded,
         prompt: Prompt | None,
-        begun: Begun,
+        begun: RunState,
         *,
         sink: Sink,
         reader: SectionReader | None = None,
@@ -91,7 +91,7 @@ class Run:
         self._events = EventWriter(loaded.model.tokenizer, request.logprobs is not None)
         self._pieces: Generator[Piece] | None = None
         self._generation: Generation | None = None
-        self._watch: Watch | None = None
+        self._limits: Limits | None = None
         self._saver: Checkpointer | None = None
         self._thoughts = ThoughtsAsText(hidden=request.hides_thoughts, inside=begun.at.in_thought)
         self._answer = io.StringIO()
@@ -105,10 +105,10 @@ class Run:
         return self._loaded.model
 
     @property
-    def watch(self) -> Watch:
+    def limits(self) -> Limits:
         """The progress, between two pieces or inside `should_stop`."""
-        assert self._watch is not None, "not begun"
-        return self._watch
+        assert self._limits is not None, "not begun"
+        return self._limits
 
     @property
     def stats(self) -> Stats:
@@ -116,7 +116,7 @@ class Run:
         # Stopped before there was a prompt.
         stopped = Stats("interrupted")
         stats = stopped if self._generation is None else self._generation.stats
-        return replace(stats, finish_reason=self.watch.ended or stats.finish_reason)
+        return replace(stats, finish_reason=self.limits.ended or stats.finish_reason)
 
     @property
     def stopped_reading(self) -> str | None:
@@ -203,7 +203,7 @@ class Run:
         """
         if self._request.events or not self._request.newline or self._checkpoint is not None:
             return False
-        has_room = self._watch is not None and self._watch.has_room(1)
+        has_room = self._limits is not None and self._limits.has_room(1)
         return self._last_character not in ("", "\n") and has_room
 
     def __enter__(self) -> Self:
@@ -226,7 +226,7 @@ class Run:
             # A code block would never be complete.
             endless = self._request.ignore_eos and not self._request.answer.extracts
             on_loop = overnight.action_on_loop(endless=endless)
-            self._watch = Watch(self._begun, overnight, on_loop, should_stop, self._observer.warn)
+            self._limits = Limits(self._begun, overnight, on_loop, should_stop, self._observer.warn)
             try:
                 yield from self._read(on_prefill)
                 if self._prompt is not None:
@@ -257,7 +257,7 @@ class Run:
             return
         if self._request.events:
             yield self._event(self._events.start(_start_facts(self._loaded, None)))
-        for answered in reader.read(self.watch.should_stop, on_prefill):
+        for answered in reader.read(self.limits.should_stop, on_prefill):
             if self._request.events:
                 yield self._event(self._events.section(answered.place, answered.text))
         self._prompt = reader.prompt
@@ -272,7 +272,7 @@ class Run:
         return Piece(text)
 
     def _written(self, asked: Prompt, on_prefill: Progress, stack: ExitStack) -> Iterator[Piece]:
-        tokenizer, watch = self.model.tokenizer, self.watch
+        tokenizer, limits = self.model.tokenizer, self.limits
         # With the beginning of the answer, if the request has one.
         prompt = tokenizer.with_beginning(
             asked, self._request.answer.prefill, newlines=self._constraint is None
@@ -288,10 +288,10 @@ class Run:
         for token in chain([Token(begun, None)] if begun else [], generation):
             # Text that appears only at the end is withheld if another run continues.
             is_end = token.id is None and generation.resume_point is not None
-            if is_end and self._saver is not None and watch.stopped:
+            if is_end and self._saver is not None and limits.stopped:
                 break
             text = self._text_of(token)
-            if not watch.take(token, token.text if self._request.events else text):
+            if not limits.take(token, token.text if self._request.events else text):
                 break
             if not token.thought:
                 self._answer.write(token.text)
@@ -299,7 +299,7 @@ class Run:
                 self._write(text)
             yield Piece(text, token)
             if self._has_code(token):
-                watch.ended = "stop"
+                limits.ended = "stop"
                 break
 
     def _has_code(self, token: Token) -> bool:
@@ -319,7 +319,7 @@ class Run:
     def _begun_with(
         self, asked: Prompt, reply: Reader, on_prefill: Progress, stack: ExitStack
     ) -> Generation:
-        request, loaded, begun, watch = self._request, self._loaded, self._begun, self.watch
+        request, loaded, begun, limits = self._request, self._loaded, self._begun, self.limits
         reader = block_reader(
             request.setup,
             loaded.model,
@@ -337,7 +337,7 @@ class Run:
             prefixes.label = ", ".join(map(name_of, request.files)) or request.prompt or ""
             stack.callback(prefixes.close)
             begun, record = _with_known_prefix(prefixes, loaded, asked.ids, begun)
-        saver = self._saver = self._checkpointer(begun, watch)
+        saver = self._saver = self._checkpointer(begun, limits)
 
         def held(step: TokenIds) -> None:
             begun.ledger.add(step)
@@ -345,7 +345,7 @@ class Run:
                 record(step)
 
         def read(done: int, total: int) -> None:
-            watch.reads(done, total)
+            limits.reads(done, total)
             if saver is not None:
                 saver.read(done, total)
             on_prefill(done, total)
@@ -365,7 +365,7 @@ class Run:
             "constrained": self._constrained(asked),
             "on_prefill": read,
             "on_held": held,
-            "should_stop": watch.should_stop,
+            "should_stop": limits.should_stop,
             "pause_every": request.overnight.pause_every(),
             "on_pause": None if saver is None else saver.paused,
         }
@@ -375,7 +375,7 @@ class Run:
         cached = begun.at.prefilled
         return Generation(loaded.model, asked.ids, begun.cache, cached_tokens=cached, **how)
 
-    def _checkpointer(self, begun: Begun, watch: Watch) -> Checkpointer | None:
+    def _checkpointer(self, begun: RunState, limits: Limits) -> Checkpointer | None:
         if self._checkpoint is None:
             return None
         assert isinstance(self._sink, OutputFile)
@@ -385,7 +385,7 @@ class Run:
             self._loaded.fingerprint(),
             begun,
             file=self._sink,
-            watch=watch,
+            limits=limits,
             written=self._thoughts,
             warn=self._observer.warn,
         )
@@ -403,8 +403,8 @@ class Run:
 
 
 def _with_known_prefix(
-    prefixes: Prefixes, loaded: Loaded, prompt: TokenIds, begun: Begun
-) -> tuple[Begun, OnHeld | None]:
+    prefixes: Prefixes, loaded: Loaded, prompt: TokenIds, begun: RunState
+) -> tuple[RunState, OnHeld | None]:
     """Begin after the known part of the prompt; the cache is still empty."""
     window = loaded.settings.max_kv_size
     cached, record = prefixes.begin(loaded.model, begun.cache, prompt, window)

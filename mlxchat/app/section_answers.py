@@ -13,7 +13,7 @@ from pathlib import Path
 from mlxchat import paths
 from mlxchat.app.opening import Loaded
 from mlxchat.files import append_line, make_private_directory, write_atomically
-from mlxchat.passages.quote import Place, heading
+from mlxchat.passages.quote import LineRange, heading
 from mlxchat.request import Request
 from mlxchat.text.document import Document
 
@@ -26,7 +26,7 @@ SUFFIX = ".answers"
 class Answered:
     """The answer from a section of a document."""
 
-    place: Place
+    place: LineRange
     text: str
 
     @property
@@ -82,7 +82,7 @@ class SectionAnswers:
         for line in lines:
             try:
                 file, first, last, text = json.loads(line)
-                found.append(Answered(Place(str(file), int(first), int(last)), str(text)))
+                found.append(Answered(LineRange(str(file), int(first), int(last)), str(text)))
             except (ValueError, TypeError):
                 with suppress(OSError):
                     write_atomically(self._path, b"".join(lines[: len(found)]))

@@ -13,7 +13,7 @@ from mlxchat.app.section_answers import NOTHING, Answered, SectionAnswers
 from mlxchat.engine.brief import MAX_TEMP, Brief
 from mlxchat.engine.loops import ShouldStop
 from mlxchat.errors import CacheError
-from mlxchat.passages.quote import Place, heading
+from mlxchat.passages.quote import LineRange, heading
 from mlxchat.passages.split import Span, split
 from mlxchat.progress import Progress
 from mlxchat.request import Request
@@ -144,7 +144,7 @@ class SectionReader:
         # A small model copies what it has said, and then does so for every section that follows.
         return self._answer(self._about_section(text, []), should_stop)
 
-    def _sections(self) -> Iterator[tuple[Place, str, int]]:
+    def _sections(self) -> Iterator[tuple[LineRange, str, int]]:
         """Sections of the documents that fit in the window, with their bytes."""
         for document in self._documents:
             spans: list[Span] = []
@@ -160,10 +160,10 @@ class SectionReader:
 
     def _section(
         self, document: Document, spans: Sequence[Span]
-    ) -> Iterator[tuple[Place, str, int]]:
+    ) -> Iterator[tuple[LineRange, str, int]]:
         """The section of these passages; in pieces if it is a single one and too long."""
         first, last = spans[0], spans[-1]
-        place = Place(document.name, first.first_line, last.last_line)
+        place = LineRange(document.name, first.first_line, last.last_line)
         data = document.bytes_at(first.start, last.end - first.start)
         pieces = self._pieces(data.decode("utf-8", "replace").strip())
         for piece in pieces:
@@ -253,6 +253,6 @@ def _copies(answer: str, earlier: str) -> bool:
     return answer != "" and (answer in earlier or answer.endswith(earlier))
 
 
-def _widest(document: Document) -> Place:
+def _widest(document: Document) -> LineRange:
     """The place in the document with the longest name."""
-    return Place(document.name, document.size_bytes, document.size_bytes)
+    return LineRange(document.name, document.size_bytes, document.size_bytes)

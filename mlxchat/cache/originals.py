@@ -16,7 +16,7 @@ from mlxchat.cache.positions import KeyShift
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class KeyRun:
     """Keys `(B, H_kv, T, D)` of T tokens at consecutive positions from `position`."""
 
     keys: mx.array
@@ -27,15 +27,15 @@ class Run:
         """T."""
         return self.keys.shape[2]
 
-    def between(self, start: int, stop: int) -> Run:
-        return Run(self.keys[..., start:stop, :], self.position + start)
+    def between(self, start: int, stop: int) -> KeyRun:
+        return KeyRun(self.keys[..., start:stop, :], self.position + start)
 
 
 @dataclass(frozen=True, slots=True)
 class Originals:
     """The original keys of a window's first tokens, in temporal order. Immutable."""
 
-    runs: tuple[Run, ...] = ()
+    runs: tuple[KeyRun, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -47,7 +47,7 @@ class Originals:
 
     def extended(self, keys: mx.array, position: int) -> Originals:
         """With the keys of the next tokens added, which are at `position` now."""
-        return Originals((*self.runs, Run(keys, position)))
+        return Originals((*self.runs, KeyRun(keys, position)))
 
     def without(self, start: int, stop: int) -> Originals:
         """With tokens `start` to `stop` removed."""
@@ -61,7 +61,7 @@ class Originals:
             position += run.tokens
         return moved
 
-    def _between(self, start: int, stop: int) -> Iterator[Run]:
+    def _between(self, start: int, stop: int) -> Iterator[KeyRun]:
         begin = 0
         for run in self.runs:
             first, last = max(start - begin, 0), min(stop - begin, run.tokens)
@@ -84,10 +84,10 @@ class Originals:
     @classmethod
     def placed(cls, keys: mx.array | None, spans: Iterable[tuple[int, int]]) -> Originals:
         """The inverse of `keys` and `spans`."""
-        runs: list[Run] = []
+        runs: list[KeyRun] = []
         start = 0
         for tokens, position in spans:
             assert keys is not None
-            runs.append(Run(keys[..., start : start + tokens, :], position))
+            runs.append(KeyRun(keys[..., start : start + tokens, :], position))
             start += tokens
         return cls(tuple(runs))

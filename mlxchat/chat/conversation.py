@@ -19,7 +19,7 @@ from mlxchat.chat.note import compact
 from mlxchat.chat.rendering import NOTHING, Rejected, Rendering
 from mlxchat.chat.turn import Compacted, Quoted, Said, Turn, Usage
 from mlxchat.chat.turns import Turns
-from mlxchat.chat.view import Prefixes, View
+from mlxchat.chat.view import KnownPrefixes, View
 from mlxchat.chat.watch import StoppedEncoding, Watch, Watching
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.generate import Stats
@@ -78,7 +78,7 @@ class Conversation:
         generation: GenerationSettings | None = None,
         variables: Mapping[str, Any] | None = None,
         template_args: Mapping[str, Any] | None = None,
-        prefixes: Prefixes | None = None,
+        prefixes: KnownPrefixes | None = None,
         drafter: Drafter | None = None,
         recalls: int = 0,
     ) -> None:

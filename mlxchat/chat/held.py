@@ -20,7 +20,7 @@ from mlxchat.models.model import Model
 from mlxchat.text.spans import TokenIds
 
 
-class Prefixes(Protocol):
+class KnownPrefixes(Protocol):
     """Remembers prompt prefixes across conversations."""
 
     def begin(
@@ -66,7 +66,9 @@ class Held:
         ledger.evict(start, start + tokens)
         return True
 
-    def begin_with(self, prefixes: Prefixes, model: Model, ids: TokenIds) -> tuple[int, OnHeld]:
+    def begin_with(
+        self, prefixes: KnownPrefixes, model: Model, ids: TokenIds
+    ) -> tuple[int, OnHeld]:
         """Fill the empty cache with the known prefix of `ids`; return its length, and a function to
         call with the ids of each step prefilled after it."""
         cached, record = prefixes.begin(model, self.cache, ids, self.ledger.window)

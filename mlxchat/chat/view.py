@@ -18,7 +18,7 @@ import numpy as np
 
 from mlxchat.cache import Cache
 from mlxchat.cache.layers import recurrent_states, windows
-from mlxchat.chat.held import Before, Held, Prefixes
+from mlxchat.chat.held import Before, Held, KnownPrefixes
 from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.memory import fitting_quote
 from mlxchat.chat.rendering import NOTHING, Rejected, Rendering
@@ -48,7 +48,7 @@ class View:
         rendering: Rendering,
         turns: Turns,
         *,
-        prefixes: Prefixes | None,
+        prefixes: KnownPrefixes | None,
     ) -> None:
         self.model = model
         self.settings = settings

@@ -10,7 +10,7 @@ from mlxchat.bench.catalog import BENCHES, Benchmark
 from mlxchat.bench.workload_texts import WorkloadName
 from mlxchat.cli.group import HELP_NAMES, App, Group
 from mlxchat.cli.options import build, some_of, with_options
-from mlxchat.options import Group as Heading
+from mlxchat.options import Panel
 
 ALL = "all"
 
@@ -65,7 +65,7 @@ JsonFileOption = Annotated[
         metavar="FILE",
         help="Append JSON Lines to FILE; - writes them to stdout",
         show_default=False,
-        rich_help_panel=Heading.OUTPUT,
+        rich_help_panel=Panel.OUTPUT,
     ),
 ]
 

@@ -7,7 +7,7 @@ import typer
 from mlxchat.cli.named_prompt import PromptName, take_prompt
 from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_options
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, options_of
+from mlxchat.options import Panel, options_of
 from mlxchat.request.shown import Shown
 
 EPILOG = """\
@@ -48,7 +48,7 @@ def generate(
             metavar="DIR",
             help="Resume a run from its checkpoint",
             show_default=False,
-            rich_help_panel=Group.OVERNIGHT,
+            rich_help_panel=Panel.OVERNIGHT,
         ),
     ] = None,
     named: PromptName = None,

@@ -10,7 +10,7 @@ from mlxchat.cli.configured import configurable, option_of, read_setting
 from mlxchat.cli.options import given_names
 from mlxchat.config.file import TEXT, ConfigFile, read_user_config
 from mlxchat.config.layers import prompt_in
-from mlxchat.options import Group
+from mlxchat.options import Panel
 
 PromptName = Annotated[
     str | None,
@@ -20,7 +20,7 @@ PromptName = Annotated[
         metavar="NAME",
         help="Use a prompt of the configuration",
         show_default=False,
-        rich_help_panel=Group.INPUT,
+        rich_help_panel=Panel.INPUT,
         autocompletion=complete_prompt,
     ),
 ]

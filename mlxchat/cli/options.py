@@ -10,7 +10,7 @@ import typer
 from mlxchat import request
 from mlxchat.cli.completion import complete_model, complete_session
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, Option, options_of
+from mlxchat.options import Option, Panel, options_of
 from mlxchat.request import Setup
 from mlxchat.request.shown import ChatShown, Shown
 from mlxchat.settings import SamplingSettings
@@ -115,7 +115,7 @@ def _place(parameter: inspect.Parameter) -> int:
     if not hasattr(parameter.annotation, "__metadata__"):
         return -1
     heading = parameter.annotation.__metadata__[0].rich_help_panel
-    return next((place for place, group in enumerate(Group) if group == heading), -1)
+    return next((place for place, group in enumerate(Panel) if group == heading), -1)
 
 
 def _parameter(option: Option) -> inspect.Parameter:

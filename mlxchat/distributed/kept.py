@@ -22,7 +22,7 @@ from mlxchat.distributed.ranks import KIB, Ranks
 from mlxchat.engine.loops import OnHeld
 from mlxchat.errors import SnapshotError
 from mlxchat.files import make_private_directory
-from mlxchat.models.model import Model, Prefixes
+from mlxchat.models.model import Model, StoredPrefixes
 from mlxchat.store import snapshot
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.store.prefix_cache import PrefixCache
@@ -75,7 +75,7 @@ def _prune(rank: int, outdated: Path) -> None:
 
 
 def agree_on_prefix(
-    ranks: Ranks, pages: Prefixes, cache: Cache, ids: TokenIds, window: int | None
+    ranks: Ranks, pages: StoredPrefixes, cache: Cache, ids: TokenIds, window: int | None
 ) -> tuple[int, OnHeld | None]:
     with ranks.timeout():
         agreed = min(ranks.gather(pages.known(cache, ids, window)))

@@ -20,7 +20,7 @@ from mlxchat.distributed.kept import agree_on_prefix
 from mlxchat.distributed.ranks import KIB, MAX_SENT, Order, Ranks
 from mlxchat.engine.loops import OnHeld
 from mlxchat.errors import SnapshotBroken, SnapshotError
-from mlxchat.models.model import Prefixes
+from mlxchat.models.model import StoredPrefixes
 from mlxchat.text.spans import TokenIds
 
 
@@ -120,7 +120,7 @@ class Leader(nn.Module):
         return number
 
     def begin_prefix(
-        self, prefixes: Prefixes, cache: Any, ids: TokenIds, window: int | None
+        self, prefixes: StoredPrefixes, cache: Any, ids: TokenIds, window: int | None
     ) -> tuple[int, OnHeld | None]:
         with self._ranks.in_step():
             width = -1 if window is None else window

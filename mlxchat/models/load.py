@@ -61,7 +61,7 @@ DTYPES: dict[str, mx.Dtype] = {
 NEARLY_ALL = 0.9
 
 
-class Sharding(Protocol):
+class Division(Protocol):
     """How a network is divided among `ranks` processes, including this one."""
 
     @property
@@ -111,7 +111,7 @@ def load_directory(
     check: Check = None,
     adapter: Adapter | None = None,
     template: GivenTemplate | None = None,
-    sharding: Sharding | None = None,
+    sharding: Division | None = None,
 ) -> Model:
     """Load the model in `directory`. `dtype` is one of Setup's choices; "auto" suits the device.
     `template` replaces the model's chat template.
@@ -219,7 +219,7 @@ def _fill(
     arrays: dict[str, mx.array],
     target: mx.Dtype | None,
     *,
-    sharding: Sharding | None,
+    sharding: Division | None,
 ) -> nn.Module:
     """Load the weights into the network, in bfloat16 if float16 would overflow."""
     named = config.get("quantization_config") if needs_mlx_lms_loader(config) else None

@@ -17,7 +17,7 @@ from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Tokenizer
 
 
-class Prefixes(Protocol):
+class StoredPrefixes(Protocol):
     """The prompt prefixes stored by this process; see `PrefixCache`."""
 
     limit_bytes: int
@@ -63,7 +63,7 @@ class Peers(Protocol):
         ...
 
     def begin_prefix(
-        self, prefixes: Prefixes, cache: Cache, ids: TokenIds, window: int | None
+        self, prefixes: StoredPrefixes, cache: Cache, ids: TokenIds, window: int | None
     ) -> tuple[int, Callable[[TokenIds], None] | None]:
         """Fill the empty `cache` with the prefix of `ids: (T,)` that every rank has stored. Returns
         its length in tokens, and a function to call with the ids of each further step."""

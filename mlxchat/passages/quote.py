@@ -12,7 +12,7 @@ MAX_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LineRange:
     """Lines of a document, from `first` to `last`."""
 
     file: str
@@ -33,24 +33,24 @@ class Place:
 class Read:
     """What is in the prompt: `places` with `read` of `of` passages, `share` of the whole text."""
 
-    places: tuple[Place, ...]
+    places: tuple[LineRange, ...]
     read: int
     of: int
     share: float
 
 
-def place_of(*passages: Passage) -> Place:
+def place_of(*passages: Passage) -> LineRange:
     """From the first to the last of neighbouring passages."""
     first, last = passages[0], passages[-1]
-    return Place(first.document.name, first.span.first_line, last.span.last_line)
+    return LineRange(first.document.name, first.span.first_line, last.span.last_line)
 
 
-def heading(place: Place) -> str:
+def heading(place: LineRange) -> str:
     """What the model reads before the text of this place."""
     return f"[{place}]\n"
 
 
-def places(passages: Sequence[Passage]) -> list[Place]:
+def places(passages: Sequence[Passage]) -> list[LineRange]:
     """The places; neighbouring passages are one place."""
     return [place_of(*run) for run in _runs(passages)]
 

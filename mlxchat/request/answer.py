@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, Must, check_options, option
+from mlxchat.options import Must, Panel, check_options, option
 from mlxchat.request.pairs import CONSTRAINTS, refuse_pairs
 
 
@@ -20,38 +20,38 @@ class Answer:
     schema: str | None = option(
         None,
         "Answer in JSON by a schema, its file, or names",
-        Group.ANSWER,
+        Panel.ANSWER,
         common=True,
         metavar="SCHEMA",
     )
     schema_multi: str | None = option(
-        None, "As a schema, but for a list of items", Group.ANSWER, metavar="SCHEMA"
+        None, "As a schema, but for a list of items", Panel.ANSWER, metavar="SCHEMA"
     )
-    regex: str | None = option(None, "Answer with text that matches", Group.ANSWER, metavar="REGEX")
+    regex: str | None = option(None, "Answer with text that matches", Panel.ANSWER, metavar="REGEX")
     choice: tuple[str, ...] = option(
         (),
         "Answer with this or another choice; repeatable",
-        Group.ANSWER,
+        Panel.ANSWER,
         metavar="TEXT",
     )
     grammar: Path | None = option(
-        None, "Answer by a grammar in Lark's format", Group.ANSWER, metavar="FILE", parse=Path
+        None, "Answer by a grammar in Lark's format", Panel.ANSWER, metavar="FILE", parse=Path
     )
     schema_prompt: bool = option(
-        False, "Add the schema to the system prompt", Group.ANSWER, negatable=False
+        False, "Add the schema to the system prompt", Panel.ANSWER, negatable=False
     )
     prefill: str | None = option(
         None,
         "Begin the answer with this text",
-        Group.ANSWER,
+        Panel.ANSWER,
         metavar="TEXT",
         must=Must("not be empty", bool),
     )
     extract: bool = option(
-        False, "Write only the first code block", Group.ANSWER, short="x", negatable=False
+        False, "Write only the first code block", Panel.ANSWER, short="x", negatable=False
     )
     extract_last: bool = option(
-        False, "Write only the last code block", Group.ANSWER, negatable=False
+        False, "Write only the last code block", Panel.ANSWER, negatable=False
     )
 
     def __post_init__(self) -> None:

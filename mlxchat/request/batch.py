@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from mlxchat.amounts import parse_number_or_auto
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, Must, check_options, flag, option, same_as
+from mlxchat.options import Must, Panel, check_options, flag, option, same_as
 from mlxchat.request.answer import Answer
 from mlxchat.request.generate import Request
 from mlxchat.request.overnight import Overnight
@@ -36,15 +36,15 @@ class BatchInput:
 
     path: Path | None = None
     lines: bool = option(
-        False, "Read plain text, one prompt per line", Group.INPUT, common=True, negatable=False
+        False, "Read plain text, one prompt per line", Panel.INPUT, common=True, negatable=False
     )
     csv: bool = option(
-        False, "Read a table with a header", Group.INPUT, common=True, negatable=False
+        False, "Read a table with a header", Panel.INPUT, common=True, negatable=False
     )
     pattern: str | None = option(
         None,
         "Read each file that matches the quoted PATTERN",
-        Group.INPUT,
+        Panel.INPUT,
         name="files",
         common=True,
         metavar="PATTERN",
@@ -52,7 +52,7 @@ class BatchInput:
     template: RowTemplate | None = option(
         None,
         "Prompt with fields of the row, such as 'Classify: {text}'",
-        Group.INPUT,
+        Panel.INPUT,
         short="t",
         common=True,
         metavar="TEXT",
@@ -99,7 +99,7 @@ class BatchRequest:
     rows: RowCount = option(
         "auto",
         "Rows to run side by side, or auto",
-        Group.MODEL,
+        Panel.MODEL,
         common=True,
         metavar="ROWS",
         parse=parse_number_or_auto,

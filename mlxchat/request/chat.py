@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlxchat.options import Group, check_options, option, options_of, same_as
+from mlxchat.options import Panel, check_options, option, options_of, same_as
 from mlxchat.request.generate import Request
 from mlxchat.request.setup import Setup
 from mlxchat.settings import GenerationSettings
@@ -39,12 +39,12 @@ class ChatOptions:
     exact: bool = option(
         False,
         "Refuse to resume unless the cache restores bit for bit",
-        Group.SESSION,
+        Panel.SESSION,
     )
     recalls: int = option(
         AUTO_RECALL,
         "Quote forgotten turns that a message needs: auto, off, N",
-        Group.WINDOW,
+        Panel.WINDOW,
         name="recall",
         metavar="auto|off|N",
         parse=parse_recall,

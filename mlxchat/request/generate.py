@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, check_options, option, same_as
+from mlxchat.options import Panel, check_options, option, same_as
 from mlxchat.request.answer import Answer
 from mlxchat.request.overnight import Overnight
 from mlxchat.request.pairs import refuse_pairs
@@ -32,7 +32,7 @@ class Request:
     files: tuple[str, ...] = option(
         (),
         "Read a file, folder or pattern, - for stdin; repeatable",
-        Group.INPUT,
+        Panel.INPUT,
         name="file",
         short="f",
         common=True,
@@ -42,19 +42,19 @@ class Request:
     blocks: tuple[str, ...] = option(
         (),
         "Read a document as a separately cached block; repeatable",
-        Group.INPUT,
+        Panel.INPUT,
         name="block",
         metavar="FILE",
     )
     overflow: Overflow = option(
         Overflow.ROLL,
         "What to do with documents larger than the window",
-        Group.INPUT,
+        Panel.INPUT,
     )
     system: str | None = option(
         None,
         "System prompt",
-        Group.INPUT,
+        Panel.INPUT,
         short="s",
         common=True,
         aliases=("system-prompt",),
@@ -62,12 +62,12 @@ class Request:
         if_unset="the template's own",
     )
     raw: bool = option(
-        False, "Continue the text itself, without the chat template", Group.INPUT, common=True
+        False, "Continue the text itself, without the chat template", Panel.INPUT, common=True
     )
     template_args: Mapping[str, Any] = option(
         None,
         "Set a variable of the chat template; repeatable",
-        Group.INPUT,
+        Panel.INPUT,
         factory=dict[str, Any],
         name="template-arg",
         metavar="KEY=VALUE",
@@ -79,7 +79,7 @@ class Request:
     think: str | None = option(
         None,
         "Show, turn off or hide the model's thoughts",
-        Group.OUTPUT,
+        Panel.OUTPUT,
         common=True,
         choices=("on", "off", "hide"),
         if_unset="shown, if the template thinks",
@@ -91,9 +91,9 @@ class Request:
     lookup: bool | None = same_as(GenerationSettings, "lookup")
     num_draft_tokens: int | None = same_as(GenerationSettings, "num_draft_tokens")
     events: bool = option(
-        False, "Write JSON Lines instead of text", Group.OUTPUT, name="json", common=True
+        False, "Write JSON Lines instead of text", Panel.OUTPUT, name="json", common=True
     )
-    newline: bool = option(True, "End the output with a newline", Group.OUTPUT)
+    newline: bool = option(True, "End the output with a newline", Panel.OUTPUT)
     logprobs: int | None = same_as(GenerationSettings, "logprobs")
     answer: Answer = field(default_factory=Answer)
     overnight: Overnight = field(default_factory=Overnight)

@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 from mlxchat.amounts import parse_bytes, parse_deadline, parse_duration_s
-from mlxchat.options import Group, at_least, check_options, option
+from mlxchat.options import Panel, at_least, check_options, option
 from mlxchat.request.pairs import refuse_pairs
 from mlxchat.settings import OnLoop
 
@@ -22,7 +22,7 @@ class Overnight:
     until: datetime | None = option(
         None,
         "Stop at a local time, such as 07:00",
-        Group.END,
+        Panel.END,
         common=True,
         metavar="TIME",
         parse=parse_deadline,
@@ -30,7 +30,7 @@ class Overnight:
     lasting_s: float | None = option(
         None,
         "Stop after a duration, such as 8h or 1h30m",
-        Group.END,
+        Panel.END,
         name="for",
         metavar="DURATION",
         parse=parse_duration_s,
@@ -38,20 +38,20 @@ class Overnight:
     max_bytes: int | None = option(
         None,
         "Stop before the text exceeds SIZE, such as 100MB",
-        Group.END,
+        Panel.END,
         metavar="SIZE",
         parse=parse_bytes,
     )
     on_loop: OnLoop | None = option(
         None,
         "What to do if the text repeats itself",
-        Group.END,
+        Panel.END,
         if_unset="stop, or warn for endless text",
     )
     output: Path | None = option(
         None,
         "Write the text to a new file",
-        Group.OUTPUT,
+        Panel.OUTPUT,
         short="o",
         common=True,
         metavar="FILE",
@@ -61,7 +61,7 @@ class Overnight:
     checkpoint: Path | None = option(
         None,
         "Save checkpoints to a new directory, to resume from",
-        Group.OVERNIGHT,
+        Panel.OVERNIGHT,
         common=True,
         metavar="DIR",
         parse=Path,
@@ -69,7 +69,7 @@ class Overnight:
     checkpoint_every: int = option(
         2_000,
         "Tokens between checkpoints",
-        Group.OVERNIGHT,
+        Panel.OVERNIGHT,
         metavar="TOKENS",
         must=at_least(1, "be at least 1 token"),
     )

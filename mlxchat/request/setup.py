@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mlxchat.amounts import parse_bytes, parse_window
-from mlxchat.options import Group, Must, check_options, option, same_as
+from mlxchat.options import Must, Panel, check_options, option, same_as
 from mlxchat.settings import CacheSettings, SamplingSettings, random_seed
 
 Window = int | Literal["auto"] | None
@@ -24,7 +24,7 @@ class Setup:
     model: str | None = option(
         None,
         "Model: alias, Hub ID, .gguf file or directory",
-        Group.MODEL,
+        Panel.MODEL,
         short="m",
         common=True,
         metavar="MODEL",
@@ -35,36 +35,36 @@ class Setup:
     adapter: str | None = option(
         None,
         "Adapter: Hub ID or directory",
-        Group.MODEL,
+        Panel.MODEL,
         metavar="ADAPTER",
         saved=True,
     )
     chat_template: Path | None = option(
         None,
         "Chat template to use instead of the model's",
-        Group.MODEL,
+        Panel.MODEL,
         metavar="FILE",
         parse=Path,
     )
-    offline: bool = option(False, "Never use the network", Group.MODEL)
+    offline: bool = option(False, "Never use the network", Panel.MODEL)
     device: str = option(
         "auto",
         "Device to compute on",
-        Group.MODEL,
+        Panel.MODEL,
         choices=("auto", "cpu", "gpu"),
     )
     dtype: str = option(
         "auto",
         "Data type of the weights in memory",
-        Group.MODEL,
+        Panel.MODEL,
         choices=("auto", "float16", "bfloat16", "float32", "stored"),
         saved=True,
     )
-    pipeline: bool = option(False, "With mlx.launch: split the model by layers", Group.MODEL)
+    pipeline: bool = option(False, "With mlx.launch: split the model by layers", Panel.MODEL)
     window: Window = option(
         "auto",
         "Window in tokens, auto, or none for unbounded",
-        Group.WINDOW,
+        Panel.WINDOW,
         common=True,
         name="max-kv-size",
         metavar="TOKENS",
@@ -74,11 +74,11 @@ class Setup:
     )
     keep: int = same_as(CacheSettings, "keep")
     prefill_step_size: int = same_as(CacheSettings, "prefill_step_size")
-    prefix_cache: bool = option(True, "Keep long prompts in the prefix cache on disk", Group.WINDOW)
+    prefix_cache: bool = option(True, "Keep long prompts in the prefix cache on disk", Panel.WINDOW)
     prefix_cache_bytes: int = option(
         4_000_000_000,
         "Maximum size of the prefix cache",
-        Group.WINDOW,
+        Panel.WINDOW,
         name="prefix-cache-size",
         metavar="SIZE",
         parse=parse_bytes,

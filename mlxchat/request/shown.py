@@ -4,18 +4,18 @@ from dataclasses import dataclass
 
 from mlxchat import request
 from mlxchat.errors import UsageError
-from mlxchat.options import Group, option, same_as
+from mlxchat.options import Panel, option, same_as
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
     """The notices and figures that a run shows; `stats` None means only on a terminal."""
 
-    quiet: bool = option(False, "Show no progress, warnings or statistics", Group.OUTPUT, short="q")
+    quiet: bool = option(False, "Show no progress, warnings or statistics", Panel.OUTPUT, short="q")
     stats: bool | None = option(
         None,
         "Show statistics on stderr at the end",
-        Group.OUTPUT,
+        Panel.OUTPUT,
         if_unset="on a terminal",
     )
 
@@ -27,7 +27,7 @@ class ChatShown:
     latest: bool = option(
         False,
         "Continue the last session",
-        Group.SESSION,
+        Panel.SESSION,
         common=True,
         name="continue",
         short="c",
@@ -36,17 +36,17 @@ class ChatShown:
     session: str | None = option(
         None,
         "Continue or create the session NAME",
-        Group.SESSION,
+        Panel.SESSION,
         common=True,
         metavar="NAME",
         if_unset="a new one",
         completes="session",
     )
-    save: bool = option(True, "Save the chat as a session", Group.SESSION, common=True)
+    save: bool = option(True, "Save the chat as a session", Panel.SESSION, common=True)
     files: tuple[str, ...] = same_as(
         request.Request, "files", help="Attach a file, folder or pattern; repeatable", if_unset=None
     )
-    plain: bool = option(False, "Show replies as plain text, not Markdown", Group.OUTPUT)
+    plain: bool = option(False, "Show replies as plain text, not Markdown", Panel.OUTPUT)
     events: bool = same_as(request.Request, "events")
     quiet: bool = same_as(Shown, "quiet")
     stats: bool = same_as(

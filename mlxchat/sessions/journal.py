@@ -39,7 +39,7 @@ class _Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _Stored:
     """What the database has. Replaced as a whole, so that an interruption does no harm.
 
     `lost` is how many turns are damaged there, or missing.
@@ -72,7 +72,7 @@ class Journal:
         self._database = database
         self._begin = begin
         self._id = None if session is None else session.id
-        self.contents, self._written = Saved(), _Written()
+        self.contents, self._written = Saved(), _Stored()
         if session is not None:
             self.contents, self._written = database.read(
                 lambda c: read_contents(c, database.directory, session)
@@ -192,7 +192,7 @@ class Journal:
             self.outage = None
         return None
 
-    def _write(self, connection: sqlite3.Connection, changes: _Changes) -> tuple[int, _Written]:
+    def _write(self, connection: sqlite3.Connection, changes: _Changes) -> tuple[int, _Stored]:
         id_ = self._begin(connection, self._id)
         session = records.session_with(connection, id_)
         if session is None:
@@ -225,7 +225,7 @@ class Journal:
 
 def read_contents(
     connection: sqlite3.Connection, directory: Path, session: SessionRecord
-) -> tuple[Saved, _Written]:
+) -> tuple[Saved, _Stored]:
     """What was saved of a session, what is damaged left out and named in a notice."""
     found, damaged = records.turns_of(connection, session.id)
     serials = [serial for _, serial, _ in found]
@@ -242,7 +242,7 @@ def read_contents(
         notices.append(f"session {session.name!r} lacks {count(missing, 'turn')}")
     turns = [turn for _, _, turn in found]
     saved = Saved(session.system, turns, serials, dict(session.settings), tuple(notices))
-    written = _Written(
+    written = _Stored(
         last_serial=max([session.last_serial, *serials, *damaged]),
         system=saved.system,
         settings=dict(saved.settings),
@@ -281,7 +281,7 @@ class _Changes:
     """What brings the database up to date."""
 
     def __init__(
-        self, written: _Written, *, system: str | None, settings: Mapping[str, Scalar]
+        self, written: _Stored, *, system: str | None, settings: Mapping[str, Scalar]
     ) -> None:
         self._before = self.after = written
         if (system, settings) != (written.system, written.settings):
@@ -314,7 +314,7 @@ class _Changes:
                 self.after, entries=(*entries, *self._new), last_serial=last_serial
             )
 
-    def apply(self, connection: sqlite3.Connection, session: int) -> _Written:
+    def apply(self, connection: sqlite3.Connection, session: int) -> _Stored:
         """Write everything; return what the database then has. Doing it twice does no harm: a
         commit can succeed just before an interruption."""
         records.delete_turns(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from mlxchat import platform
-from mlxchat.app.watch import Watch
+from mlxchat.app.limits import Limits
 from mlxchat.cache import bytes_held, tokens_held
 from mlxchat.chat.turn import Change, Compacted, Forgot, Recalled
 from mlxchat.engine.generate import Stats
@@ -36,7 +36,7 @@ def stats_line(stats: Stats, written: Written | None = None) -> str:
     return " · ".join(parts)
 
 
-def status_line(run: Watch) -> str:
+def status_line(run: Limits) -> str:
     """The progress of a run."""
     parts = []
     if run.reading is not None:

@@ -77,7 +77,7 @@ def _generate(begun: Run, messages: Messages) -> ExitStatus | None:
 
         def should_stop() -> bool:
             if status.take():
-                messages.status(status_line(begun.watch))
+                messages.status(status_line(begun.limits))
             return stop.requested()
 
         begun.write(should_stop=should_stop, on_prefill=bar, on_over=stop.obeyed)

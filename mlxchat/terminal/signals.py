@@ -42,7 +42,7 @@ RETRY_S = 0.02
 STATUS_SIGNALS = {signal.SIGUSR1, getattr(signal, "SIGINFO", signal.SIGUSR1)}
 
 
-class Pending:
+class PendingSignals:
     """Signals that the main thread has not handled yet, and when to act on them."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class SignalWatch:
         self._say, self._leave = say, leave
         # A handler may run while the main thread holds it.
         self.lock = threading.RLock()
-        self._pending = Pending()
+        self._pending = PendingSignals()
         self._reader = self._writer = self._previous = -1
         self._retired = False
 

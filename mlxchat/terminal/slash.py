@@ -18,7 +18,7 @@ Suggest = Callable[[ChatScreen, str], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SlashCommand:
     usage: str
     help: str
     handle: Handler
@@ -30,7 +30,7 @@ class Command:
         return self.usage.partition(" ")[2][:1] not in ("", "[")
 
 
-COMMANDS: dict[str, Command] = {}
+COMMANDS: dict[str, SlashCommand] = {}
 
 # What people type from habit.
 OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/reset": "/clear", "/?": "/help"}
@@ -45,7 +45,7 @@ def command(
     usage: str, help_text: str, suggest: Suggest = _nothing
 ) -> Callable[[Handler], Handler]:
     def add(handler: Handler) -> Handler:
-        COMMANDS[usage.split(maxsplit=1)[0]] = Command(usage, help_text, handler, suggest)
+        COMMANDS[usage.split(maxsplit=1)[0]] = SlashCommand(usage, help_text, handler, suggest)
         return handler
 
     return add

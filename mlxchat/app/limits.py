@@ -33,7 +33,7 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class RunState:
     """The state in which a run begins or continues."""
 
     cache: Cache
@@ -43,14 +43,14 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class Checkpointed:
     """The latest checkpoint, after `tokens` tokens of the prompt or of the output."""
 
     tokens: int
     reading: bool
 
 
-class Watch:
+class Limits:
     """Sees every token before it is written, and decides when to stop.
 
     `ended` is the reason if it ended the generation: "time", "bytes" or "loop". `reading` is how
@@ -59,7 +59,7 @@ class Watch:
 
     def __init__(
         self,
-        begun: Begun,
+        begun: RunState,
         overnight: Overnight,
         on_loop: OnLoop,
         should_stop: ShouldStop | None,
@@ -79,7 +79,7 @@ class Watch:
         self.text_bytes = 0 if begun.at.position is None else begun.at.position.bytes
         self._started_s = time.monotonic()
         self.reading: tuple[int, int] | None = None
-        self.saved: Saved | None = None
+        self.saved: Checkpointed | None = None
         self.ended: str | None = None
 
     def should_stop(self) -> bool:
