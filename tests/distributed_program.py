@@ -19,7 +19,7 @@ from mlxchat.distributed.follow import follow
 from mlxchat.distributed.load import follow_loading, lead_loading
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.generate import Generation
-from mlxchat.engine.loops import prefill
+from mlxchat.engine.prefill import prefill
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel

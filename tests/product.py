@@ -38,7 +38,7 @@ from mlxchat.cache.side_by_side import (
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.batch import prefill_together
 from mlxchat.engine.blocks import BlockReader
-from mlxchat.engine.loops import prefill
+from mlxchat.engine.prefill import prefill
 from mlxchat.errors import CacheError
 from mlxchat.models.model import Model
 from mlxchat.store import snapshot

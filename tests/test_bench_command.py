@@ -24,7 +24,7 @@ from mlxchat.bench import (
     theirs,
     workloads,
 )
-from mlxchat.bench.catalog import BENCHES, Benchmark
+from mlxchat.bench.benchmarks import BENCHES, Benchmark
 from mlxchat.bench.paired import Spread, ratios
 from mlxchat.bench.report import Figures, tables
 from mlxchat.bench.startup import process_seconds

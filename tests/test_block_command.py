@@ -13,7 +13,7 @@ import pytest
 
 from mlxchat import paths
 from mlxchat.cache import Block, BlockRecorder, make_cache
-from mlxchat.engine.loops import prefill
+from mlxchat.engine.prefill import prefill
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
 from mlxchat.store.block_store import DiskBlocks

@@ -14,7 +14,7 @@ from mlxchat.chat.turn import Recalled
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.lookup import History
-from mlxchat.engine.loops import OnHeld
+from mlxchat.engine.prefill import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.prefix_cache import PrefixCache

@@ -24,7 +24,7 @@ from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.draw import Decoded
 from mlxchat.engine.generate import Generation
 from mlxchat.engine.lookup import History
-from mlxchat.engine.loops import prefill
+from mlxchat.engine.prefill import prefill
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from scripts.families import build_family

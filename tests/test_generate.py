@@ -11,7 +11,7 @@ from mlx import nn
 from mlxchat.cache import Cache, make_cache, tokens_held
 from mlxchat.engine.decode import decode
 from mlxchat.engine.generate import Generation
-from mlxchat.engine.loops import prefill
+from mlxchat.engine.prefill import prefill
 from mlxchat.engine.reply import ResumePoint, Token
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model

@@ -30,7 +30,7 @@ CEILINGS = {
     "constraint": 850,
     "cache": 2_719,
     "models": 3_893,
-    "engine": 2_601,
+    "engine": 2_603,
     "chat": 2_210,
     "store": 1_693,
     "sessions": 1_977,

@@ -11,9 +11,9 @@ from mlxchat import platform
 from mlxchat.app import verify
 from mlxchat.app.verify import compare, read_again
 from mlxchat.cache import make_cache
-from mlxchat.engine import loops
-from mlxchat.engine.loops import prefill
+from mlxchat.engine import prefill as prefilling
 from mlxchat.engine.pace import Pace, first_step
+from mlxchat.engine.prefill import prefill
 from tests.conftest import build_random_model
 
 PROMPT = np.random.default_rng(0).integers(0, 256, 3000).astype(np.int32)
@@ -27,7 +27,7 @@ class SlowDevice:
         self.steps: list[int] = []
         self.latency_s, self.token_s = latency_s, token_s
         self._now_s = 0.0
-        monkeypatch.setattr(loops.time, "perf_counter", lambda: self._now_s)
+        monkeypatch.setattr(prefilling.time, "perf_counter", lambda: self._now_s)
         # On one core, a step is a single call.
         monkeypatch.setattr(platform, "cpu_cores", lambda: 1)
 

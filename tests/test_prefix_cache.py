@@ -17,7 +17,7 @@ from mlx_lm.models.cache import ArraysCache, QuantizedKVCache
 from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.engine.generate import Generation
-from mlxchat.engine.loops import prefill
+from mlxchat.engine.prefill import prefill
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.store import tensor_file

@@ -16,7 +16,7 @@ from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.decode import decode
-from mlxchat.engine.loops import prefill
+from mlxchat.engine.prefill import prefill
 from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotMismatch, SnapshotTooLarge
 from mlxchat.models.model import Model
 from mlxchat.settings import SamplingSettings

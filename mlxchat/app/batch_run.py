@@ -13,7 +13,7 @@ from mlxchat.app.observer import Observer
 from mlxchat.app.opening import Loaded, open_model
 from mlxchat.app.prompt import count_pinned
 from mlxchat.app.side_by_side import SideBySide
-from mlxchat.engine.loops import ShouldStop
+from mlxchat.engine.prefill import ShouldStop
 from mlxchat.errors import UsageError
 from mlxchat.request import BatchRequest, Request
 from mlxchat.rows.output import Output, ResultFile

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlxchat.cache import Cache
 from mlxchat.chat.ledger import Ledger
-from mlxchat.engine.loops import ShouldStop
+from mlxchat.engine.prefill import ShouldStop
 from mlxchat.engine.repetition import LoopDetector
 from mlxchat.engine.reply import ResumePoint, Token
 from mlxchat.request import Overnight

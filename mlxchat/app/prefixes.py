@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from mlxchat import paths
 from mlxchat.cache import Cache
-from mlxchat.engine.loops import OnHeld
+from mlxchat.engine.prefill import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.request import Setup
 from mlxchat.store.prefix_cache import PrefixCache

@@ -26,8 +26,8 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.generate import Generation, Stats
-from mlxchat.engine.loops import OnHeld, ShouldStop
 from mlxchat.engine.pace import Pace, first_step
+from mlxchat.engine.prefill import OnHeld, ShouldStop
 from mlxchat.engine.reply import Token
 from mlxchat.errors import MlxchatError, OutputError
 from mlxchat.models.model import Model

@@ -17,7 +17,7 @@ from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.draw import Chooser
 from mlxchat.engine.generate import Generation, max_tokens_within
-from mlxchat.engine.loops import ShouldStop
+from mlxchat.engine.prefill import ShouldStop
 from mlxchat.engine.reply import Reply, Token
 from mlxchat.models.model import Model
 from mlxchat.rows.results import Likely, Result

@@ -11,7 +11,7 @@ from mlxchat.app.opening import Loaded
 from mlxchat.app.overflow import room_for_prompt
 from mlxchat.app.section_answers import NOTHING, Answered, SectionAnswers
 from mlxchat.engine.brief import MAX_TEMP, Brief
-from mlxchat.engine.loops import ShouldStop
+from mlxchat.engine.prefill import ShouldStop
 from mlxchat.errors import CacheError
 from mlxchat.passages.quote import LineRange, heading
 from mlxchat.passages.split import Span, split

@@ -15,8 +15,8 @@ from mlxchat.app.running import OnTokens, RowRun, Running
 from mlxchat.cache import Cache, kv_bytes_per_token
 from mlxchat.cache.side_by_side import find_support, most_together
 from mlxchat.engine.batch import prefill_together
-from mlxchat.engine.loops import ShouldStop, prefill
 from mlxchat.engine.pace import Pace, first_step
+from mlxchat.engine.prefill import ShouldStop, prefill
 from mlxchat.engine.shared_prefix import Begun, SharedPrefixes
 from mlxchat.errors import DeviceError, MlxchatError
 from mlxchat.failures import device_failures

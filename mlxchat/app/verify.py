@@ -13,8 +13,8 @@ from mlxchat.app.chat import Chat
 from mlxchat.app.observer import Observer
 from mlxchat.app.opening import find_model, start
 from mlxchat.cache import Cache
-from mlxchat.engine.loops import prefill
 from mlxchat.engine.pace import Pace, first_step
+from mlxchat.engine.prefill import prefill
 from mlxchat.errors import SessionError, SnapshotError
 from mlxchat.progress import Progress
 from mlxchat.request import ChatOptions

@@ -1,2 +1,2 @@
 """Measures this program's speed and memory: each benchmark turns a model into figures. Nothing here
-prints; `catalog` explains how to add one."""
+prints; `benchmarks` explains how to add one."""

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 
-from mlxchat.bench.catalog import Bench, Benchmark
+from mlxchat.bench.benchmarks import Bench, Benchmark
 from mlxchat.bench.record import Circumstances, Machine
 from mlxchat.bench.report import Figures
 from mlxchat.bench.subject import Subject

@@ -18,7 +18,7 @@ from mlxchat.bench.workload_texts import Workload, WorkloadName, workloads
 from mlxchat.cache import Cache
 from mlxchat.engine.drafts import Drafter, make_drafter
 from mlxchat.engine.generate import Generation
-from mlxchat.engine.loops import prefill
+from mlxchat.engine.prefill import prefill
 from mlxchat.models.model import Model
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings
 from mlxchat.text.spans import TokenIds

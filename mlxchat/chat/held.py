@@ -14,7 +14,7 @@ import numpy as np
 from mlxchat.cache import Cache
 from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.turn import Turn
-from mlxchat.engine.loops import OnHeld
+from mlxchat.engine.prefill import OnHeld
 from mlxchat.errors import CacheError
 from mlxchat.models.model import Model
 from mlxchat.text.spans import TokenIds

@@ -25,7 +25,7 @@ from mlxchat.chat.rendering import NOTHING, Rejected, Rendering
 from mlxchat.chat.room import check_note, check_pin, check_room, room_for_note
 from mlxchat.chat.turn import Forgot, Quoted, Recalled, Turn, Usage
 from mlxchat.chat.turns import Turns, is_too_long, may_be_forgotten
-from mlxchat.engine.loops import OnHeld
+from mlxchat.engine.prefill import OnHeld
 from mlxchat.errors import CacheError, WindowFull
 from mlxchat.models.model import Model
 from mlxchat.progress import Progress

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.loops import ShouldStop
+from mlxchat.engine.prefill import ShouldStop
 from mlxchat.progress import Progress
 
 

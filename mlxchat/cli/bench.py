@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mlxchat.bench.catalog import BENCHES, Benchmark
+from mlxchat.bench.benchmarks import BENCHES, Benchmark
 from mlxchat.bench.workload_texts import WorkloadName
 from mlxchat.cli.group import HELP_NAMES, App, Group
 from mlxchat.cli.options import build, some_of, with_options

@@ -19,7 +19,7 @@ from mlxchat.cli.group import App
 from mlxchat.cli.named_prompt import check_prompts
 from mlxchat.cli.options import COMMANDS, Json
 from mlxchat.config.file import check_text, nearest, read_text, read_user_config
-from mlxchat.config.layers import Setting, configured_model
+from mlxchat.config.precedence import Setting, configured_model
 from mlxchat.errors import ConfigError, MlxchatError, UsageError
 from mlxchat.terminal.table import write, write_json_lines, write_table
 

@@ -15,7 +15,7 @@ from mlxchat.cli.group import Command
 from mlxchat.cli.options import COMMANDS
 from mlxchat.cli.usage_errors import in_words, refuse_run_together
 from mlxchat.config.file import ConfigFile, nearest, read_user_config
-from mlxchat.config.layers import MODEL_VARIABLE, Setting, settings_in, variables_for
+from mlxchat.config.precedence import MODEL_VARIABLE, Setting, settings_in, variables_for
 from mlxchat.errors import ConfigError, UsageError
 
 

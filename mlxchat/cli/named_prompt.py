@@ -9,7 +9,7 @@ from mlxchat.cli.completion import complete_prompt
 from mlxchat.cli.configured import configurable, option_of, read_setting
 from mlxchat.cli.options import given_names
 from mlxchat.config.file import TEXT, ConfigFile, read_user_config
-from mlxchat.config.layers import prompt_in
+from mlxchat.config.precedence import prompt_in
 from mlxchat.options import Panel
 
 PromptName = Annotated[

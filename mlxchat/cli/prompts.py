@@ -9,7 +9,7 @@ from mlxchat.cli.config import edit as edit_config
 from mlxchat.cli.group import App
 from mlxchat.cli.options import Json
 from mlxchat.config.file import TEXT, read_user_config
-from mlxchat.config.layers import prompt_in
+from mlxchat.config.precedence import prompt_in
 from mlxchat.terminal.table import write, write_json_lines, write_table
 
 prompts_app = App(

@@ -12,7 +12,7 @@
     prompt = "Write a commit message for this change:"
 
 It knows which commands have a table. The commands define their options and the values these take.
-`layers` combines the levels; `edit` changes a file.
+`precedence` combines the levels; `edit` changes a file.
 """
 
 import re

@@ -19,7 +19,7 @@ from mlxchat import paths
 from mlxchat.cache import Cache, tokens_held
 from mlxchat.chat.ledger import Ledger
 from mlxchat.distributed.ranks import KIB, Ranks
-from mlxchat.engine.loops import OnHeld
+from mlxchat.engine.prefill import OnHeld
 from mlxchat.errors import SnapshotError
 from mlxchat.files import make_private_directory
 from mlxchat.models.model import Model, StoredPrefixes

@@ -18,7 +18,7 @@ from mlxchat.cache import Cache, check_bound, make_cache
 from mlxchat.cache.layers import LayerCache, windows
 from mlxchat.distributed.kept import agree_on_prefix
 from mlxchat.distributed.ranks import KIB, MAX_SENT, Order, Ranks
-from mlxchat.engine.loops import OnHeld
+from mlxchat.engine.prefill import OnHeld
 from mlxchat.errors import SnapshotBroken, SnapshotError
 from mlxchat.models.model import StoredPrefixes
 from mlxchat.text.spans import TokenIds

@@ -15,8 +15,8 @@ from typing import Protocol, Unpack
 from mlx import nn
 
 from mlxchat.cache import Block, BlockRecorder, Cache, join_block, make_joinable, max_positions
-from mlxchat.engine.loops import OnHeld, Reading, ShouldStop, prefill
 from mlxchat.engine.pace import Pace
+from mlxchat.engine.prefill import OnHeld, Reading, ShouldStop, prefill
 from mlxchat.progress import Progress
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
@@ -64,7 +64,7 @@ class BlockReader:
         Raises CacheError if blocks cannot be joined.
         """
         make_joinable(network, cache)
-        reading = _Reading(network, cache, ids, **how)
+        reading = _BlockReading(network, cache, ids, **how)
         head = self._prompt.head
         if not reading.compute(head):
             return reading.done
@@ -83,7 +83,9 @@ class BlockReader:
             reading.compute(len(ids))
         return reading.done
 
-    def _build(self, reading: "_Reading", after_head: Cache, start: int, stop: int) -> Block | None:
+    def _build(
+        self, reading: "_BlockReading", after_head: Cache, start: int, stop: int
+    ) -> Block | None:
         """Prefill the block right after the head and store it; None if stopped."""
         cache = after_head.fork()
         recorder = BlockRecorder(cache)
@@ -96,7 +98,7 @@ class BlockReader:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _BlockReading:
     """The state of reading a prompt: its first `done` tokens are in the cache."""
 
     network: nn.Module

@@ -16,7 +16,7 @@ from mlxchat.cache.ring import DRAFT_SLOTS
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.draw import Chooser, Decoded, Drawn
-from mlxchat.engine.loops import OnHeld, ShouldStop
+from mlxchat.engine.prefill import OnHeld, ShouldStop
 from mlxchat.errors import ConstraintError
 from mlxchat.settings import SamplingSettings
 from mlxchat.text.spans import TokenIds

@@ -16,8 +16,8 @@ from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.decode import decode
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.draw import Decoded
-from mlxchat.engine.loops import OnHeld, Reader, ShouldStop, prefill
 from mlxchat.engine.pace import Pace
+from mlxchat.engine.prefill import OnHeld, PromptReader, ShouldStop, prefill
 from mlxchat.engine.reply import Reply, ResumePoint, Token
 from mlxchat.engine.sampling import penalty_context
 from mlxchat.errors import CacheError, ConstraintError
@@ -31,7 +31,7 @@ from mlxchat.settings import (
     SamplingSettings,
     with_seed,
 )
-from mlxchat.text.reply_reader import Reader as ReplyReader
+from mlxchat.text.reply_reader import Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class Generation:
         prefill_step_size: int = DEFAULT_PREFILL_STEP_SIZE,
         pace: Pace | None = None,
         cached_tokens: int = 0,
-        reader: Reader | None = None,
-        reply: ReplyReader | None = None,
+        reader: PromptReader | None = None,
+        reply: Reader | None = None,
         drafter: Drafter | None = None,
         constrained: Constrained | None = None,
         generated: int = 0,

@@ -6,7 +6,7 @@ Every option is declared once, here or in `settings`.
 from mlxchat.request.answer import Answer
 from mlxchat.request.batch import BatchInput, BatchRequest
 from mlxchat.request.chat import ChatOptions
-from mlxchat.request.commands import BATCH, CHAT, GENERATE
+from mlxchat.request.command_options import BATCH, CHAT, GENERATE
 from mlxchat.request.generate import Request
 from mlxchat.request.overnight import Overnight
 from mlxchat.request.setup import Setup

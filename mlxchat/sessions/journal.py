@@ -28,7 +28,7 @@ _CAN_CHANGE = [each.name for each in fields(Turn) if each.name not in ("user", "
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _SavedTurn:
     """A turn of the conversation, and a copy of it as the database has it in the row `id`."""
 
     serial: int
@@ -48,7 +48,7 @@ class _Stored:
     last_serial: int = 0
     system: str | None = None
     settings: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
-    entries: tuple[_Entry, ...] = ()
+    entries: tuple[_SavedTurn, ...] = ()
     lost: int = 0
 
 
@@ -99,7 +99,7 @@ class Journal:
             self.outage = None
             return
         ended = not self._is_being_written(turns)
-        changes = _Changes(self._written, system=system, settings=self._settings)
+        changes = _Edits(self._written, system=system, settings=self._settings)
         changes.turns(turns, self._unfinished if ended else None)
         error = self._save(changes, ended)
         self._in_step = error is None
@@ -113,7 +113,7 @@ class Journal:
         SessionError."""
         self._settings |= values
         if self._id is not None and self.outage is None:
-            changes = _Changes(self._written, system=self._written.system, settings=self._settings)
+            changes = _Edits(self._written, system=self._written.system, settings=self._settings)
             self._report(self._save(changes, ended=False))
 
     def show(self, text: str, thought: bool = False) -> None:
@@ -178,7 +178,7 @@ class Journal:
         last = self._written.entries[-1]
         return last.turn is turns[-1] and self._unfinished == last.serial
 
-    def _save(self, changes: _Changes, ended: bool) -> OSError | SessionError | None:
+    def _save(self, changes: _Edits, ended: bool) -> OSError | SessionError | None:
         """Write the changes. If this succeeds, replace `_written`."""
         if changes.after is not self._written:
             try:
@@ -192,7 +192,7 @@ class Journal:
             self.outage = None
         return None
 
-    def _write(self, connection: sqlite3.Connection, changes: _Changes) -> tuple[int, _Stored]:
+    def _write(self, connection: sqlite3.Connection, changes: _Edits) -> tuple[int, _Stored]:
         id_ = self._begin(connection, self._id)
         session = records.session_with(connection, id_)
         if session is None:
@@ -247,7 +247,7 @@ def read_contents(
         system=saved.system,
         settings=dict(saved.settings),
         entries=tuple(
-            _Entry(serial, turn, replace(turn), records.size_bytes(turn), id_)
+            _SavedTurn(serial, turn, replace(turn), records.size_bytes(turn), id_)
             for id_, serial, turn in found
         ),
         lost=len(damaged) + missing,
@@ -277,7 +277,7 @@ def _interrupt(turn: Turn, thought: str, reply: str) -> None:
     turn.ids, turn.exact = None, False
 
 
-class _Changes:
+class _Edits:
     """What brings the database up to date."""
 
     def __init__(
@@ -286,13 +286,13 @@ class _Changes:
         self._before = self.after = written
         if (system, settings) != (written.system, written.settings):
             self.after = replace(written, system=system, settings=dict(settings))
-        self._undone: list[_Entry] = []
-        self._rewritten: list[_Entry] = []
-        self._new: list[_Entry] = []
+        self._undone: list[_SavedTurn] = []
+        self._rewritten: list[_SavedTurn] = []
+        self._new: list[_SavedTurn] = []
 
     def turns(self, turns: Sequence[Turn], shown: int | None) -> None:
         """`shown` is the turn of which the database may have a part of the reply."""
-        entries: list[_Entry] = []
+        entries: list[_SavedTurn] = []
         n = 0
         # Of thousands of turns, nearly all are unchanged, which comparing identities shows.
         for entry in self._before.entries:
@@ -305,7 +305,7 @@ class _Changes:
             entries.append(entry if is_same else self._changed(entry, n == len(turns), was_shown))
         serials = range(self.after.last_serial + 1, self.after.last_serial + 1 + len(turns) - n)
         self._new = [
-            _Entry(serial, turn, replace(turn), records.size_bytes(turn))
+            _SavedTurn(serial, turn, replace(turn), records.size_bytes(turn))
             for serial, turn in zip(serials, turns[n:], strict=True)
         ]
         if self._undone or self._rewritten or self._new:
@@ -331,7 +331,7 @@ class _Changes:
         unchanged = self.after.entries[: len(self.after.entries) - len(inserted)]
         return replace(self.after, entries=(*unchanged, *inserted))
 
-    def _changed(self, entry: _Entry, is_last: bool, was_shown: bool) -> _Entry:
+    def _changed(self, entry: _SavedTurn, is_last: bool, was_shown: bool) -> _SavedTurn:
         turn, saved = entry.turn, entry.saved
         if is_last and not turn.finish_reason:
             changed = replace(saved, forgotten=turn.forgotten, pinned=turn.pinned)
@@ -343,5 +343,5 @@ class _Changes:
         return after
 
 
-def _is_as_saved(entry: _Entry) -> bool:
+def _is_as_saved(entry: _SavedTurn) -> bool:
     return all(getattr(entry.turn, name) is getattr(entry.saved, name) for name in _CAN_CHANGE)

@@ -94,7 +94,7 @@ class Renderer:
             token for token in _PARSER.parse(source) if token.type != "inline" or token.children
         ]
         is_deep = any(token.level > MAX_LEVEL for token in tokens)
-        rows = self.rows(Text(source) if is_deep else _Reply(tokens))
+        rows = self.rows(Text(source) if is_deep else _DrawnReply(tokens))
         while rows and not rows[-1]:
             rows.pop()
         while rows and not rows[0]:
@@ -139,7 +139,7 @@ class _Code(CodeBlock):
         yield Padding(shown, (0, 0, 0, CODE_INDENT))
 
 
-class _Table(TableElement):
+class _DrawnTable(TableElement):
     """A table without the empty rows that Rich draws above and below it."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -149,14 +149,14 @@ class _Table(TableElement):
             yield table
 
 
-class _Reply(Markdown):
+class _DrawnReply(Markdown):
     """Rich's Markdown from our tokens."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "fence": _Code,
         "code_block": _Code,
-        "table_open": _Table,
+        "table_open": _DrawnTable,
     }
 
     def __init__(self, tokens: list[Token]) -> None:

@@ -7,7 +7,7 @@ import textwrap
 from contextlib import suppress
 
 from mlxchat.terminal import visible
-from mlxchat.terminal.restore import Line
+from mlxchat.terminal.restore import TerminalLine
 
 # A command in backquotes, the help that a usage error refers to, or a figure before a dot.
 _WHOLE = re.compile(r"`[^`]*`|\(see mlxchat [^()]*\)|[^·\s][^·]* ·")
@@ -73,7 +73,7 @@ def _write(text: str) -> None:
     columns = _columns()
     shown = wrap(line, max(columns - _ECHO, 1)) if columns else line
     try:
-        sys.stderr.write(f"{Line.end()}{shown}\n")
+        sys.stderr.write(f"{TerminalLine.end()}{shown}\n")
         sys.stderr.flush()
     except OSError:
         # Without stderr there is nowhere to report to.

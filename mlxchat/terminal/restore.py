@@ -15,7 +15,7 @@ _SHOW_CURSOR = b"\x1b[?25h"
 _drawing: list[Callable[[], object]] = []
 
 
-class Line:
+class TerminalLine:
     """The line of the terminal that text is written to; the cursor is within it if `is_open`."""
 
     is_open = False
@@ -73,6 +73,6 @@ def say_on_own_line(text: str) -> None:
     least the ^C that the terminal echoed."""
     if sys.stderr is not None and sys.stderr.isatty():
         with suppress(OSError):
-            Line.is_open = False
+            TerminalLine.is_open = False
             sys.stderr.write(f"\n{text}\n")
             sys.stderr.flush()

@@ -15,7 +15,7 @@ from rich.progress import TaskID
 
 from mlxchat.app.opening import find_model, load_model, start
 from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
-from mlxchat.bench.catalog import Benchmark, load
+from mlxchat.bench.benchmarks import Benchmark, load
 from mlxchat.bench.measure import Measured, measure
 from mlxchat.bench.record import RecordFile, lines, this_machine
 from mlxchat.bench.report import Table, tables

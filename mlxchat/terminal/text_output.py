@@ -7,7 +7,7 @@ from typing import TextIO
 
 from mlxchat.errors import ClosedPipe, OutputError
 from mlxchat.terminal import visible
-from mlxchat.terminal.restore import Line
+from mlxchat.terminal.restore import TerminalLine
 
 
 class Stdout:
@@ -30,7 +30,7 @@ class Stdout:
         if not text:
             return
         if self.is_terminal:
-            Line.writing()
+            TerminalLine.writing()
         try:
             self._stream.write(visible(text) if self.is_terminal else text)
             self._stream.flush()
@@ -45,11 +45,11 @@ class Stdout:
             _abandon_stdout()
             raise
         self._last = text[-1]
-        Line.is_open = self.is_terminal and self._last != "\n"
+        TerminalLine.is_open = self.is_terminal and self._last != "\n"
 
     def end_line(self) -> None:
         """Write a newline unless the text ends with one."""
-        if Line.is_open if self.is_terminal else self._last != "\n":
+        if TerminalLine.is_open if self.is_terminal else self._last != "\n":
             self.write("\n")
 
     def end(self) -> None:

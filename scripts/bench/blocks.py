@@ -23,7 +23,7 @@ import numpy as np
 from mlxchat.bench.paired import settle
 from mlxchat.cache import Cache
 from mlxchat.engine.blocks import BlockReader
-from mlxchat.engine.loops import prefill
+from mlxchat.engine.prefill import prefill
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.store.block_store import DiskBlocks

@@ -30,7 +30,7 @@ from mlxchat.cache import Cache, make_cache
 from mlxchat.engine.decode import decode
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.lookup import History
-from mlxchat.engine.loops import prefill
+from mlxchat.engine.prefill import prefill
 from mlxchat.engine.sampling import REPETITION_CONTEXT, make_draw, make_penalty
 from mlxchat.errors import CacheError, ModelUnsupported
 from mlxchat.settings import MAX_DRAFT, SamplingSettings

@@ -64,7 +64,7 @@ class Reading(TypedDict, total=False):
     should_stop: ShouldStop | None
 
 
-class Reader(Protocol):
+class PromptReader(Protocol):
     """Puts a prompt's ids into the cache like `prefill`, but may reuse some from elsewhere."""
 
     reused_tokens: int
