@@ -25,8 +25,6 @@ from mlxchat.models.skeleton import (
 from mlxchat.models.weights import arrays_of, check_safetensors, require_weights, weight_files
 
 # The dtypes that keys and values can have, as safetensors names them.
-_FLOATING = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
-
 _NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -131,8 +129,8 @@ def _weight_bytes_of_dtype(files: list[Path]) -> Counter[str]:
 
 def _stored_dtype(bytes_of_dtype: Counter[str]) -> mx.Dtype:
     """The dtype of activations, keys and values: for packed weights, that of their scales."""
-    floating = [name for name, _ in bytes_of_dtype.most_common() if name in _FLOATING]
-    return _FLOATING[floating[0]] if floating else mx.bfloat16
+    floating = [_NAMES[name] for name, _ in bytes_of_dtype.most_common() if name in _NAMES]
+    return getattr(mx, floating[0]) if floating else mx.bfloat16
 
 
 def _kv_bytes_per_token(network: nn.Module, dtype: mx.Dtype) -> int:

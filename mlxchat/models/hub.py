@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -38,12 +37,8 @@ PATIENT_TIMEOUT_S = 10.0
 SPARE_DISK_BYTES = 100_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class _RemoteFiles:
-    """The files that a model or adapter needs from a repository's main revision."""
-
-    commit: str
-    size_bytes: dict[str, int]
+# The commit of a repository's main revision, and the size in bytes of each file that is needed.
+RemoteFiles = tuple[str, dict[str, int]]
 
 
 class _StoppedError(Exception):
@@ -55,7 +50,8 @@ def repo_size_bytes(repo_id: str) -> int:
 
     Raises ModelNotFound for an unknown id and HubError if the Hub does not answer.
     """
-    return sum(_remote_files(repo_id, QUICK_TIMEOUT_S, ALLOW_PATTERNS).size_bytes.values())
+    _, sizes = _remote_files(repo_id, QUICK_TIMEOUT_S, ALLOW_PATTERNS)
+    return sum(sizes.values())
 
 
 def look_up(repo_id: str) -> tuple[dict[str, Any], dict[str, int]]:
@@ -63,13 +59,13 @@ def look_up(repo_id: str) -> tuple[dict[str, Any], dict[str, int]]:
     file in bytes. Raises what `download` raises."""
     from huggingface_hub.utils import disable_progress_bars
 
-    files = _model_files(repo_id)
+    commit, sizes = _model_files(repo_id)
     disable_progress_bars()
     with tempfile.TemporaryDirectory() as directory, _one_line_errors(repo_id):
         path = _library().hf_hub_download(
-            repo_id, "config.json", revision=files.commit, cache_dir=directory
+            repo_id, "config.json", revision=commit, cache_dir=directory
         )
-        return read_config(Path(path).parent), files.size_bytes
+        return read_config(Path(path).parent), sizes
 
 
 def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
@@ -92,22 +88,22 @@ def download_adapter(repo_id: str, *, show_progress: bool, notify: Notify) -> Pa
     return _download(repo_id, files, ADAPTER_FILES, show_progress, notify)
 
 
-def _remote_files(repo_id: str, timeout_s: float, patterns: Collection[str]) -> _RemoteFiles:
+def _remote_files(repo_id: str, timeout_s: float, patterns: Collection[str]) -> RemoteFiles:
     with _one_line_errors(repo_id):
         info = _library().HfApi().model_info(repo_id, timeout=timeout_s, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
     wanted = {name: size for name, size in sizes.items() if is_wanted(name, patterns)}
-    return _RemoteFiles(info.sha or "", wanted)
+    return info.sha or "", wanted
 
 
-def _model_files(repo_id: str) -> _RemoteFiles:
-    files = _remote_files(repo_id, PATIENT_TIMEOUT_S, ALLOW_PATTERNS)
-    if not holds_model(files.size_bytes):
+def _model_files(repo_id: str) -> RemoteFiles:
+    commit, sizes = _remote_files(repo_id, PATIENT_TIMEOUT_S, ALLOW_PATTERNS)
+    if not holds_model(sizes):
         raise ModelUnsupported(
             f"{repo_id} has no config.json with model*.safetensors: look for a conversion at "
             "https://huggingface.co/mlx-community, or download a .gguf file and use its path"
         )
-    return files
+    return commit, sizes
 
 
 def _require_disk_space(repo_id: str, missing_bytes: int) -> None:
@@ -123,7 +119,7 @@ def _require_disk_space(repo_id: str, missing_bytes: int) -> None:
 
 def _download(
     repo_id: str,
-    files: _RemoteFiles,
+    files: RemoteFiles,
     patterns: Collection[str],
     show_progress: bool,
     notify: Notify,
@@ -132,7 +128,8 @@ def _download(
 
     Alone, the library would finish the files in progress, gigabytes each.
     """
-    snapshot, sizes = snapshot_dir(repo_id, files.commit), files.size_bytes
+    commit, sizes = files
+    snapshot = snapshot_dir(repo_id, commit)
     missing_bytes = sum(size for name, size in sizes.items() if not (snapshot / name).is_file())
     if missing_bytes:
         _remove_leftovers(repo_id)

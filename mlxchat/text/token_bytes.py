@@ -29,7 +29,8 @@ def token_bytes(backend: tokenizers.Tokenizer) -> list[bytes]:
     """
     vocabulary = backend.get_vocab(with_added_tokens=True)
     found = [b""] * (max(vocabulary.values(), default=-1) + 1)
-    steps = list(_steps(_decoder(backend)))
+    decoder = backend.decoder
+    steps = [] if decoder is None else list(_steps(json.loads(decoder.__getstate__())))
     kinds = {step["type"] for step in steps}
     if not kinds & _READABLE or kinds - _READABLE - _NEUTRAL:
         named = ", ".join(sorted(kinds)) or "none"
@@ -42,16 +43,11 @@ def token_bytes(backend: tokenizers.Tokenizer) -> list[bytes]:
     return found
 
 
-def _decoder(backend: tokenizers.Tokenizer) -> dict[str, Any]:
-    decoder = backend.decoder
-    return {} if decoder is None else json.loads(decoder.__getstate__())
-
-
 def _steps(decoder: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if decoder.get("type") == "Sequence":
+    if decoder["type"] == "Sequence":
         for each in decoder["decoders"]:
             yield from _steps(each)
-    elif decoder:
+    else:
         yield decoder
 
 

@@ -356,19 +356,14 @@ class Tokenizer:
     def encode_reply(self, reply: str, thought: str, prompt: TokenIds) -> TokenIds:
         """Token ids of a reply, as this model might have written it after the prompt, to be
         continued: a thought without a reply is left open."""
-        format_, begun = self.replies.format, self.reader(prompt)
-        if format_ is NO_THOUGHTS:
-            return self.encode(reply)
-        pieces = [np.empty(0, np.int32)]
-        if reply and not thought and begun.is_thought:
-            return self.beginning(reply, prompt).ids
-        if thought:
-            opens = "" if begun.is_thought else format_.opens + format_.label
-            pieces += [self._encoder.encode_piece(opens), self.encode(thought, begins=False)]
-        if reply or not thought:
-            blank = "" if format_.has_channels else "\n\n"
-            between = format_.closes + blank if thought else format_.begins
-            pieces += [self._encoder.encode_piece(between), self.encode(reply, begins=False)]
+        format_ = self.replies.format
+        if not thought or format_ is NO_THOUGHTS:
+            return self.beginning(reply, prompt).ids if reply else np.empty(0, np.int32)
+        opens = "" if self.reader(prompt).is_thought else format_.opens + format_.label
+        pieces = [self._encoder.encode_piece(opens), self.encode(thought, begins=False)]
+        if reply:
+            closes = format_.closes + ("" if format_.has_channels else "\n\n")
+            pieces += [self._encoder.encode_piece(closes), self.encode(reply, begins=False)]
         return np.concatenate(pieces)
 
     def beginning(self, text: str, prompt: TokenIds, *, newlines: bool = True) -> Beginning:

@@ -281,14 +281,13 @@ def _scored_merges(file: GgufFile, vocabulary: TokenTable) -> list[tuple[str, st
 
 def _add_frame(file: GgufFile, tokenizer: Tokenizer, vocabulary: TokenTable) -> None:
     """Make `encode(…, add_special_tokens=True)` add the model's begin and end tokens."""
-    bos, eos = vocabulary.text("bos"), vocabulary.text("eos")
-    before = [bos] if _adds_bos(file) else []
-    after = [eos] if _adds_eos(file) else []
-    frame = [token for token in (*before, *after) if token is not None]
-    if len(frame) < len(before) + len(after):
+    before = [vocabulary.text("bos")] if _adds_bos(file) else []
+    after = [vocabulary.text("eos")] if _adds_eos(file) else []
+    added = {token for token in (*before, *after) if token is not None}
+    if None in (*before, *after):
         raise file.broken("the tokenizer adds a begin or end token that it does not define")
-    if frame:
-        ids = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(frame)]
+    if added:
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=[*map(str, before), "$A", *map(str, after)], special_tokens=ids
+            single=[*map(str, before), "$A", *map(str, after)],
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in added],
         )
