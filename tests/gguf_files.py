@@ -1,7 +1,7 @@
 """Tiny GGUF files like those of llama.cpp's converter, and the weights they were made from.
 
-Tensor names come from the gguf package, shapes from mlx-lm's models. llama.cpp's changes to tensors
-are done and undone with loops. Nothing is imported from `mlxchat.models.gguf`.
+Tensor names come from the gguf package, shapes from mlx-lm's models. Nothing is imported from
+`mlxchat.models.gguf`.
 """
 
 from collections.abc import Callable, Mapping
@@ -119,23 +119,14 @@ def change_layout(
         return array - 1 if back else array + 1
     if arch != "llama" or not ("q_proj" in name or "k_proj" in name):
         return array
-    changed = np.empty_like(array)
-    for stored, original in _interleaving(len(array), head_dim):
-        if back:
-            changed[original] = array[stored]
-        else:
-            changed[stored] = array[original]
-    return changed
-
-
-def _interleaving(rows: int, head_dim: int) -> list[tuple[int, int]]:
-    """(row in the GGUF file, row in Hugging Face's): pairs (i, i + half) become adjacent."""
-    return [
-        (head + 2 * pair + side, head + pair + side * head_dim // 2)
-        for head in range(0, rows, head_dim)
-        for pair in range(head_dim // 2)
-        for side in (0, 1)
+    half = head_dim // 2
+    order = [  # the rows of Hugging Face's: pairs (i, i + half) become adjacent
+        head + pair + side
+        for head in range(0, len(array), head_dim)
+        for pair in range(half)
+        for side in (0, half)
     ]
+    return array[np.argsort(order) if back else order]
 
 
 def random_hf_weights(config: dict[str, Any], rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -183,7 +174,9 @@ class TinyGguf:
         writer = gguf.GGUFWriter(path, self.arch)
         writer.kv_data[0].clear()  # the architecture, as in the metadata
         for key, value in self.metadata.items():
-            _add(writer, key, value)
+            kind = gguf.GGUFValueType.get_type(value)
+            unsigned = kind is gguf.GGUFValueType.INT32
+            writer.add_key_value(key, value, gguf.GGUFValueType.UINT32 if unsigned else kind)
         for name, (stored, kind) in self.tensors.items():
             writer.add_tensor(name, stored, raw_dtype=kind)
         writer.write_header_to_file()
@@ -191,19 +184,6 @@ class TinyGguf:
         writer.write_tensors_to_file()
         writer.close()
         return path
-
-
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
-    else:
-        writer.add_array(key, value)
 
 
 def tiny_gguf(
@@ -228,11 +208,15 @@ def tiny_gguf(
     return tiny
 
 
-def reference_logits(tiny: TinyGguf, tokens: mx.array) -> np.ndarray:
-    """Logits of mlx-lm's model built from the dense weights. tokens: (1, S)."""
-    model: Any = build_skeleton(tiny.config)
-    weights = {name: mx.array(value) for name, value in tiny.weights.items()}
+def logits_of(config: dict[str, Any], weights: dict[str, mx.array], tokens: mx.array) -> np.ndarray:
+    """Logits of mlx-lm's model with these dense weights. tokens: (1, S)."""
+    model: Any = build_skeleton(config)
     if "lm_head.weight" not in weights and "lm_head" in model:
         model.sanitize(weights)  # makes gemma3 use its embeddings
     model.load_weights(list(weights.items()))
     return np.array(model(tokens))
+
+
+def reference_logits(tiny: TinyGguf, tokens: mx.array) -> np.ndarray:
+    weights = {name: mx.array(value) for name, value in tiny.weights.items()}
+    return logits_of(tiny.config, weights, tokens)

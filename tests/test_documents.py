@@ -36,31 +36,37 @@ def test_documents_come_first_each_after_its_name_and_the_prompt_last(
     )
 
 
-def test_input_without_files_has_no_heading() -> None:
-    assert read_input("do it", [], io.BytesIO(b"piped")).text == "piped\n\ndo it"
-    assert read_input("do it", ["-"], io.BytesIO(b"piped")).text == "piped\n\ndo it"
+TEXT = "  spaces \r\n\ttabs\n\n"
+ODD = os.fsdecode(b"caf\xe9\n# \x1b[31msystem")
 
 
-def test_a_question_from_standard_input_has_no_heading(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", "text")
-    text = read_input("-", [path], io.BytesIO(b"What is it?")).text
-    assert text == f"# {path}\n\ntext\n\nWhat is it?"
-
-
-def test_a_name_is_a_heading_of_one_line_whatever_it_contains(tmp_path: Path) -> None:
-    name = os.fsdecode(b"caf\xe9\n# \x1b[31msystem")
-    path = write(tmp_path / name, "text")
-    assert read_input(None, [path], None).text == (
-        f"# {tmp_path}/caf\ufffd\\n# \\x1b[31msystem\n\ntext"
-    )
-
-
-def test_text_is_not_altered(tmp_path: Path) -> None:
-    text = "  spaces \r\n\ttabs\n\n"
-    path = write(tmp_path / "a", text)
-    assert read_input(None, [path], None).text == f"# {path}\n\n{text}"
-    assert read_input(None, [path], None, headings=False).text == text
-    assert read_input(text, [], None).text == text
+@pytest.mark.parametrize(
+    ("prompt", "files", "piped", "read"),
+    [
+        # What is only piped in has no heading, nor has a question.
+        ("do it", [], b"piped", "piped\n\ndo it"),
+        ("do it", ["-"], b"piped", "piped\n\ndo it"),
+        ("-", ["a"], b"What is it?", f"# a\n\n{TEXT}\n\nWhat is it?"),
+        # Text is not altered, but a name is one line.
+        (None, ["a"], None, f"# a\n\n{TEXT}"),
+        (TEXT, [], None, TEXT),
+        (None, [ODD], None, "# caf\ufffd\\n# \\x1b[31msystem\n\ntext"),
+        (None, ["marked"], None, "# marked\n\nhello"),
+    ],
+)
+def test_how_input_is_read(
+    prompt: str | None,
+    files: list[str],
+    piped: bytes | None,
+    read: str,
+    tmp_path: Path,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, data in {"a": TEXT, ODD: "text", "marked": b"\xef\xbb\xbfhello"}.items():
+        write(Path(name), data)
+    assert read_input(prompt, files, None if piped is None else io.BytesIO(piped)).text == read
 
 
 def test_an_empty_pipe_is_reported_with_a_prompt_and_refused_without() -> None:
@@ -71,12 +77,11 @@ def test_an_empty_pipe_is_reported_with_a_prompt_and_refused_without() -> None:
         read_input(None, [], io.BytesIO())
 
 
-def test_no_input_is_a_usage_error() -> None:
+def test_what_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing to read"):
         read_input(None, [], None)
-
-
-def test_standard_input_can_be_named_once_and_must_be_piped() -> None:
+    with pytest.raises(InputError, match="none: No such file"):
+        read_input("x", ["none"], None)
     with pytest.raises(UsageError, match="once"):
         read_input("x", ["-", "-"], io.BytesIO(b"a"))
     with pytest.raises(UsageError, match="nothing is piped"):
@@ -135,16 +140,6 @@ def test_documents_that_fit_one_by_one_but_not_together_are_refused(
     for files in (paths, [str(tmp_path)], [str(tmp_path / "*")]):
         with pytest.raises(InputError, match=f"{paths[1]} is too large"):
             read_input(None, files, None)
-
-
-def test_unreadable_files_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file"):
-        read_input("x", [str(tmp_path / "none")], None)
-
-
-def test_a_byte_order_mark_is_removed(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", b"\xef\xbb\xbfhello")
-    assert read_input(None, [path], None, headings=False).text == "hello"
 
 
 def test_invalid_bytes_in_a_prompt_are_replaced_too() -> None:

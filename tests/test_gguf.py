@@ -23,13 +23,18 @@ from gguf import GGMLQuantizationType as Kind
 from gguf import TokenType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mlx import nn
 
 from mlxchat.errors import MlxchatError, ModelBroken, ModelUnsupported
 from mlxchat.models.gguf import PARTIAL, import_gguf, weights
-from mlxchat.models.skeleton import build_skeleton
 from tests.conftest import examples
-from tests.gguf_files import CHAT_TEMPLATE, CONTROL, TinyGguf, reference_logits, tiny_gguf
+from tests.gguf_files import (
+    CHAT_TEMPLATE,
+    CONTROL,
+    TinyGguf,
+    logits_of,
+    reference_logits,
+    tiny_gguf,
+)
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
 
@@ -63,14 +68,8 @@ def dense_weights(directory: Path) -> dict[str, mx.array]:
     return arrays
 
 
-def load_imported(directory: Path) -> nn.Module:
-    """mlx-lm's model with the directory's weights."""
-    arrays = dense_weights(directory)
-    model: Any = build_skeleton(read_config(directory))
-    if "lm_head.weight" not in arrays and "lm_head" in model:
-        model.sanitize(arrays)  # makes gemma3 use its embeddings
-    model.load_weights(list(arrays.items()))
-    return model
+def imported_logits(directory: Path, tokens: mx.array) -> np.ndarray:
+    return logits_of(read_config(directory), dense_weights(directory), tokens)
 
 
 def load_tokenizer(directory: Path) -> tokenizers.Tokenizer:
@@ -96,7 +95,7 @@ def import_tiny(tiny: TinyGguf, tmp_path: Path) -> Path:
 def test_logits_match_the_dense_weights(arch: str, kind: Kind, tmp_path: Path):
     tiny = tiny_gguf(arch, kind)
     tokens = mx.array(np.random.default_rng(1).integers(0, 250, (1, 20)))
-    logits = np.array(load_imported(import_tiny(tiny, tmp_path))(tokens))
+    logits = imported_logits(import_tiny(tiny, tmp_path), tokens)
     expected = reference_logits(tiny, tokens)
     np.testing.assert_allclose(logits, expected, atol=1e-4 * np.abs(expected).max())
 
@@ -206,9 +205,8 @@ def test_llama_3_scaling_is_recovered_from_its_table(factor: float, tmp_path: Pa
     directory = import_tiny(tiny, tmp_path)
     assert read_config(directory)["rope_scaling"] == scaling
     tokens = mx.array([[1, 2, 3, 4, 5]])
-    np.testing.assert_allclose(
-        np.array(load_imported(directory)(tokens)), reference_logits(tiny, tokens), atol=1e-3
-    )
+    expected = reference_logits(tiny, tokens)
+    np.testing.assert_allclose(imported_logits(directory, tokens), expected, atol=1e-3)
 
 
 # Tokens
@@ -258,7 +256,9 @@ PIECES = {
 
 @pytest.mark.parametrize("name", PIECES)
 def test_text_is_split_as_in_training(name: str, tmp_path: Path):
-    tokenizer = load_tokenizer(import_with_splitting(tiny_gguf("llama"), name, tmp_path))
+    tiny = tiny_gguf("llama")
+    tiny.metadata["tokenizer.ggml.pre"] = name
+    tokenizer = load_tokenizer(import_tiny(tiny, tmp_path))
     text = "I'll pay 1234€  now\n\nOK"
     assert tokenizer.pre_tokenizer is not None
     assert tokenizer.decoder is not None
@@ -266,21 +266,17 @@ def test_text_is_split_as_in_training(name: str, tmp_path: Path):
     assert [tokenizer.decoder.decode([piece]) for piece, _ in split] == PIECES[name].split("|")
 
 
-def test_llama_3_uses_a_token_for_a_whole_word_before_any_merge(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("name", "expected"), [("smollm", ["z", "q"]), ("llama-bpe", ["<|im_start|>", "zq"])]
+)
+def test_llama_3_uses_a_token_for_a_whole_word_before_any_merge(
+    name: str, expected: list[str], tmp_path: Path
+):
     tiny = tiny_gguf("llama")
     tokens = tiny.metadata["tokenizer.ggml.tokens"]
     tokens[tokens.index("hell")] = "zq"  # no merge leads to it
-    tiny.metadata["tokenizer.ggml.merges"] = ["h e"]
-    tokens_of = {
-        name: load_tokenizer(import_with_splitting(tiny, name, tmp_path)).encode("zq").tokens
-        for name in ("smollm", "llama-bpe")
-    }
-    assert tokens_of == {"smollm": ["z", "q"], "llama-bpe": ["<|im_start|>", "zq"]}
-
-
-def import_with_splitting(tiny: TinyGguf, name: str, tmp_path: Path) -> Path:
-    tiny.metadata["tokenizer.ggml.pre"] = name
-    return import_gguf(tiny.write(tmp_path / f"{name}.gguf"), tmp_path / "models", silent)
+    tiny.metadata |= {"tokenizer.ggml.merges": ["h e"], "tokenizer.ggml.pre": name}
+    assert load_tokenizer(import_tiny(tiny, tmp_path)).encode("zq").tokens == expected
 
 
 def sentencepiece_tiny(arch: str, **training: Any) -> tuple[TinyGguf, Any]:
@@ -304,19 +300,19 @@ def sentencepiece_tiny(arch: str, **training: Any) -> tuple[TinyGguf, Any]:
     )
     user_defined = training.get("user_defined_symbols", [])
     pieces = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
-    kinds = [TokenType.NORMAL] * len(pieces)
-    for index in range(len(pieces)):
-        for kind, holds in (
-            (TokenType.USER_DEFINED, pieces.IdToPiece(index) in user_defined),
-            (TokenType.BYTE, pieces.IsByte(index)),
-            (TokenType.CONTROL, pieces.IsControl(index)),
-            (TokenType.UNKNOWN, pieces.IsUnknown(index)),
-        ):
-            kinds[index] = kind if holds else kinds[index]
+
+    def kind_of(index: int) -> TokenType:
+        kinds = {
+            TokenType.USER_DEFINED: pieces.IdToPiece(index) in user_defined,
+            TokenType.BYTE: pieces.IsByte(index),
+            TokenType.CONTROL: pieces.IsControl(index),
+            TokenType.UNKNOWN: pieces.IsUnknown(index),
+        }
+        return next((kind for kind, holds in kinds.items() if holds), TokenType.NORMAL)
+
     tiny = tiny_gguf(arch, vocab_size=len(pieces))
-    for key in [key for key in tiny.metadata if key.startswith("tokenizer.")]:
-        del tiny.metadata[key]
-    tiny.metadata |= {
+    others = {k: value for k, value in tiny.metadata.items() if not k.startswith("tokenizer.")}
+    tiny.metadata = others | {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": [
             # llama.cpp writes user-defined tokens with plain spaces.
@@ -324,7 +320,7 @@ def sentencepiece_tiny(arch: str, **training: Any) -> tuple[TinyGguf, Any]:
             for piece in map(pieces.IdToPiece, range(len(pieces)))
         ],
         "tokenizer.ggml.scores": [pieces.GetScore(index) for index in range(len(pieces))],
-        "tokenizer.ggml.token_type": [int(kind) for kind in kinds],
+        "tokenizer.ggml.token_type": [int(kind_of(index)) for index in range(len(pieces))],
     }
     return tiny, pieces
 
@@ -456,11 +452,14 @@ def tiny_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return tiny_gguf("llama", Kind.Q4_0, num_hidden_layers=1).write(path).read_bytes()
 
 
-@settings(
-    max_examples=examples(40),
+damaging = settings(
+    max_examples=examples(50),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
+
+
+@damaging
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_anywhere_is_refused(share: float, tiny_bytes: bytes, tmp_path: Path):
     path = tmp_path / "cut.gguf"
@@ -470,11 +469,7 @@ def test_a_file_cut_anywhere_is_refused(share: float, tiny_bytes: bytes, tmp_pat
         import_gguf(path, tmp_path / "out", silent)
 
 
-@settings(
-    max_examples=examples(60),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@damaging
 @given(data=st.data())
 def test_a_file_with_a_wrong_byte_is_converted_or_refused(
     data: st.DataObject, tiny_bytes: bytes, tmp_path: Path

@@ -18,7 +18,7 @@ from mlxchat.settings import CacheSettings, GenerationSettings
 from mlxchat.template_args import thinking_variables
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import ChatMessage, Tokenizer
-from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
+from scripts.tiny_model import CHAT_TEMPLATE
 from tests.reply_formats import (
     COHERE,
     FORGETFUL,
@@ -35,7 +35,7 @@ from tests.reply_formats import (
     SOLAR_2,
     XTML,
 )
-from tests.scripted_model import Scripted, without_think_tokens
+from tests.scripted_model import Scripted
 
 
 @pytest.fixture(params=sorted(FORMATS))
@@ -222,16 +222,6 @@ def test_end_tokens_come_from_the_files_the_template_and_the_format() -> None:
     assert ends(Scripted("{% for m in messages %}{{ m.content }}\n{% endfor %}", (), "")) == set()
 
 
-def test_a_model_without_thoughts_may_write_about_them() -> None:
-    backend = without_think_tokens(byte_tokenizer())
-    tokenizer = Tokenizer(backend, ChatTemplate(CHAT_TEMPLATE, {}))
-    reader = tokenizer.reader(tokenizer.prompt("x").ids)
-    text = "<think>so</think> I say"
-    pieces = [p for id_ in text.encode() for p in reader.add(id_)] + reader.finish()
-    assert "".join(t for _, t in pieces) == text
-    assert not any(thought for thought, _ in pieces)
-
-
 def test_a_stray_closing_tag_stays_in_a_reply_read_from_a_session() -> None:
     """A session whose answer contained a stray `</think>` lost everything before it."""
     conversation = converse(QWEN)
@@ -291,6 +281,7 @@ def test_the_answer_after_a_thought_longer_than_the_window_is_kept(scripted: Scr
         assert len(conversation.held_ids) <= 260
 
 
+PLAIN = Scripted(CHAT_TEMPLATE, (), "")
 UNUSUAL = {
     # Small or damaged models omit the header, and their text must not be held back indefinitely.
     "no header": (HARMONY, "Yes, of course.<|return|>", "Yes, of course."),
@@ -315,6 +306,7 @@ UNUSUAL = {
     "a closing tag first": (MINIMAX, "</mm:think>\n\nYes![e~[", "Yes!"),
     "its token first": (QWEN, "</think>\n\nYes!<|im_end|>", "Yes!"),
     "its letters first": (KIMI_VL, "◁/think▷\n\nYes!<|im_end|>", "Yes!"),
+    "no format": (PLAIN, "<think>so</think> I say<|im_end|>", "<think>so</think> I say"),
 }
 
 
@@ -330,11 +322,8 @@ def test_an_unusual_reply_is_an_answer_in_this_turn_and_the_next(case: str) -> N
 
 def test_leading_blanks_are_not_held_back_without_a_format() -> None:
     """A stop text among them was not found until other text followed."""
-    scripted = Scripted(CHAT_TEMPLATE, (), " \nYes!<|im_end|>", thought="", answer=" \nYes!")
-    conversation = converse(scripted)
-    said = say(conversation, "hello")
+    said = say(converse(replace(PLAIN, reply=" \nYes!<|im_end|>")), "hello")
     assert [token.text for token in said][:3] == [" ", "\n", "Y"]
-    check(conversation.turns[0], scripted)
 
 
 def test_a_rejected_variable_leaves_the_conversation_unchanged() -> None:

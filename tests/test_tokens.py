@@ -122,7 +122,7 @@ hostile_piece = st.sampled_from(
 
 @settings(max_examples=examples(50))
 @given(st.lists(st.one_of(hostile_piece, st.text(max_size=4)), max_size=12).map("".join))
-def test_no_text_becomes_a_control_token(text: str) -> None:
+def test_no_text_becomes_a_control_token_and_none_is_lost(text: str) -> None:
     for backend in BACKENDS.values():
         tokenizer = make_tokenizer(backend)
         control = {id_: token.content for id_, token in backend.get_added_tokens_decoder().items()}
@@ -132,11 +132,6 @@ def test_no_text_becomes_a_control_token(text: str) -> None:
         hostile = tokenizer.prompt(text, system=None)
         count = np.isin(harmless.ids, forbidden).sum()
         assert np.isin(hostile.ids, forbidden).sum() == count
-
-
-@settings(max_examples=examples(50))
-@given(st.lists(st.one_of(hostile_piece, st.text(max_size=4)), max_size=12).map("".join))
-def test_hostile_text_survives_as_text(text: str) -> None:
     tokenizer = make_tokenizer(BACKENDS["byte level"])
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
