@@ -25,14 +25,14 @@ def device(monkeypatch: pytest.MonkeyPatch) -> FailingDevice:
 @pytest.fixture
 def as_it_begins(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
     """Calls a function once the model is loaded and the prompt encoded."""
-    pieces = Run.pieces
+    pieces = Run.tokens
 
     def do(act: Callable[[], None]) -> None:
         def call(*given: Any, **how: Any) -> Any:
             act()
             return pieces(*given, **how)
 
-        monkeypatch.setattr(Run, "pieces", call)
+        monkeypatch.setattr(Run, "tokens", call)
 
     return do
 

@@ -36,7 +36,7 @@ CEILINGS = {
     "sessions": 1_977,
     "rows": 1_221,
     "distributed": 1_174,
-    "app": 4_276,
+    "app": 4_269,
     "bench": 1_476,
     "terminal": 4_074,
     "doctor": 301,

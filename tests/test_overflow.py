@@ -344,7 +344,7 @@ def interrupted(run: Run, after: int) -> str:
     """The output of a run that is stopped after some sections."""
     pieces: list[str] = []
     with run:
-        for piece in run.pieces(should_stop=lambda: len(pieces) > after):
+        for piece in run.tokens(should_stop=lambda: len(pieces) > after):
             pieces.append(piece.text)
     return "".join(pieces)
 

@@ -163,7 +163,7 @@ def test_a_stopped_run_continues_after_its_last_token(request_for: Make, tmp_pat
     night = tmp_path / "night"
     seen: list[str] = []
     with begin(request_for(Overnight(checkpoint=night))) as run:
-        for piece in run.pieces(should_stop=lambda: len(seen) >= 7):
+        for piece in run.tokens(should_stop=lambda: len(seen) >= 7):
             seen.append(piece.text)
         assert run.saved is not None
     before = (night / "output.txt").read_bytes()
@@ -186,7 +186,7 @@ def test_a_second_ctrl_c_leaves_a_last_event(request_for: Make, tmp_path: Path) 
 
     request = request_for(Overnight(output=file), events=True)
     with pytest.raises(KeyboardInterrupt), begin(request) as run:  # noqa: PT012
-        for piece in run.pieces(should_stop=interrupt):
+        for piece in run.tokens(should_stop=interrupt):
             seen.append(piece.text)
     last = json.loads(file.read_text().splitlines()[-1])
     assert (last["event"], last["finish_reason"]) == ("done", "interrupted")

@@ -1,13 +1,13 @@
 """One generation with everything it needs: the model's window, known prefixes, blocks, an output
 file, checkpoints, limits.
 
-It draws nothing: callers iterate over the pieces, or have them written to a sink.
+It draws nothing: callers iterate over its tokens, or have them written to a sink.
 """
 
 import io
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import chain
 from typing import Any, Self
 
@@ -46,16 +46,8 @@ from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.text.tokens import Prompt
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of a run's output. Events that belong to no token have no `token`."""
-
-    text: str
-    token: Token | None = None
-
-
 class Run:
-    """Generates once, piece by piece. Use it as a context, which closes the output properly.
+    """Generates once, token by token. Use it as a context, which closes the output properly.
 
     A run left before its end can be resumed from its latest checkpoint.
     """
@@ -89,7 +81,7 @@ class Run:
         self._observer = observer
         self._open_files = open_files
         self._events = EventWriter(loaded.model.tokenizer, request.logprobs is not None)
-        self._pieces: Generator[Piece] | None = None
+        self._tokens: Generator[Token] | None = None
         self._generation: Generation | None = None
         self._limits: Limits | None = None
         self._saver: Checkpointer | None = None
@@ -106,7 +98,7 @@ class Run:
 
     @property
     def limits(self) -> Limits:
-        """The progress, between two pieces or inside `should_stop`."""
+        """The progress, between two tokens or inside `should_stop`."""
         assert self._limits is not None, "not begun"
         return self._limits
 
@@ -144,30 +136,31 @@ class Run:
         """The answer parsed as JSON, if it was constrained by a schema and is complete."""
         return value_of(self._constraint, self._answer.getvalue()) if self.is_complete else None
 
-    def __iter__(self) -> Iterator[Piece]:
-        return self.pieces()
+    def __iter__(self) -> Iterator[Token]:
+        return self.tokens()
 
     def write(self, **how: Any) -> None:
-        """Generate to the end, with the options of `pieces`."""
-        for _ in self.pieces(**how):
+        """Generate to the end, with the options of `tokens`."""
+        for _ in self.tokens(**how):
             pass
 
-    def pieces(
+    def tokens(
         self,
         *,
         should_stop: ShouldStop | None = None,
         on_prefill: Progress = lambda done, total: None,
         on_over: Callable[[], object] = lambda: None,
-    ) -> Iterator[Piece]:
-        """Generate, once. Each piece is in the output before it is returned.
+    ) -> Iterator[Token]:
+        """Generate, once. The text of each token, as it is written, is in the output before it is
+        returned. Events that belong to no token have no id.
 
         `should_stop` is called before each token and each prefill step, `on_over` after the last
         token, before the last checkpoint. Raises DeviceError if the device fails, and RanksError if
         another rank is lost: the text so far is kept, and the previous checkpoint stays valid.
         """
-        assert self._pieces is None, "a run generates once"
-        self._pieces = self._generate(should_stop, on_prefill, on_over)
-        return self._pieces
+        assert self._tokens is None, "a run generates once"
+        self._tokens = self._generate(should_stop, on_prefill, on_over)
+        return self._tokens
 
     def write_end(self) -> None:
         """Write the last event, if events are written and there was a first one."""
@@ -186,7 +179,7 @@ class Run:
             )
 
     def finish(self) -> None:
-        """End the output, after the last piece."""
+        """End the output, after the last token."""
         self.write_end()
         if self._request.answer.extracts:
             is_last = self._request.answer.extract_last
@@ -211,14 +204,14 @@ class Run:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         with self._open_files:
-            if self._pieces is not None:
-                self._pieces.close()
+            if self._tokens is not None:
+                self._tokens.close()
             if self._is_over:
                 self.finish()
 
     def _generate(
         self, should_stop: ShouldStop | None, on_prefill: Progress, on_over: Callable[[], object]
-    ) -> Generator[Piece]:
+    ) -> Generator[Token]:
         with ExitStack() as stack:
             if self._request.overnight.keeps_awake:
                 stack.enter_context(keep_awake())
@@ -249,7 +242,7 @@ class Run:
                 self._reader.end()
             self._is_over = True
 
-    def _read(self, on_prefill: Progress) -> Iterator[Piece]:
+    def _read(self, on_prefill: Progress) -> Iterator[Token]:
         """Read what the prompt is made from, if it is not known; stopped, what there is becomes
         the output."""
         reader = self._reader
@@ -264,14 +257,14 @@ class Run:
         if self._prompt is None and not self._request.events:
             text = reader.so_far()
             self._write(text)
-            yield Piece(text)
+            yield Token(text, None)
 
-    def _event(self, text: str) -> Piece:
+    def _event(self, text: str) -> Token:
         self._sink.write(text)
         self._has_events = True
-        return Piece(text)
+        return Token(text, None)
 
-    def _written(self, asked: Prompt, on_prefill: Progress, stack: ExitStack) -> Iterator[Piece]:
+    def _written(self, asked: Prompt, on_prefill: Progress, stack: ExitStack) -> Iterator[Token]:
         tokenizer, limits = self.model.tokenizer, self.limits
         # With the beginning of the answer, if the request has one.
         prompt = tokenizer.with_beginning(
@@ -297,7 +290,7 @@ class Run:
                 self._answer.write(token.text)
             if not self._request.answer.extracts:
                 self._write(text)
-            yield Piece(text, token)
+            yield replace(token, text=text)
             if self._has_code(token):
                 limits.ended = "stop"
                 break
