@@ -150,9 +150,19 @@ def test_a_tensor_larger_than_a_chunk_is_converted_like_a_small_one(
 
 
 LINEAR = {"rope_scaling": {"rope_type": "linear", "type": "linear", "factor": 4.0}}
+YARN = {"rope_type": "yarn", "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 CONFIGURED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     *((arch, {}, {}) for arch in ARCHITECTURES),
     ("llama", LINEAR, {"llama.rope.scaling.factor": 4.0}),
+    (
+        "qwen3",
+        {"rope_scaling": YARN},
+        {
+            "qwen3.rope.scaling.type": "yarn",
+            "qwen3.rope.scaling.factor": 4.0,
+            "qwen3.rope.scaling.original_context_length": 64,
+        },
+    ),
     (
         "gemma3",
         {"sliding_window_pattern": 3, "rope_local_base_freq": 20_000.0},

@@ -29,6 +29,10 @@ NEUTRAL = {
     "final_logit_softcapping": 0.0,
     "pooling_type": 0,
     "rope.scaling.attn_factor": 1.0,
+    "rope.scaling.yarn_attn_factor": 1.0,
+    "rope.scaling.yarn_beta_fast": 32.0,
+    "rope.scaling.yarn_beta_slow": 1.0,
+    "rope.scaling.yarn_ext_factor": 1.0,
 }
 
 # Gemma 3, if the file does not specify it. Source: src/models/gemma3.cpp of ggml-org/llama.cpp.
@@ -155,10 +159,16 @@ def _rope_scaling(file: GgufFile, arch: str, head_dim: int, theta: float) -> dic
     has_table = ROPE_FACTORS in file.tensors
     if kind == "none" or factor in (0.0, 1.0):
         return _llama3_scaling(file, head_dim, theta) if has_table else None
-    if kind != "linear" or factor < 0 or has_table:
+    known = ("linear",) if arch == "gemma3" else ("linear", "yarn")
+    if kind not in known or factor < 0 or has_table:
         table = " with a table of factors" if has_table else ""
         raise file.unsupported(f"RoPE scaling {kind!r} by {factor}{table} is not supported")
-    return {"rope_type": "linear", "type": "linear", "factor": factor}
+    scaling = {"rope_type": kind, "type": kind, "factor": factor}
+    if kind == "yarn":
+        length = f"{arch}.rope.scaling.original_context_length"
+        context = file.positive(f"{arch}.context_length")
+        scaling["original_max_position_embeddings"] = file.positive(length, context)
+    return scaling
 
 
 def _llama3_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, Any] | None:
