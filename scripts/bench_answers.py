@@ -68,7 +68,7 @@ def count_valid(name: str | None, seeds: int) -> int:
         given = BatchInput(path=source)
         request = BatchRequest(setup=setup, input=given, output=output, max_tokens=MAX_TOKENS)
         with open_batch(request, write=print) as batch:
-            batch.run()
+            list(batch.results())
         for line in output.read_text().splitlines():
             result = json.loads(line, parse_float=Decimal)
             counts[outcome := _outcome(SCHEMAS[result["id"].partition(" ")[2]], result)] += 1

@@ -50,7 +50,7 @@ def run(model: Path, device: FailingDevice, fails_at: int) -> tuple[dict[str, st
     ):
         patch.setattr(SideBySide, "results", breaking)
         try:
-            batch.run()
+            list(batch.results())
         except DeviceError:
             over = False
     count = device.count

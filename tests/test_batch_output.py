@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +22,7 @@ from mlxchat.rows.json_lines import ROW_OPTIONS
 from mlxchat.rows.output import Output, ResultFile
 from mlxchat.rows.pending import Pending
 from mlxchat.rows.read import Rows
-from mlxchat.rows.results import Likely, Result
+from mlxchat.rows.results import Result
 from mlxchat.rows.row import Form, Row
 from tests.failing_disk import FailingDisk
 
@@ -104,7 +105,7 @@ def test_a_complete_answer_to_a_schema_is_a_value_and_an_incomplete_one_is_text(
 
 def test_a_row_of_openais_is_answered_in_openais_form() -> None:
     row = Row(3, "a", form=Form.OPENAI)
-    likely = (Likely("Yes", -0.5, (("Yes", -0.5), ("No", -float("inf")))),)
+    likely = [("Yes", -0.5, [("Yes", -0.5), ("No", -float("inf"))])]
     result = Result(
         row,
         text="Yes",
@@ -115,7 +116,7 @@ def test_a_row_of_openais_is_answered_in_openais_form() -> None:
         model="m",
         logprobs=likely,
     )
-    answer = json.loads(result.line(created_s=5))
+    answer = json.loads(result.line())
     body = answer["response"].pop("body")
     assert answer == {
         "id": "row-3",
@@ -128,7 +129,7 @@ def test_a_row_of_openais_is_answered_in_openais_form() -> None:
     assert body == {
         "id": "chatcmpl-row-3",
         "object": "chat.completion",
-        "created": 5,
+        "created": ANY,
         "model": "m",
         "usage": usage | {"prompt_tokens_details": {"cached_tokens": 0}},
     }
@@ -149,11 +150,11 @@ def test_a_row_of_openais_is_answered_in_openais_form() -> None:
 
 def test_a_second_run_does_only_the_missing_rows(source: Path, out: Path) -> None:
     write_rows(source, 5)
-    assert run_batch(source, out).tally.finished == 5
+    assert run_batch(source, out).figures.finished == 5
     before = out.read_bytes()
     write_rows(source, 8)
-    tally = run_batch(source, out).tally
-    assert (tally.skipped, tally.finished, tally.failed) == (5, 3, 0)
+    figures = run_batch(source, out).figures
+    assert (figures.skipped, figures.finished, figures.failed) == (5, 3, 0)
     assert out.read_bytes().startswith(before)
     assert sorted(ids(out)) == sorted(f"é{n}" for n in range(8))
 
@@ -171,11 +172,11 @@ def test_an_error_of_the_input_is_written_once_and_one_of_the_run_is_tried_again
                 todo.finish(Result(row, text="x", finish_reason="stop", error=error))
             return todo
 
-    first = run(fails=True).tally
+    first = run(fails=True).figures
     assert (first.finished, first.failed, first.malformed) == (1, 3, 2)
-    second = run(fails=False).tally
+    second = run(fails=False).figures
     assert (second.skipped, second.finished, second.failed, second.malformed) == (1, 1, 2, 2)
-    third = run(fails=False).tally
+    third = run(fails=False).figures
     assert (third.skipped, third.finished, third.failed) == (2, 0, 2)
     written = [(each["id"], each.get("row"), each.get("error")) for each in records(out)]
     assert written == [
@@ -213,8 +214,8 @@ def test_a_damaged_line_is_named_and_kept_and_its_row_runs_again(source: Path, o
         assert output.finished.notice(out) == (
             f"{out}: damaged lines stay, and their rows run again: 4"
         )
-    tally = run_batch(source, out).tally
-    assert (tally.skipped, tally.finished) == (19, 1)
+    figures = run_batch(source, out).figures
+    assert (figures.skipped, figures.finished) == (19, 1)
     assert out.read_bytes().startswith(b"".join(lines))
 
 
@@ -306,7 +307,7 @@ def test_nothing_of_a_line_stays_when_the_disk_is_full(source: Path, out: Path) 
     assert str(error.value) == f"cannot write {out}: No space left on device"
     assert len(set(ids(out))) == 7
     assert out.read_bytes().endswith(b"}\n")
-    assert run_batch(source, out).tally.skipped == 7
+    assert run_batch(source, out).figures.skipped == 7
     assert sorted(ids(out)) == sorted(f"é{n}" for n in range(20))
 
 
@@ -348,7 +349,7 @@ def test_rows_that_need_not_run_are_passed_in_parts() -> None:
     assert (todo.take(), todo.is_over, len(written)) == (None, False, pending.MAX_PASSED)
     row = todo.take()
     assert row is not None
-    assert (row.prompt, todo.tally.malformed) == ("a", pending.MAX_PASSED + 9)
+    assert (row.prompt, todo.figures.malformed) == ("a", pending.MAX_PASSED + 9)
 
 
 def test_the_manual_lists_every_field_and_every_option_of_a_row() -> None:
@@ -357,7 +358,7 @@ def test_the_manual_lists_every_field_and_every_option_of_a_row() -> None:
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     named = set(re.findall(r"`(\w+)`", " ".join(cells)))
     row = Row(1, "a")
-    whole = Result(row, thought="t", complete=False, logprobs=(), notices=("n",))
+    whole = Result(row, thought="t", complete=False, logprobs=[], notices=("n",))
     value = Result(row, value=1, complete=True)
     assert named == {*json.loads(whole.line()), *json.loads(value.line())}
     options = page.partition("may have its own\noptions")[2].partition("With a template")[0]

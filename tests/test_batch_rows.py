@@ -81,7 +81,7 @@ def run_batch(
     warned = [] if notices is None else notices
     observer = Observer(warn=lambda notice: warned.append(str(notice)))
     with open_batch(request, observer, write=lines.append, piped=data) as batch:
-        batch.run(should_stop)
+        list(batch.results(should_stop))
     results = [json.loads(line) for line in lines]
     assert len({each["id"] for each in results}) == len(results)
     return {each["id"]: each for each in results}
@@ -350,7 +350,7 @@ def test_memory_is_flat_over_many_rows(tiny_model: Path) -> None:
     step = Batch.step
 
     def measured(batch: Any) -> Any:
-        sizes.append(batch.nbytes)
+        sizes.append(sum(layer.nbytes for layer in batch.cache))
         return step(batch)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -372,10 +372,10 @@ def test_rows_of_a_model_that_computes_one_at_a_time_run_one_after_the_other(
 
 
 def test_drafts_that_were_asked_for_are_reported_as_missing(tiny_model: Path) -> None:
-    rows = [{"id": n, "prompt": "a", "max_tokens": 3} for n in range(3)]
-    results = run_batch(tiny_model, rows, rows=2, lookup=True)
-    assert results[0]["notices"] == ["no drafts: rows run side by side"]
-    assert "notices" not in run_batch(tiny_model, rows, rows=1, lookup=True)[0]
+    notices: list[str] = []
+    for rows in (2, 1):
+        run_batch(tiny_model, prompts(2), rows=rows, lookup=True, notices=notices)
+    assert notices == ["no drafts: rows run side by side"]
 
 
 def test_seeds_depend_on_the_seed_and_the_id_only() -> None:
@@ -419,7 +419,7 @@ def test_a_row_does_not_wait_for_the_next_line(tiny_model: Path) -> None:
             os.fdopen(reader, "rb") as piped,
             open_batch(request, write=answers.put, piped=piped) as opened,
         ):
-            opened.run(lambda: False)
+            list(opened.results())
 
     thread = threading.Thread(target=batch)
     thread.start()
@@ -440,7 +440,7 @@ def test_a_batch_that_waits_for_input_stops_when_asked(tiny_model: Path) -> None
         os.fdopen(reader, "rb") as piped,
         open_batch(request, write=lambda _: None, piped=piped) as batch,
     ):
-        batch.run(lambda: next(asked, True))
+        list(batch.results(lambda: next(asked, True)))
     os.close(writer)
 
 
@@ -457,6 +457,6 @@ def test_rows_that_come_together_share_their_prefix_from_the_first_one(tiny_mode
         os.fdopen(reader, "rb") as piped,
         open_batch(request, write=written.append, piped=piped) as batch,
     ):
-        batch.run(lambda: False)
+        list(batch.results())
     cached = {each["id"]: each["cached_tokens"] for each in map(json.loads, written)}
     assert sum(tokens == 0 for tokens in cached.values()) == 1

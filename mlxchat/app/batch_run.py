@@ -4,7 +4,6 @@ each result."""
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from mlxchat import platform
@@ -17,46 +16,9 @@ from mlxchat.engine.prefill import ShouldStop
 from mlxchat.errors import UsageError
 from mlxchat.request import BatchRequest, Request
 from mlxchat.rows.output import Output, ResultFile
-from mlxchat.rows.pending import Pending, Tally
+from mlxchat.rows.pending import Figures, Pending
 from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result
-
-
-@dataclass
-class Figures:
-    """The progress of a batch: `rows` of `total` are done (None if unknown), and the tokens of this
-    run since generation began."""
-
-    rows: Tally
-    total: int | None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    evicted_tokens: int = 0
-    first_error: str | None = None
-    _began_s: float = field(default_factory=time.perf_counter)
-    _ended_s: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        return (self._ended_s or time.perf_counter()) - self._began_s
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.generated_tokens / self.seconds if self.seconds else 0.0
-
-    def begin(self) -> None:
-        """Generation begins now: loading the model does not count."""
-        self._began_s = time.perf_counter()
-
-    def end(self) -> None:
-        self._ended_s = time.perf_counter()
-
-    def add(self, result: Result) -> None:
-        self.prompt_tokens += result.prompt_tokens
-        self.cached_tokens += result.cached_tokens
-        self.evicted_tokens += result.evicted_tokens
-
 
 OnProgress = Callable[[Figures], object]
 
@@ -70,55 +32,43 @@ class BatchRun:
         self._request = request
         self._observer = observer
         self._pending = Pending(rows, output)
-        self.figures = Figures(self._pending.tally, rows.count())
+        self.figures = self._pending.figures
+        self.figures.total = rows.count()
         self.can_continue = isinstance(output, ResultFile)
-
-    def run(
-        self,
-        should_stop: ShouldStop = lambda: False,
-        on_progress: OnProgress = lambda _: None,
-    ) -> None:
-        """Run the rows until all are done or `should_stop` returns True. Raises MlxchatError; what
-        is finished is written."""
-        for _ in self.results(should_stop, on_progress):
-            pass
 
     def results(
         self,
         should_stop: ShouldStop = lambda: False,
         on_progress: OnProgress = lambda _: None,
     ) -> Iterator[Result]:
-        """As `run`, but yield the results that are not malformed rows, in the order in which they
-        finish."""
+        """Run the rows until all are done or `should_stop` returns True. Yields the results that
+        are not malformed rows, in the order in which they finish, once they are written. Raises
+        MlxchatError."""
         figures, pending = self.figures, self._pending
-        try:
-            with self._observer.waiting("reading the input …"):
-                has_more = pending.has_more(should_stop)
-            if not has_more:
-                return
-            loaded = self._load()
+        with self._observer.waiting("reading the input …"):
+            has_more = pending.has_more(should_stop)
+        if not has_more:
+            return
+        loaded = self._load()
 
-            def on_tokens(count: int) -> None:
-                figures.generated_tokens += count
-                on_progress(figures)
-
-            runner = SideBySide(
-                self._request,
-                loaded,
-                should_stop=should_stop,
-                on_tokens=on_tokens,
-                notify=self._observer.warn,
-            )
-            figures.begin()
+        def on_tokens(count: int) -> None:
+            figures.generated_tokens += count
+            figures.seconds = time.perf_counter() - began_s
             on_progress(figures)
-            for result in runner.results(pending):
-                figures.add(result)
-                pending.finish(result)
-                on_progress(figures)
-                yield result
-        finally:
-            figures.first_error = pending.first_error
-            figures.end()
+
+        runner = SideBySide(
+            self._request,
+            loaded,
+            should_stop=should_stop,
+            on_tokens=on_tokens,
+            notify=self._observer.warn,
+        )
+        began_s = time.perf_counter()
+        on_tokens(0)
+        for result in runner.results(pending):
+            pending.finish(result)
+            on_tokens(0)
+            yield result
 
     def _load(self) -> Loaded:
         request = Request(

@@ -9,7 +9,7 @@ from typing import Any
 
 from mlxchat.app.answer import constraint_in, constraint_of, with_schema
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.reply import check_min_tokens
+from mlxchat.engine.constrained import Constrained
 from mlxchat.errors import UsageError
 from mlxchat.options import flag, options_of
 from mlxchat.request import BatchRequest
@@ -18,7 +18,6 @@ from mlxchat.rows.row import Row
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.template_args import allows_thinking, thinking_variables
 from mlxchat.text.reply_reader import Reader
-from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import ChatMessage, Prompt, Tokenizer
 
 
@@ -36,10 +35,18 @@ class RowPlan:
     hides_thoughts: bool
     may_think: bool
 
-    @property
-    def context(self) -> TokenIds | None:
-        """The prompt, if it decides how the reply begins: with a thought, for example."""
-        return None if self.raw else self.prompt.asked
+    def constrained(self, tokenizer: Tokenizer) -> Constrained | None:
+        """The row's constraint, at the beginning of the answer."""
+        if self.constraint is None:
+            return None
+        return Constrained.begin(
+            self.constraint,
+            tokenizer,
+            # It decides how the reply begins: with a thought, for example.
+            None if self.raw else self.prompt.asked,
+            may_think=self.may_think,
+            beginning=self.prompt.beginning,
+        )
 
     def reader(self, tokenizer: Tokenizer) -> tuple[Reader, str]:
         """A reader for the reply, and what is written of its answer."""
@@ -77,7 +84,7 @@ class RowPlanner:
         )
         if own and constraint is not None:
             prompt = replace(prompt, notices=(*prompt.notices, *constraint.notices))
-        plan = RowPlan(
+        return RowPlan(
             row,
             prompt,
             self._sampling_of(row),
@@ -87,8 +94,6 @@ class RowPlanner:
             hides_thoughts=think in ("off", "hide"),
             may_think=allows_thinking(variables),
         )
-        check_min_tokens(settings, self._tokenizer.reader(plan.context))
-        return plan
 
     def _variables(self, options: Mapping[str, Any], think: str | None) -> dict[str, Any]:
         thinking = {} if think is None else thinking_variables(think != "off")
@@ -129,8 +134,7 @@ def row_seed(seed: int, row: Row) -> int:
 @lru_cache(maxsize=256)
 def _constraint(fields: str) -> Constraint | None:
     """Rows often share a schema, which takes a while to compile."""
-    given = json.loads(fields)
-    return constraint_in(given)
+    return constraint_in(json.loads(fields))
 
 
 def _overridden(settings: Any, options: Mapping[str, Any]) -> Any:

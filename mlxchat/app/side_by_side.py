@@ -5,7 +5,7 @@ that cannot compute several, is generated alone.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from mlxchat import platform
 from mlxchat.app.opening import Loaded
@@ -24,7 +24,6 @@ from mlxchat.progress import Notify
 from mlxchat.request import BatchRequest
 from mlxchat.rows.pending import WAIT_S, Pending
 from mlxchat.rows.results import Result
-from mlxchat.rows.row import Row
 from mlxchat.text.spans import TokenIds
 from mlxchat.units import count
 
@@ -84,20 +83,21 @@ class SideBySide:
         if self._most > 1 and (reason := self._refusal()):
             notify(f"rows run one after the other: {reason}")
             self._most = 1
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes allocated for the keys and values of the rows that run."""
-        return self._running.nbytes
+        if self._most > 1 and request.generation_settings().wants_drafts:
+            notify("no drafts: rows run side by side")
 
     def results(self, pending: Pending) -> Iterator[Result]:
         try:
             with platform.wired_limit():
                 while not self._should_stop():
-                    yield from self._fill_seats(pending)
-                    if self._running:
-                        yield from self._survived(self._running.step)
-                    elif pending.is_over and not self._plans:
+                    try:
+                        with device_failures():
+                            yield from self._fill_seats(pending)
+                            yield from self._running.step()
+                    except DeviceError:
+                        if not self._can_begin_again():
+                            raise
+                    if pending.is_over and not self._plans and not self._running:
                         return
         finally:
             self._known.close()
@@ -109,10 +109,10 @@ class SideBySide:
         if len(self._plans) >= self._worthwhile > self._most - len(self._running):
             return
         while self._plans and self._has_seat() and not self._should_stop():
-            yield from self._survived(self._begin_next)
+            yield from self._begin_next()
             yield from self._look_ahead(pending)
         if not self._plans and pending.is_over:
-            yield from self._survived(self._running.close_gaps)
+            self._running.batch.close_gaps()
 
     @property
     def _worthwhile(self) -> int:
@@ -129,7 +129,7 @@ class SideBySide:
             try:
                 self._plans.append(self._planner.plan(row))
             except MlxchatError as error:
-                yield self._failed(row, error)
+                yield Result(row, error=str(error))
 
     def _patience_s(self) -> float:
         """How long to wait for another row: not while others run, and not long to learn what
@@ -166,43 +166,36 @@ class SideBySide:
         return tokens if self._window is None else min(tokens, self._window)
 
     def _begin_next(self) -> Iterator[Result]:
+        """Read the next row's prompt, and others that can be read with it, and seat the rows; or
+        generate the row alone."""
         plan = self._plans[0]
-        run = RowRun(plan, self._model)
-        runs = [run]
         self._beginning = [plan]
         try:
+            run, ids = RowRun(plan, self._model), plan.prompt.ids
             following = [each.prompt.ids for each in list(self._plans)[1:]]
-            ids = plan.prompt.ids
             begun = self._prefixes.begin(ids, following, self._read)
             run.cached_tokens = begun.cached
             others = self._others_like(plan, begun.cache, begun.held)
-            runs += [RowRun(other, self._model, cached_tokens=begun.held) for other in others]
             self._beginning += others
             if others:
-                yield from self._read_together(runs, begun)
+                runs = [RowRun(other, self._model, begun.held) for other in others]
+                yield from self._seat_together([run, *runs], begun)
+            elif self._most == 1 or (self._window is not None and len(ids) > self._window):
+                result = self._running.generate_alone(run, begun.cache, begun.held)
+                yield from [] if result is None else [result]
             else:
-                yield from self._read_one(run, begun)
+                last = len(ids) - 1
+                if self._read(begun.cache, ids, begun.held, last)[0] == last - begun.held:
+                    start = begun.start if self._shares_start else None
+                    self._running.add(run, begun.cache, start=start)
         except DeviceError:
             raise
         except MlxchatError as error:
-            yield self._failed(plan.row, error)
+            yield Result(plan.row, error=str(error))
             self._beginning = [plan]
         for each in self._beginning:
             self._plans.remove(each)
         self._beginning = []
-
-    def _read_one(self, run: RowRun, begun: Begun) -> Iterator[Result]:
-        """Read the rest of a row's prompt and seat it, or generate it alone."""
-        ids = run.plan.prompt.ids
-        cache, held = begun.cache, begun.held
-        if self._most == 1 or (self._window is not None and len(ids) > self._window):
-            result = self._running.generate_alone(run, cache, held)
-            if result is not None:
-                yield result
-            return
-        last = len(ids) - 1
-        if self._read(cache, ids, held, last)[0] == last - held:
-            self._running.add(run, cache, start=self._start(begun))
 
     def _others_like(self, plan: RowPlan, cache: Cache, held: int) -> list[RowPlan]:
         """Other plans that can be read together with this one: all are short, and the same tokens
@@ -226,26 +219,19 @@ class SideBySide:
                 longest = tokens
         return others if longest - 1 > held else []
 
-    def _read_together(self, runs: Sequence[RowRun], begun: Begun) -> Iterator[Result]:
+    def _seat_together(self, runs: Sequence[RowRun], begun: Begun) -> Iterator[Result]:
         rest = [run.plan.prompt.ids[begun.held : -1] for run in runs]
-        start = self._start(begun)
+        start = begun.start if self._shares_start else None
         shares = start is not None
         read = prefill_together(self._model.network, begun.cache, rest, shares=shares)
-        self._running.reserve(len(runs))
+        self._running.batch.cache.reserve(len(runs))
         for run, (rows, row) in zip(runs, read, strict=True):
             try:
                 self._running.add(run, rows, row, start)
             except DeviceError:
                 raise
             except MlxchatError as error:
-                yield self._failed(run.plan.row, error)
-
-    def _start(self, begun: Begun) -> Cache | None:
-        """What rows that begin so share."""
-        return begun.prefix.cache if begun.prefix is not None and self._shares_start else None
-
-    def _failed(self, row: Row, error: MlxchatError) -> Result:
-        return Result(row, error=str(error), model=self._model.name)
+                yield Result(run.plan.row, error=str(error))
 
     def _read(self, cache: Cache, ids: TokenIds, start: int, stop: int) -> tuple[int, int]:
         """Put the tokens `ids[start:stop]` into the cache; return how many of them are in it, and
@@ -266,19 +252,16 @@ class SideBySide:
 
     # The device
 
-    def _survived(self, work: Callable[[], Iterator[Result]]) -> Iterator[Result]:
-        """Do some work; if memory runs out, begin all rows again, fewer of them side by side."""
-        try:
-            with device_failures():
-                yield from work()
-        except DeviceError:
-            # A row that is beginning may have a seat already.
-            running = dict.fromkeys([*self._running.plans, *self._beginning])
-            if len(running) < 2:
-                raise
-            self._lower(len(running) // 2)
-            self._plans = deque([*running, *(each for each in self._plans if each not in running)])
-            self._begin_again()
+    def _can_begin_again(self) -> bool:
+        """Begin all rows again, fewer of them side by side, unless there is only one."""
+        # A row that is beginning may have a seat already.
+        running = dict.fromkeys([*self._running.plans, *self._beginning])
+        if len(running) < 2:
+            return False
+        self._lower(len(running) // 2)
+        self._plans = deque(dict.fromkeys([*running, *self._plans]))
+        self._begin_again()
+        return True
 
     def _begin_again(self) -> None:
         self._beginning: list[RowPlan] = []

@@ -16,6 +16,7 @@ from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import RowsCache, after, repeated
 from mlxchat.engine.decode import CLEAR_EVERY
 from mlxchat.engine.draw import Chooser, Decoded, Drawn
+from mlxchat.engine.sampling import LogProbs
 from mlxchat.errors import ConstraintError, ModelError
 from mlxchat.text.spans import TokenIds
 
@@ -48,34 +49,17 @@ def prefill_together(
 
 
 @dataclass(eq=False, slots=True)
-class Likeliest:
-    """The likeliest token of each seat, `(B,)`, which is read once for all rows."""
-
-    tokens: mx.array
-    _ids: Any = None
-
-    def at(self, seat: int) -> int:
-        if self._ids is None:
-            self._ids = self.tokens.tolist()
-        return self._ids[seat]
-
-
-@dataclass(eq=False, slots=True)
 class BatchRow:
-    """One row. `next` has been drawn after the `last` token known, and not been read yet. At most
-    `max_tokens` are wanted; -1 means no limit."""
+    """One row, whose tokens follow the `last` one. `drawn` tokens have been drawn, of at most
+    `max_tokens` wanted (-1 means no limit); the latest, with its `scores`, has not been returned
+    yet."""
 
     chooser: Chooser
     last: int
     max_tokens: int = -1
     seat: int = -1
-    next: Drawn | Likeliest | None = None
     drawn: int = 0
-
-    @property
-    def is_at_end(self) -> bool:
-        """Whether `next` is the last token wanted."""
-        return self.next is not None and self.drawn == self.max_tokens
+    scores: LogProbs | None = None
 
 
 class Batch:
@@ -85,26 +69,13 @@ class Batch:
     tokens are those that it would get alone, up to rounding.
     """
 
-    def __init__(self, network: nn.Module, rows: RowsCache) -> None:
+    def __init__(self, network: nn.Module, cache: RowsCache) -> None:
+        self.cache = cache
         self._network = network
-        self._cache = rows
         self._rows: list[BatchRow] = []
-        # The latest, which is the next token of all rows that are plain.
-        self._likeliest: Likeliest | None = None
+        # The latest token of each seat, `(B,)`, which the network has not read yet.
+        self._tokens = mx.zeros(0, mx.int32)
         self._steps = 0
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @property
-    def seats(self) -> int:
-        """Rows that are computed, taken or not."""
-        return self._cache.seats
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated for all rows."""
-        return sum(layer.nbytes for layer in self._cache)
 
     def add(
         self,
@@ -117,35 +88,32 @@ class Batch:
         """Add a row whose tokens, all but the `last` one, are in `cache`, which is copied. They are
         the first `tokens` of one `row` if there are several, as after `prefill_together`. Tokens
         that are also in `start` are shared with other rows."""
-        added.seat = self._cache.add(cache, row, tokens, start)
+        added.seat = self.cache.add(cache, row, tokens, start)
+        self._tokens = mx.pad(self._tokens, (0, self.cache.seats - self._tokens.size))
+        self._tokens[added.seat] = added.last
         self._rows.append(added)
-
-    def reserve(self, rows: int) -> None:
-        """Make room for that many more rows, which are about to be added."""
-        self._cache.reserve(rows)
 
     def remove(self, row: BatchRow) -> None:
         """Remove a row; what was computed of it in advance is dropped."""
-        self._cache.leave(row.seat)
+        self.cache.leave(row.seat)
         self._rows.remove(row)
 
-    def move(self, row: BatchRow, cache: Cache) -> Decoded | None:
-        """Remove a row and move its tokens to an empty cache. Returns its next token, which is not
-        in the cache, if it has one yet."""
-        self._cache.move_to(cache, row.seat)
+    def move(self, row: BatchRow, cache: Cache) -> list[tuple[BatchRow, Decoded | RowFailure]]:
+        """Remove a row and move its tokens to an empty cache. Returns what `step` would return of
+        it; that token is not in the cache."""
+        self.cache.move_to(cache, row.seat)
         self._rows.remove(row)
-        return None if row.next is None else self._take(row, row.next)
+        return self._take([(row, row.scores)] if row.drawn else [], self._tokens)
 
     def close_gaps(self) -> None:
-        """Stop computing empty seats, if no rows are going to take them."""
-        kept = self._cache.compact()
+        """Stop computing empty seats, if they are at least half of all, and no rows are going to
+        take them."""
+        if 2 * len(self._rows) > self.cache.seats:
+            return
+        kept = self.cache.compact()
+        self._tokens = self._tokens[mx.array(kept, mx.int32)]
         for row in self._rows:
             row.seat = kept.index(row.seat)
-        if self._likeliest is not None:
-            known = [seat for seat in kept if seat < self._likeliest.tokens.size]
-            self._likeliest = Likeliest(self._likeliest.tokens[mx.array(known, mx.int32)])
-            for row in self._rows:
-                row.next = self._likeliest if isinstance(row.next, Likeliest) else row.next
 
     def step(self) -> list[tuple[BatchRow, Decoded | RowFailure]]:
         """Return the next token of each row, and begin computing the one after it; for a row whose
@@ -154,82 +122,69 @@ class Batch:
         A row that has just been added has no next token yet. If all rows are at their ends, nothing
         is computed.
         """
-        current = [(row, row.next) for row in self._rows]
-        if all(row.is_at_end for row in self._rows):
-            return [(row, self._tried(row, last)) for row, last in current if last is not None]
-        self._cache.begin_step()
-        logits = self._network(self._inputs()[:, None], cache=self._cache)[:, -1, :]
+        tokens = self._tokens
+        drawn = [(row, row.scores) for row in self._rows if row.drawn]
+        if all(row.drawn == row.max_tokens for row in self._rows):
+            return self._take(drawn, tokens)
+        self.cache.begin_step()
+        logits = self._network(tokens[:, None], cache=self.cache)[:, -1, :]
+        has_plain = any(row.chooser.is_plain for row in self._rows)
+        self._tokens = mx.argmax(logits, axis=-1).astype(mx.int32) if has_plain else tokens + 0
         constrained = [row for row in self._rows if row.chooser.constrained is not None]
         if constrained:
             # Computed while the masks are.
             mx.async_eval(logits)
-        self._draw([row for row in self._rows if row.chooser.constrained is None], logits)
-        taken = [(row, self._tried(row, next_)) for row, next_ in current if next_ is not None]
+        free = [row for row in self._rows if row.chooser.constrained is None]
+        failed = self._draw(free, logits, tokens)
+        taken = self._take(drawn, tokens)
         refused = {id(row) for row, each in taken if isinstance(each, ROW_FAILURES)}
-        constrained = [row for row in constrained if id(row) not in refused]
         # What a constraint rules out depends on the tokens just taken.
-        taken += self._draw(constrained, logits)
+        allowed = [row for row in constrained if id(row) not in refused]
+        failed += self._draw(allowed, logits, tokens)
         self._steps += 1
         if self._steps % CLEAR_EVERY == 0:
             mx.clear_cache()
+        return [*taken, *failed]
+
+    def _take(
+        self, drawn: Sequence[tuple[BatchRow, LogProbs | None]], tokens: mx.array
+    ) -> list[tuple[BatchRow, Decoded | RowFailure]]:
+        """Wait for the `tokens: (B,)` that were drawn for these rows, with their scores."""
+        # Read once for all rows.
+        ids: Any = tokens.tolist()
+        taken: list[tuple[BatchRow, Decoded | RowFailure]] = []
+        for row, scores in drawn:
+            token = Decoded(ids[row.seat])
+            if scores is not None:
+                token = Drawn(tokens[row.seat : row.seat + 1], scores).read()
+            try:
+                row.chooser.take(token.id)
+                taken.append((row, token))
+            except ROW_FAILURES as error:
+                taken.append((row, error))
         return taken
 
-    def _inputs(self) -> mx.array:
-        """The last token of each seat, `(B,)`."""
-        inputs = mx.zeros(0, mx.int32)
-        if self._likeliest is not None:
-            inputs = self._likeliest.tokens.astype(mx.int32)
-        if inputs.size < self._cache.seats:
-            inputs = mx.pad(inputs, (0, self._cache.seats - inputs.size))
-        for row in self._rows:
-            if not isinstance(row.next, Likeliest):
-                inputs[row.seat : row.seat + 1] = self._last(row).astype(mx.int32)
-        return inputs
-
-    def _last(self, row: BatchRow) -> mx.array:
-        """A row's last token, `(1,)`."""
-        if row.next is None:
-            return mx.array([row.last], mx.int32)
-        if isinstance(row.next, Likeliest):
-            return row.next.tokens[row.seat : row.seat + 1]
-        return row.next.token
-
-    def _tried(self, row: BatchRow, drawn: Drawn | Likeliest) -> Decoded | RowFailure:
-        try:
-            return self._take(row, drawn)
-        except ROW_FAILURES as error:
-            return error
-
-    def _take(self, row: BatchRow, drawn: Drawn | Likeliest) -> Decoded:
-        """Wait for a drawn token."""
-        decoded = Decoded(drawn.at(row.seat)) if isinstance(drawn, Likeliest) else drawn.read()
-        row.chooser.take(decoded.id)
-        row.last = decoded.id
-        if row.next is drawn:
-            row.next = None
-        return decoded
-
     def _draw(
-        self, rows: Sequence[BatchRow], logits: mx.array
-    ) -> list[tuple[BatchRow, RowFailure]]:
-        """Begin drawing the next token of these rows, from the logits `(B, V)` of all seats; return
-        those whose constraint allows none."""
-        failed: list[tuple[BatchRow, RowFailure]] = []
-        likeliest = Likeliest(mx.argmax(logits, axis=-1))
+        self, rows: Sequence[BatchRow], logits: mx.array, last: mx.array
+    ) -> list[tuple[BatchRow, Decoded | RowFailure]]:
+        """Begin drawing the next token of these rows, from the logits `(B, V)` of all seats, after
+        the `last` ones `(B,)`; return those whose constraint allows none."""
+        failed: list[tuple[BatchRow, Decoded | RowFailure]] = []
         begun: list[mx.array] = []
         for row in rows:
-            if row.chooser.is_plain:
-                row.next = self._likeliest = likeliest
-                begun.append(likeliest.tokens)
-            else:
-                after = [] if row.next is None else self._last(row)
+            if not row.chooser.is_plain:
+                seat = slice(row.seat, row.seat + 1)
+                is_taken = row.chooser.constrained is not None or not row.drawn
                 try:
-                    drawn = row.chooser.draw(logits[row.seat : row.seat + 1], row.drawn, after)
+                    drawn = row.chooser.draw(
+                        logits[seat], row.drawn, [] if is_taken else last[seat]
+                    )
                 except ROW_FAILURES as error:
                     failed.append((row, error))
                     continue
+                self._tokens[seat] = drawn.token.astype(mx.int32)
+                row.scores = drawn.scores
                 begun += drawn.arrays()
-                row.next = drawn
             row.drawn += 1
-        mx.async_eval(*begun)
+        mx.async_eval(self._tokens, *begun)
         return failed

@@ -34,12 +34,12 @@ class Prefix:
 
 class Begun(NamedTuple):
     """A cache with the first `held` tokens of a prompt, of which `cached` were not computed for it.
-    It begins with the `prefix`, if that is known."""
+    It begins with the tokens in `start`, if a prefix is known."""
 
     cache: Cache
     held: int
     cached: int
-    prefix: Prefix | None
+    start: Cache | None
 
 
 class SharedPrefixes:
@@ -65,13 +65,14 @@ class SharedPrefixes:
         within = ids if self._window is None else ids[: self._window + 1]
         stop = shared_length(within, following, start)
         cache = self._make() if known is None else known.cache.fork()
-        if stop - start < MIN_TOKENS:
-            return Begun(cache, start, start, known)
-        done, reused = read(cache, ids, start, stop)
-        if done == stop - start:
-            known = Prefix(ids[:stop].copy(), cache.fork())
-            self._keep(known)
-        return Begun(cache, start + done, start + reused, known)
+        done = reused = 0
+        if stop - start >= MIN_TOKENS:
+            done, reused = read(cache, ids, start, stop)
+            if done == stop - start:
+                known = Prefix(ids[:stop].copy(), cache.fork())
+                self._prefixes = [*self._prefixes, known][-MAX_PREFIXES:]
+        begins = None if known is None else known.cache
+        return Begun(cache, start + done, start + reused, begins)
 
     def known_length(self, ids: TokenIds) -> int:
         """How many of these tokens are known."""
@@ -86,10 +87,6 @@ class SharedPrefixes:
         self._prefixes.remove(longest)
         self._prefixes.append(longest)
         return longest
-
-    def _keep(self, prefix: Prefix) -> None:
-        self._prefixes.append(prefix)
-        del self._prefixes[:-MAX_PREFIXES]
 
 
 def shared_length(ids: TokenIds, following: Sequence[TokenIds], known: int) -> int:

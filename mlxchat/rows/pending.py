@@ -16,29 +16,42 @@ MAX_PASSED = 256
 
 
 @dataclass
-class Tally:
-    """Counts of rows. `skipped` were finished by an earlier run; `incomplete` are among `finished`;
-    `malformed`, and `invalid` answers to a constraint, among `failed`."""
+class Figures:
+    """The progress of a batch of `total` rows (None if unknown), and the tokens of this run.
 
+    `skipped` rows were finished by an earlier run; `incomplete` are among `finished`; `malformed`,
+    and `invalid` answers to a constraint, among `failed`. `first_error` is that of the first row
+    that failed. `seconds` are those since generation began: loading the model does not count.
+    """
+
+    total: int | None = None
     skipped: int = 0
     finished: int = 0
     incomplete: int = 0
     failed: int = 0
     malformed: int = 0
     invalid: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    evicted_tokens: int = 0
+    first_error: str | None = None
+    seconds: float = 0.0
 
     @property
     def done(self) -> int:
         return self.skipped + self.finished + self.failed
 
+    @property
+    def tokens_per_s(self) -> float:
+        return self.generated_tokens / self.seconds if self.seconds else 0.0
+
 
 class Pending:
-    """Yields each row that is to be run, and writes the results. `first_error` is that of the first
-    row that failed."""
+    """Yields each row that is to be run, and writes the results."""
 
     def __init__(self, rows: Rows, output: Output) -> None:
-        self.tally = Tally()
-        self.first_error: str | None = None
+        self.figures = Figures()
         self._next: Row | None = None
         self._rows = rows
         self._output = output
@@ -62,7 +75,7 @@ class Pending:
             if row is None:
                 return None
             if row.key in self._output.finished.rows:
-                self.tally.skipped += 1
+                self.figures.skipped += 1
             elif row.error is None:
                 return row
             else:
@@ -78,17 +91,20 @@ class Pending:
 
     def finish(self, result: Result) -> None:
         """Write the result of a row that was taken. Raises OutputError."""
-        line, tally = result.line(), self.tally
+        line, figures = result.line(), self.figures
+        figures.prompt_tokens += result.prompt_tokens
+        figures.cached_tokens += result.cached_tokens
+        figures.evicted_tokens += result.evicted_tokens
         if result.error is None:
             self._output.write(line)
-            tally.finished += 1
-            tally.incomplete += result.complete is False
+            figures.finished += 1
+            figures.incomplete += result.complete is False
             return
-        if self.first_error is None:
-            self.first_error = f"row {result.row.number:,}: {result.error}"
+        if figures.first_error is None:
+            figures.first_error = f"row {result.row.number:,}: {result.error}"
         # An error that an earlier run has written is not written again.
         if not self._output.finished.has(line):
             self._output.write(line)
-        tally.failed += 1
-        tally.malformed += result.row.error is not None
-        tally.invalid += result.complete is False
+        figures.failed += 1
+        figures.malformed += result.row.error is not None
+        figures.invalid += result.complete is False

@@ -16,13 +16,8 @@ ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x202
 ROW_ID = "row-"
 
 
-@dataclass(frozen=True, slots=True)
-class Likely:
-    """A generated token: its text, its log-probability, and the likeliest tokens in its place."""
-
-    text: str
-    logprob: float | None
-    top: tuple[tuple[str, float], ...] = ()
+# A generated token: its text, its log-probability, and the likeliest tokens in its place.
+Likely = tuple[str, float | None, list[tuple[str, float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +44,13 @@ class Result:
     seconds: float = 0.0
     seed: int = 0
     model: str = ""
-    logprobs: tuple[Likely, ...] | None = None
+    logprobs: list[Likely] | None = None
     notices: tuple[str, ...] = ()
     error: str | None = None
 
-    def line(self, created_s: float | None = None) -> str:
-        """The line for the output, with its end. `created_s` is for tests."""
-        if self.row.form is Form.OPENAI:
-            record = _openai(self, int(time.time() if created_s is None else created_s))
-        else:
-            record = _ours(self)
+    def line(self) -> str:
+        """The line for the output, with its end."""
+        record = _openai(self) if self.row.form is Form.OPENAI else _ours(self)
         text = json.dumps(record, ensure_ascii=False, allow_nan=False)
         return text.translate(ESCAPED) + "\n"
 
@@ -95,7 +87,7 @@ def _ours(result: Result) -> dict[str, Any]:
     }
 
 
-def _openai(result: Result, created_s: int) -> dict[str, Any]:
+def _openai(result: Result) -> dict[str, Any]:
     """Source: https://platform.openai.com/docs/guides/batch and the chat completion object."""
     row, id_ = result.row, f"{ROW_ID}{result.row.number}"
     if result.error is not None:
@@ -111,7 +103,7 @@ def _openai(result: Result, created_s: int) -> dict[str, Any]:
     body = {
         "id": f"chatcmpl-{id_}",
         "object": "chat.completion",
-        "created": created_s,
+        "created": int(time.time()),
         "model": result.model,
         "choices": [_choice(result)],
         "usage": usage,
@@ -141,6 +133,6 @@ def _tokens(result: Result, text: str, top: str, **more: Any) -> list[dict[str, 
     if result.logprobs is None:
         return None
     return [
-        {**of(each.text, each.logprob), top: [of(*likely) for likely in each.top]}
-        for each in result.logprobs
+        {**of(token, logprob), top: [of(*each) for each in likeliest]}
+        for token, logprob, likeliest in result.logprobs
     ]

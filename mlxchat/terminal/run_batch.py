@@ -41,31 +41,32 @@ def _run(batch: BatchRun, messages: Messages) -> ExitStatus | None:
         before_leaving(bar.stop),
     ):
         stop.say = bar.say
-        batch.run(stop.requested, lambda now: bar(now.rows.done, now.total, _speed(now)))
+        for _ in batch.results(stop.requested, lambda now: bar(now.done, now.total, _speed(now))):
+            pass
     return stop.status
 
 
 def _report(batch: BatchRun, messages: Messages, shown: Shown, stopped: ExitStatus | None) -> int:
-    figures, rows = batch.figures, batch.figures.rows
+    figures = batch.figures
     if stopped is not None:
         messages.warn(f"stopped: {_how_to_continue(batch)}")
     messages.stats(figures_line(figures), shown.stats)
-    if rows.failed:
+    if figures.failed:
         first = beginning(figures.first_error or "", MAX_ERROR_CHARS)
-        messages.warn(f"{count(rows.failed, 'row')} failed; {first}")
-    if rows.incomplete:
-        answers = "answer is" if rows.incomplete == 1 else "answers are"
-        messages.warn(f"{rows.incomplete:,} {answers} not complete")
+        messages.warn(f"{count(figures.failed, 'row')} failed; {first}")
+    if figures.incomplete:
+        answers = "answer is" if figures.incomplete == 1 else "answers are"
+        messages.warn(f"{figures.incomplete:,} {answers} not complete")
     if stopped is not None:
         return stopped
-    if rows.failed > rows.invalid:
+    if figures.failed > figures.invalid:
         return ExitStatus.FAILURE
-    return ExitStatus.INCOMPLETE if rows.incomplete or rows.invalid else ExitStatus.OK
+    return ExitStatus.INCOMPLETE if figures.incomplete or figures.invalid else ExitStatus.OK
 
 
 def _how_to_continue(batch: BatchRun) -> str:
-    rows = batch.figures.rows
-    finished = f"{count(rows.skipped + rows.finished, 'row')} finished"
+    figures = batch.figures
+    finished = f"{count(figures.skipped + figures.finished, 'row')} finished"
     if not batch.can_continue:
         return f"{finished}; a batch with an output file can be continued"
     return f"{finished}; run the same command again for the rest"
@@ -73,12 +74,11 @@ def _how_to_continue(batch: BatchRun) -> str:
 
 def figures_line(figures: Figures) -> str:
     """The closing figures."""
-    rows = figures.rows
-    parts = [count(rows.done, "row")]
-    if rows.skipped:
-        parts[0] += f", {rows.skipped:,} already finished"
-    if rows.failed:
-        parts[0] += f", {rows.failed:,} failed"
+    parts = [count(figures.done, "row")]
+    if figures.skipped:
+        parts[0] += f", {figures.skipped:,} already finished"
+    if figures.failed:
+        parts[0] += f", {figures.failed:,} failed"
     if figures.generated_tokens:
         cached = f", {figures.cached_tokens:,} cached" if figures.cached_tokens else ""
         parts += [
