@@ -21,8 +21,7 @@ FREE_MEMORY_SHARE = 0.5
 class KnownModel:
     """An instruct model in 4 bits on the Hub.
 
-    `kv_bytes_per_token` is for 16 bits, without layers that have a sliding window. A `recommended`
-    model is offered if none is chosen: it is fast for its size and answers without long thoughts.
+    `kv_bytes_per_token` is for 16 bits, without layers that have a sliding window.
     """
 
     alias: str
@@ -30,7 +29,6 @@ class KnownModel:
     download_bytes: int
     parameters: int
     kv_bytes_per_token: int
-    recommended: bool = False
 
     def memory_bytes(self, *, float32: bool) -> int:
         """The size of the weights and a cache, as stored or in float32 as on a CPU."""
@@ -43,11 +41,9 @@ class KnownModel:
         return self.memory_bytes(float32=float32) <= free_bytes
 
 
-def _known(
-    alias: str, name: str, gigabytes: float, parameters: int, kv_bytes: int, *, first: bool = False
-) -> KnownModel:
+def _known(alias: str, name: str, gigabytes: float, parameters: int, kv_bytes: int) -> KnownModel:
     download_bytes = round(gigabytes * 1e9)
-    return KnownModel(alias, f"mlx-community/{name}", download_bytes, parameters, kv_bytes, first)
+    return KnownModel(alias, f"mlx-community/{name}", download_bytes, parameters, kv_bytes)
 
 
 # By memory needed. Every window works with these families, also in 4 bits. Sizes are those of the
@@ -55,34 +51,29 @@ def _known(
 CATALOG = (
     _known("qwen3.5-0.8b", "Qwen3.5-0.8B-MLX-4bit", 0.66, 752_393_024, 12_288),
     _known("lfm2.5-1.2b", "LFM2.5-1.2B-Instruct-4bit", 0.66, 1_170_340_608, 12_288),
-    _known(
-        *("llama3.2-1b", "Llama-3.2-1B-Instruct-4bit", 0.713, 1_235_814_400, 32_768), first=True
-    ),
+    _known("llama3.2-1b", "Llama-3.2-1B-Instruct-4bit", 0.713, 1_235_814_400, 32_768),
     _known("qwen3-0.6b", "Qwen3-0.6B-4bit", 0.351, 596_049_920, 114_688),
     _known("qwen3.5-2b", "Qwen3.5-2B-MLX-4bit", 1.72, 1_881_825_088, 12_288),
     _known("smollm3-3b", "SmolLM3-3B-4bit", 1.75, 3_075_098_624, 73_728),
     _known("llama3.2-3b", "Llama-3.2-3B-Instruct-4bit", 1.82, 3_212_749_824, 114_688),
     _known("qwen3.5-4b", "Qwen3.5-4B-MLX-4bit", 3.06, 4_205_751_296, 32_768),
-    _known("qwen3-4b", "Qwen3-4B-Instruct-2507-4bit", 2.279, 4_022_468_096, 147_456, first=True),
+    _known("qwen3-4b", "Qwen3-4B-Instruct-2507-4bit", 2.279, 4_022_468_096, 147_456),
     _known("gemma4-e2b", "gemma-4-e2b-it-4bit", 3.6, 4_628_569_379, 6_144),
-    _known("gemma4-e4b", "gemma-4-e4b-it-4bit", 5.2, 8_878_591_018, 16_384, first=True),
+    _known("gemma4-e4b", "gemma-4-e4b-it-4bit", 5.2, 8_878_591_018, 16_384),
     _known("qwen3.5-9b", "Qwen3.5-9B-MLX-4bit", 6.0, 8_953_803_264, 32_768),
     _known("ministral3-8b", "Ministral-3-8B-Instruct-2512-4bit", 5.63, 8_489_553_920, 139_264),
     _known("gemma4-12b", "gemma-4-12B-it-4bit", 6.74, 11_907_350_320, 16_384),
     _known("gpt-oss-20b", "gpt-oss-20b-MXFP4-Q8", 12.1, 20_914_757_184, 24_576),
-    _known("gemma4-26b", "gemma-4-26b-a4b-it-4bit", 15.6, 25_233_141_790, 20_480, first=True),
+    _known("gemma4-26b", "gemma-4-26b-a4b-it-4bit", 15.6, 25_233_141_790, 20_480),
     _known("qwen3.8-27b", "Qwen3.8-27B-4bit", 16.1, 26_895_998_464, 65_536),
     _known("glm4.7-flash", "GLM-4.7-Flash-4bit", 16.9, 29_943_393_920, 54_144),
     _known("qwen3-30b", "Qwen3-30B-A3B-Instruct-2507-4bit", 17.19, 30_532_122_624, 98_304),
     _known("gemma4-31b", "gemma-4-31b-it-4bit", 18.4, 30_697_345_340, 81_920),
     _known("qwen3.6-35b", "Qwen3.6-35B-A3B-4bit", 20.4, 34_660_610_688, 20_480),
     _known("llama3.3-70b", "Llama-3.3-70B-Instruct-4bit", 39.7, 70_553_706_496, 327_680),
-    _known(
-        *("qwen3-next-80b", "Qwen3-Next-80B-A3B-Instruct-4bit", 44.8, 79_674_391_296, 24_576),
-        first=True,
-    ),
+    _known("qwen3-next-80b", "Qwen3-Next-80B-A3B-Instruct-4bit", 44.8, 79_674_391_296, 24_576),
     _known("glm4.5-air", "GLM-4.5-Air-4bit", 60.2, 106_852_245_504, 188_416),
-    _known("gpt-oss-120b", "gpt-oss-120b-MXFP4-Q8", 63.4, 116_829_156_672, 36_864, first=True),
+    _known("gpt-oss-120b", "gpt-oss-120b-MXFP4-Q8", 63.4, 116_829_156_672, 36_864),
     _known("qwen3.5-122b", "Qwen3.5-122B-A10B-4bit", 69.6, 122_111_526_912, 24_576),
     _known("minimax-m2.7", "MiniMax-M2.7-4bit", 128.7, 228_689_764_864, 253_952),
     _known("qwen3-235b", "Qwen3-235B-A22B-Instruct-2507-4bit", 132.3, 235_093_634_560, 192_512),
@@ -92,7 +83,9 @@ HUB_ALIASES = {model.alias: model.hub_id for model in CATALOG}
 
 BUILT_IN_ALIASES = (EMBEDDED_ALIAS, *HUB_ALIASES)
 
-RECOMMENDED = tuple(model for model in CATALOG if model.recommended)
+# Offered if none is chosen: fast for their size, and they answer without long thoughts.
+_FIRST = ("llama3.2-1b", "qwen3-4b", "gemma4-e4b", "gemma4-26b", "qwen3-next-80b", "gpt-oss-120b")
+RECOMMENDED = tuple(model for model in CATALOG if model.alias in _FIRST)
 
 
 def recommended_that_fit(free_bytes: int, *, float32: bool) -> list[KnownModel]:

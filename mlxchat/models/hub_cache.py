@@ -73,24 +73,21 @@ def snapshot_dir(repo_id: str, commit: str) -> Path:
 
 def cached_snapshot(repo_id: str) -> Path | None:
     """The directory of the repository's main revision; None if it is missing or unfinished."""
-    commit = _main_commit(repo_id)
-    if commit is None:
+    snapshot = _main_snapshot(repo_id)
+    if snapshot is None:
         return None
-    snapshot = snapshot_dir(repo_id, commit)
     # A file that exists is complete, since the library renames it into place.
-    wanted = filter(is_wanted, _listed_names(repo_id, commit) or ())
     here = {path.name for path in snapshot.glob("*") if path.is_file()}
+    wanted = filter(is_wanted, _listed_names(snapshot))
     is_complete = holds_model(here) and all((snapshot / name).is_file() for name in wanted)
     return snapshot if is_complete else None
 
 
 def cached_adapter(repo_id: str) -> Path | None:
     """The directory of the adapter's main revision; None if it is missing or unfinished."""
-    commit = _main_commit(repo_id)
-    if commit is None:
-        return None
-    snapshot = snapshot_dir(repo_id, commit)
-    return snapshot if all((snapshot / name).is_file() for name in ADAPTER_FILES) else None
+    snapshot = _main_snapshot(repo_id)
+    is_here = snapshot and all((snapshot / name).is_file() for name in ADAPTER_FILES)
+    return snapshot if is_here else None
 
 
 def cached_repos() -> list[tuple[str, Path | None]]:
@@ -131,23 +128,24 @@ def _expanded(path: str) -> Path:
 
 
 def _becomes_a_model(repo_id: str) -> bool:
-    commit = _main_commit(repo_id)
-    names = _listed_names(repo_id, commit) if commit is not None else None
-    return holds_model(names or ())
+    snapshot = _main_snapshot(repo_id)
+    return snapshot is not None and holds_model(_listed_names(snapshot))
 
 
-def _main_commit(repo_id: str) -> str | None:
+def _main_snapshot(repo_id: str) -> Path | None:
+    """The directory of the main revision, which may not exist; None if that is not known."""
     try:
         commit = (repo_dir(repo_id) / "refs" / "main").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return None
-    return commit if _COMMIT.fullmatch(commit) else None
+    return snapshot_dir(repo_id, commit) if _COMMIT.fullmatch(commit) else None
 
 
-def _listed_names(repo_id: str, commit: str) -> list[str] | None:
+def _listed_names(snapshot: Path) -> list[str]:
     """The names of all the commit's files, if the library stored them (since its version 2)."""
     try:
-        tree = json.loads((repo_dir(repo_id) / "trees" / f"{commit}.json").read_text("utf-8"))
-        return list(tree["files"]) if tree["format_version"] == _TREE_FORMAT_VERSION else None
+        listed = snapshot.parents[1] / "trees" / f"{snapshot.name}.json"
+        tree = json.loads(listed.read_text("utf-8"))
+        return list(tree["files"]) if tree["format_version"] == _TREE_FORMAT_VERSION else []
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+        return []
