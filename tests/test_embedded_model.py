@@ -15,8 +15,6 @@ from tests.docs import ROOT
 
 pytestmark = pytest.mark.model
 
-README = Path(__file__).parent.parent / "README.md"
-
 
 @pytest.fixture(scope="module")
 def model(embedded_model: Path) -> Model:

@@ -1,5 +1,6 @@
 """Models that must not be loaded in float16, which overflows where bfloat16 does not."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from mlxchat.models.weights import arrays_of, weight_files
 from scripts import metal
 from scripts.families import family_config
 from scripts.tiny_model import write_tiny_model
-from tests.gguf_files import TinyGguf, tiny_gguf
+from tests.gguf_files import KindOf, TinyGguf, tiny_gguf
+
+Arrays = dict[str, mx.array]
 
 
 def load(directory: Path, dtype: str = "stored") -> tuple[Model, list[str]]:
@@ -51,13 +54,28 @@ def floating_dtypes(network: nn.Module) -> set[mx.Dtype]:
     return {each.dtype for _, each in parameters if mx.issubdtype(each.dtype, mx.floating)}
 
 
-@pytest.mark.parametrize("kind", [Kind.F16, Kind.Q4_0], ids=lambda kind: kind.name)
-def test_a_gemma_from_gguf_is_never_loaded_in_float16(kind: Kind, tmp_path: Path) -> None:
-    directory = imported(tiny_gguf("gemma3", kind), tmp_path)
-    assert read_config(directory)["torch_dtype"] == "bfloat16"
-    model, notices = load(directory)
-    assert floating_dtypes(model.network) == {mx.bfloat16}
-    assert model.dtype == mx.bfloat16
+def embeddings_as(kind: Kind) -> KindOf:
+    return lambda name: kind if "embed" in name else Kind.Q8_0
+
+
+@pytest.mark.parametrize(
+    ("arch", "kind", "dtype"),
+    [
+        # Gemma is never loaded in float16, and a file with bfloat16 counts as trained in it.
+        ("gemma3", Kind.F16, mx.bfloat16),
+        ("gemma3", Kind.Q4_0, mx.bfloat16),
+        ("llama", embeddings_as(Kind.BF16), mx.bfloat16),
+        # Others keep the precision of their float16 scales: norms, which are float32 in the file,
+        # used to make all activations float32.
+        ("llama", Kind.Q8_0, mx.float16),
+    ],
+)
+def test_the_dtype_of_a_gguf_file(
+    arch: str, kind: Kind | KindOf, dtype: mx.Dtype, tmp_path: Path
+) -> None:
+    model, notices = load(imported(tiny_gguf(arch, kind), tmp_path))
+    assert floating_dtypes(model.network) == {dtype}
+    assert logits(model).dtype == model.dtype == dtype
     assert notices == []
 
 
@@ -65,29 +83,10 @@ def test_a_gemma_with_large_embeddings_writes_numbers(tmp_path: Path) -> None:
     """Converted to float16, Gemma answered with noise whatever its quantization: its embeddings,
     scaled by the square root of their width, exceed 65,504."""
 
-    def embeddings_in_float16(name: str) -> Kind:
-        return Kind.F16 if "embed" in name else Kind.Q8_0
-
-    tiny = scaled(tiny_gguf("gemma3", embeddings_in_float16), "token_embd", 1e4)
+    tiny = scaled(tiny_gguf("gemma3", embeddings_as(Kind.F16)), "token_embd", 1e4)
     model, notices = load(imported(tiny, tmp_path))
     assert notices == []
     assert mx.all(mx.isfinite(logits(model))).item()
-
-
-def test_a_file_with_bfloat16_tensors_counts_as_trained_in_it(tmp_path: Path) -> None:
-    def embeddings_as_trained(name: str) -> Kind:
-        return Kind.BF16 if "embed" in name else Kind.Q8_0
-
-    model, _ = load(imported(tiny_gguf("llama", embeddings_as_trained), tmp_path))
-    assert floating_dtypes(model.network) == {mx.bfloat16}
-
-
-def test_other_models_keep_the_precision_of_their_float16_scales(tmp_path: Path) -> None:
-    """Norms are float32 in the file, and used to make all activations float32."""
-    model, notices = load(imported(tiny_gguf("llama", Kind.Q8_0), tmp_path))
-    assert floating_dtypes(model.network) == {mx.float16}
-    assert logits(model).dtype == model.dtype == mx.float16
-    assert notices == []
 
 
 def test_a_model_that_overflows_is_loaded_in_bfloat16_with_a_notice(tmp_path: Path) -> None:
@@ -106,18 +105,27 @@ def test_a_model_that_overflows_is_loaded_in_bfloat16_with_a_notice(tmp_path: Pa
     assert model.dtype == mx.float16
 
 
-def stored_in_float16(directory: Path, config: dict[str, Any]) -> Path:
-    write_tiny_model(directory, config=config)
+def stored_as(directory: Path, family: str, change: Callable[[Arrays], Arrays]) -> Path:
+    """The family's tiny model with its arrays changed."""
+    write_tiny_model(directory, config=family_config(family))
     file = str(directory / "model.safetensors")
     arrays: Any = mx.load(file)
     mx.eval(arrays)
-    mx.save_safetensors(file, {name: a.astype(mx.float16) for name, a in arrays.items()})
+    mx.save_safetensors(file, change(arrays), {"format": "mlx"})
     return directory
+
+
+def in_float16(arrays: Arrays) -> Arrays:
+    return {name: array.astype(mx.float16) for name, array in arrays.items()}
+
+
+def without_head(arrays: Arrays) -> Arrays:
+    return {name: array for name, array in arrays.items() if "lm_head" not in name}
 
 
 @pytest.mark.parametrize("name", ["gemma3", "gemma4", "recurrent_gemma"])
 def test_gemmas_stored_in_float16_are_loaded_in_bfloat16(name: str, tmp_path: Path) -> None:
-    directory = stored_in_float16(tmp_path / name, family_config(name))
+    directory = stored_as(tmp_path / name, name, in_float16)
     # A CPU runs unquantized experts, as in gemma4, only in float32.
     with metal.imitated():
         model, _ = load(directory)
@@ -140,18 +148,6 @@ def test_shared_parameters_stay_shared_in_bfloat16() -> None:
 HEADS = ("gemma3", "gemma3_text", "recurrent_gemma", "minicpm")
 
 
-def write_tied_model(directory: Path, name: str) -> Path:
-    """The family's tiny model, without a head in its file."""
-    config = family_config(name)
-    write_tiny_model(directory, config=config)
-    file = str(directory / "model.safetensors")
-    arrays: Any = mx.load(file)
-    mx.eval(arrays)
-    arrays = {name: array for name, array in arrays.items() if "lm_head" not in name}
-    mx.save_safetensors(file, arrays, {"format": "mlx"})
-    return directory
-
-
 def stored_parameters(directory: Path) -> int:
     arrays: Any = mx.load(str(directory / "model.safetensors"))
     return sum(array.size for array in arrays.values())
@@ -159,7 +155,7 @@ def stored_parameters(directory: Path) -> int:
 
 @pytest.mark.parametrize("name", HEADS)
 def test_a_head_missing_from_the_files_is_not_counted(name: str, tmp_path: Path) -> None:
-    directory = write_tied_model(tmp_path / "tied", name)
+    directory = stored_as(tmp_path / "tied", name, without_head)
     assert describe(name, directory).parameters == stored_parameters(directory)
 
 
@@ -167,7 +163,7 @@ def test_a_head_missing_from_the_files_is_not_counted(name: str, tmp_path: Path)
 @pytest.mark.parametrize("dtype", ["stored", "float16"])
 def test_a_tied_head_is_in_memory_once(name: str, dtype: str, tmp_path: Path) -> None:
     """Converting minicpm to another dtype made its head a separate array."""
-    directory = write_tied_model(tmp_path / "tied", name)
+    directory = stored_as(tmp_path / "tied", name, without_head)
     network = load_directory(directory, name, dtype=dtype, notify=print).network
     size = 4 if dtype == "stored" else 2
     assert held_bytes(network) == size * stored_parameters(directory)

@@ -21,6 +21,8 @@ from mlxchat.models.hub_cache import cached_snapshot, hub_cache_dir, repo_dir
 from tests.conftest import RunMlxchat
 from tests.fake_hub import FakeHub, FakeRepo, put_in_cache, tiny_model_files
 
+PULL = [sys.executable, "-m", "mlxchat", "models", "pull", "org/tiny"]
+
 RESOLVE = """
 import sys
 from mlxchat.models.resolve import resolve_model
@@ -64,6 +66,12 @@ def pull_error(run_program: RunMlxchat) -> str:
     return done.stderr.removeprefix("mlxchat: error: ").rstrip("\n")
 
 
+def pull_slowly(fake_hub: FakeHub) -> "subprocess.Popen[bytes]":
+    fake_hub.repos["org/tiny"] = FakeRepo(tiny_model_files(payload_bytes=5_000_000))
+    fake_hub.seconds_per_chunk = 0.1
+    return subprocess.Popen(PULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
     deadline_s = time.monotonic() + seconds
     while not condition():
@@ -71,13 +79,14 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
-def test_a_download_fetches_what_a_model_needs_and_no_code(
+def test_a_pull_updates_a_model_with_what_it_needs_and_no_code(
     fake_hub: FakeHub, run_program: RunMlxchat
 ):
+    old = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files(payload_bytes=32))
     done = run_program("models", "pull", "org/tiny")
     directory = Path(done.stdout.rstrip("\n"))
     assert (done.returncode, done.stderr) == (0, "")
-    assert directory == cached_snapshot("org/tiny")
+    assert old != directory == cached_snapshot("org/tiny")
     wanted = set(tiny_model_files()) - {"README.md", "modeling.py"}
     assert {path.name for path in directory.iterdir()} == wanted
 
@@ -91,20 +100,10 @@ def test_a_cached_model_costs_no_request_and_no_import_of_the_library(fake_hub: 
     assert fake_hub.requests == []
 
 
-def test_a_pull_updates_what_is_cached(fake_hub: FakeHub, run_program: RunMlxchat):
-    old = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files(payload_bytes=32))
-    assert run_program("models", "pull", "org/tiny").returncode == 0
-    assert cached_snapshot("org/tiny") not in (None, old)
-
-
 def test_progress_is_drawn_on_a_terminal_and_erased_at_the_end(fake_hub: FakeHub):
     fake_hub.repos["org/tiny"] = FakeRepo(tiny_model_files(payload_bytes=1_000_000))
-    child = pexpect.spawn(
-        sys.executable,
-        ["-m", "mlxchat", "models", "pull", "org/tiny"],
-        encoding="utf-8",
-        dimensions=(24, 100),
-    )
+    program, *arguments = PULL
+    child = pexpect.spawn(program, arguments, encoding="utf-8", dimensions=(24, 100))
     child.expect(pexpect.EOF, timeout=100)
     shown = str(child.before)
     assert shown.startswith("mlxchat: downloading org/tiny, 1.00 MB\r\n")
@@ -117,13 +116,7 @@ def test_ctrl_c_ends_a_download_immediately_and_the_next_one_resumes_it(
     fake_hub: FakeHub, run_program: RunMlxchat
 ):
     """The library alone would wait for files in progress: minutes on a slow line."""
-    fake_hub.repos["org/tiny"] = FakeRepo(tiny_model_files(payload_bytes=5_000_000))
-    fake_hub.seconds_per_chunk = 0.1
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mlxchat", "models", "pull", "org/tiny"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = pull_slowly(fake_hub)
     wait_until(lambda: cached_file_count("org/tiny") == 4 and is_sent(fake_hub))
     process.send_signal(signal.SIGINT)
     interrupted_s = time.monotonic()
@@ -148,18 +141,15 @@ def test_ctrl_c_ends_a_download_immediately_and_the_next_one_resumes_it(
 def test_a_pull_removes_what_a_killed_one_left_but_nothing_that_is_being_written(
     fake_hub: FakeHub, run_program: RunMlxchat
 ):
-    fake_hub.repos["org/tiny"] = FakeRepo(tiny_model_files(payload_bytes=5_000_000))
-    fake_hub.seconds_per_chunk = 0.1
-    pull = [sys.executable, "-m", "mlxchat", "models", "pull", "org/tiny"]
-    process = subprocess.Popen(pull, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = pull_slowly(fake_hub)
     wait_until(lambda: leftovers("org/tiny") != [])
     process.kill()
-    process.wait()
+    process.communicate()
     assert leftovers("org/tiny") != []
 
     fake_hub.seconds_per_chunk = 0.005
     fake_hub.sent_names.clear()
-    both = [subprocess.Popen(pull, stdout=subprocess.DEVNULL) for _ in range(2)]
+    both = [subprocess.Popen(PULL, stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait(timeout=100) for process in both] == [0, 0]
     assert fake_hub.sent_names.count("model.safetensors") == 1
     assert leftovers("org/tiny") == []
@@ -184,52 +174,36 @@ def test_a_connection_that_keeps_breaking_is_reported_and_leaves_no_complete_sna
     fake_hub.cut_off_after_bytes["model.safetensors"] = 10
     impatient = "import time; time.sleep = lambda s, sleep=time.sleep: sleep(min(s, 0.05))\n"
     program = f"{impatient}from mlxchat.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, "models", "pull", "org/tiny"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", program, "models", "pull", "org/tiny"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("mlxchat: error: the download of org/tiny failed: ")
     assert "complete files are kept: run `mlxchat models pull org/tiny` to resume" in done.stderr
     assert cached_snapshot("org/tiny") is None
 
 
-def gated(hub: FakeHub) -> None:
-    hub.repos["org/tiny"].gated_status = 403
+TROUBLE: dict[str, Callable[[FakeHub], object]] = {
+    "{hub} has no model org/tiny: check the spelling, or log in ": lambda hub: hub.repos.clear(),
+    "org/tiny is gated: ask for access at {hub}/org/tiny, then log in with ": lambda hub: setattr(
+        hub.repos["org/tiny"], "gated_status", 403
+    ),
+    "{hub} answered 503 for org/tiny: try again later": lambda hub: setattr(
+        hub, "always_answer", (503, b"busy")
+    ),
+    "{hub} does not answer like a hub: check for a network login page": lambda hub: setattr(
+        hub, "always_answer", (200, b"<html>Welcome to the hotel</html>")
+    ),
+    "org/tiny has no config.json with model*.safetensors: look for ": lambda hub: hub.repos.update(
+        {"org/tiny": FakeRepo({"config.json": b"{}", "model.gguf": b"GGUF"})}
+    ),
+}
 
 
-def busy(hub: FakeHub) -> None:
-    hub.always_answer = (503, b"busy")
-
-
-def behind_a_login_page(hub: FakeHub) -> None:
-    hub.always_answer = (200, b"<html>Welcome to the hotel</html>")
-
-
-def without_the_repository(hub: FakeHub) -> None:
-    hub.repos.clear()
-
-
-def without_safetensors(hub: FakeHub) -> None:
-    hub.repos["org/tiny"] = FakeRepo({"config.json": b"{}", "model.gguf": b"GGUF"})
-
-
-@pytest.mark.parametrize(
-    ("trouble", "message"),
-    [
-        (without_the_repository, "{hub} has no model org/tiny: check the spelling, or log in "),
-        (gated, "org/tiny is gated: ask for access at {hub}/org/tiny, then log in with "),
-        (busy, "{hub} answered 503 for org/tiny: try again later"),
-        (behind_a_login_page, "{hub} does not answer like a hub: check for a network login page"),
-        (without_safetensors, "org/tiny has no config.json with model*.safetensors: look for "),
-    ],
-)
+@pytest.mark.parametrize("message", TROUBLE)
 def test_what_the_hub_refuses_is_reported_in_one_line_and_nothing_is_downloaded(
-    trouble: Callable[[FakeHub], None], message: str, fake_hub: FakeHub, run_program: RunMlxchat
+    message: str, fake_hub: FakeHub, run_program: RunMlxchat
 ):
-    trouble(fake_hub)
+    TROUBLE[message](fake_hub)
     assert pull_error(run_program).startswith(message.format(hub=fake_hub.endpoint))
     assert cached_snapshot("org/tiny") is None
     assert "model.safetensors" not in fake_hub.sent_names

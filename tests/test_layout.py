@@ -29,7 +29,7 @@ CEILINGS = {
     "passages": 506,
     "constraint": 850,
     "cache": 2_719,
-    "models": 3_897,
+    "models": 3_888,
     "engine": 2_555,
     "chat": 2_210,
     "store": 1_693,

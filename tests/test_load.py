@@ -178,7 +178,6 @@ DAMAGE: list[tuple[Callable[[Path], object], type[MlxchatError], str]] = [
     (lambda d: os.truncate(d / "model.safetensors", 50_000), ModelBroken, "truncated"),
     (weights(b"not found" * 50), ModelBroken, "not a safetensors file"),
     (weights(LFS_POINTER), ModelBroken, "run git lfs pull in"),
-    (weights(LFS_POINTER.replace(b"git-lfs", b"hawser")), ModelBroken, "run git lfs pull in"),
     (without("tokenizer.json"), ModelBroken, "no tokenizer"),
     (edit_template, TemplateError, "chat template"),
 ]

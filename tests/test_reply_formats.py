@@ -175,9 +175,7 @@ def test_a_truncated_reply_continues_as_thought_or_answer(scripted: Scripted, pl
         assert first[1] + rest[1] == scripted.answer
 
 
-def test_a_wrapped_window_forgets_whole_turns_with_their_thoughts(
-    scripted: Scripted,
-) -> None:
+def test_a_wrapped_window_forgets_whole_turns_with_their_thoughts(scripted: Scripted) -> None:
     conversation = converse(scripted, window=300)
     forgot: list[Forgot] = []
     for n in range(12):

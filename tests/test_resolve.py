@@ -33,9 +33,7 @@ class Scene:
         monkeypatch.setattr(gguf, "embedded_gguf", self._embedded_gguf)
         monkeypatch.setattr(gguf, "import_gguf", self._import_gguf)
         monkeypatch.setattr(platform, "on_gpu", lambda: True)
-        self.give_memory(2 * RECOMMENDED[1].memory_bytes(float32=False), monkeypatch)
-
-    def give_memory(self, free_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        free_bytes = 2 * RECOMMENDED[1].memory_bytes(float32=False)
         monkeypatch.setattr(platform, "free_memory_bytes", lambda: free_bytes)
 
     def resolve(
