@@ -20,6 +20,7 @@ from mlxchat.models.tokenizer_files import load_tokenizer
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import byte_tokenizer
 from tests.constrained import Walker, bits_of
+from tests.test_tokens import llama_decoder
 
 PERSON = Constraint.from_schema("name, age int")
 
@@ -212,13 +213,6 @@ def sentencepiece(decoder: Any, tokens: tuple[str, ...] = ()) -> tokenizers.Toke
     backend.decoder = decoder
     backend.add_special_tokens([AddedToken(text, special=True) for text in texts[:3]])
     return backend
-
-
-def llama_decoder() -> Any:
-    replace = decoders.Replace("▁", " ")
-    return decoders.Sequence(
-        [replace, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
 
 
 @pytest.mark.parametrize("decoder", [llama_decoder(), decoders.Metaspace()])

@@ -3,6 +3,8 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -205,14 +207,14 @@ def test_an_index_is_used_again_and_a_damaged_one_made_again(
     generate: Generate, report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("--overflow", "passages", "--json", "-f", str(report), QUESTION)
-    first = events_of(generate(*arguments).stdout)[1]
+    first = events_of(generate(*arguments, window=500).stdout)[1]
     with monkeypatch.context() as patch:
         patch.setattr(index_module, "_fill", None)
-        assert events_of(generate(*arguments).stdout)[1] == first
+        assert events_of(generate(*arguments, window=500).stdout)[1] == first
     (index,) = paths.document_indexes_dir().iterdir()
     sound = index.read_bytes()
     index.write_bytes(sound[:4_096] + b"\xff" * 4_096 + sound[8_192:])
-    run = generate(*arguments)
+    run = generate(*arguments, window=500)
     assert (run.returncode, events_of(run.stdout)[1]) == (0, first)
 
 
@@ -232,33 +234,10 @@ def sections(stdout: str) -> list[dict[str, Any]]:
     return [each for each in events_of(stdout) if each["event"] == "section"]
 
 
-def test_every_line_is_read_once_and_in_order(generate: Generate, report: Path) -> None:
-    run = generate("--overflow", "map", "--json", "-f", str(report), QUESTION)
-    assert run.returncode == 0, run.stderr
-    read = sections(run.stdout)
-    assert len(read) > 5
-    texts = report.read_text().split("\n")
-    done = 0
-    for each in read:
-        first, last = each["lines"]
-        assert not "".join(texts[done : first - 1]).strip()
-        done = last
-    assert done == len(texts)
-    assert events_of(run.stdout)[-1]["finish_reason"] == "length"
-
-
-def test_answers_from_several_documents_are_combined_until_they_fit(
-    generate: Generate, tmp_path: Path
-) -> None:
-    """The name of combined answers grew with each round, and their lines were of two files."""
-    paths_ = [tmp_path / f"{name}.txt" for name in "abcdefgh"]
-    for path in paths_:
-        path.write_text("\n\n".join([FILLER] * 6))
-    files = [word for path in paths_ for word in ("-f", str(path))]
-    run = generate("--overflow", "map", "--json", *files, QUESTION)
-    assert run.returncode == 0, run.stderr
-    assert {each["file"] for each in sections(run.stdout)} == {str(path) for path in paths_}
-    assert events_of(run.stdout)[-1]["prompt_tokens"] <= WINDOW - 20
+@pytest.fixture
+def asked(unthinking_model: Path, report: Path) -> Request:
+    """A question about the report, to be read section by section."""
+    return request(unthinking_model, report, overflow=Overflow.MAP, events=True)
 
 
 def events_from(asked: Request) -> list[dict[str, Any]]:
@@ -285,8 +264,42 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], str]
     return answer_with
 
 
+def test_every_line_is_read_once_and_in_order(
+    generate: Generate, report: Path, answering: Any
+) -> None:
+    answering(lambda prompt: prompt[-200:-180])
+    run = generate("--overflow", "map", "--json", "-f", str(report), QUESTION)
+    assert run.returncode == 0, run.stderr
+    read = sections(run.stdout)
+    assert len(read) > 5
+    texts = report.read_text().split("\n")
+    done = 0
+    for each in read:
+        first, last = each["lines"]
+        assert not "".join(texts[done : first - 1]).strip()
+        done = last
+    assert done == len(texts)
+    assert events_of(run.stdout)[-1]["finish_reason"] == "length"
+
+
+def test_answers_from_several_documents_are_combined_until_they_fit(
+    generate: Generate, tmp_path: Path, answering: Any
+) -> None:
+    """The name of combined answers grew with each round, and their lines were of two files."""
+    asked = count()
+    answering(lambda _: f"{next(asked)} {FILLER} {FILLER[:40]}")
+    paths_ = [tmp_path / f"{name}.txt" for name in "abcdefgh"]
+    for path in paths_:
+        path.write_text("\n\n".join([FILLER] * 6))
+    files = [word for path in paths_ for word in ("-f", str(path))]
+    run = generate("--overflow", "map", "--json", *files, QUESTION)
+    assert run.returncode == 0, run.stderr
+    assert {each["file"] for each in sections(run.stdout)} == {str(path) for path in paths_}
+    assert events_of(run.stdout)[-1]["prompt_tokens"] <= WINDOW - 20
+
+
 def test_a_copied_answer_is_asked_for_again_without_the_earlier_ones(
-    unthinking_model: Path, report: Path, answering: Any
+    asked: Request, answering: Any
 ) -> None:
     """A small model wrote its first answer for all sections that followed."""
     read: list[str] = []
@@ -298,32 +311,26 @@ def test_a_copied_answer_is_asked_for_again_without_the_earlier_ones(
         return read[-1]
 
     answering(copy)
-    found = answers(
-        events_from(request(unthinking_model, report, overflow=Overflow.MAP, events=True))
-    )
+    found = answers(events_from(asked))
     assert len(found) > 5
     assert found == read[: len(found)]
 
 
-def test_an_answer_that_continues_an_earlier_one_is_no_copy(
-    unthinking_model: Path, report: Path, answering: Any
-) -> None:
+def test_an_answer_that_continues_an_earlier_one_is_no_copy(asked: Request, answering: Any) -> None:
     """A list that grew was asked for twice in every section."""
-    asked: list[str] = []
+    items: list[str] = []
 
     def list_more(_: str) -> str:
-        asked.append(f"Item {len(asked)}.")
-        return " ".join(asked[-3:])
+        items.append(f"Item {len(items)}.")
+        return " ".join(items[-3:])
 
     answering(list_more)
-    found = answers(
-        events_from(request(unthinking_model, report, overflow=Overflow.MAP, events=True))
-    )
+    found = answers(events_from(asked))
     assert found[1:3] == ["Item 0. Item 1.", "Item 0. Item 1. Item 2."]
 
 
 def test_no_prompt_of_a_section_is_larger_than_the_window(
-    unthinking_model: Path, report: Path, monkeypatch: pytest.MonkeyPatch
+    asked: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     largest: list[int] = []
 
@@ -332,7 +339,7 @@ def test_no_prompt_of_a_section_is_larger_than_the_window(
         return Brief(model, ids, *others, **how)
 
     monkeypatch.setattr("mlxchat.app.sections.Brief", watched)
-    with mlxchat.begin(request(unthinking_model, report, overflow=Overflow.MAP)) as run:
+    with mlxchat.begin(asked) as run:
         run.write()
         assert run.stats.evicted_tokens == 0
         assert run.stats.prompt_tokens <= WINDOW - 20
@@ -349,18 +356,16 @@ def interrupted(run: Run, after: int) -> str:
     return "".join(pieces)
 
 
-def test_a_stopped_reading_writes_what_there_is_and_continues(
-    unthinking_model: Path, report: Path
-) -> None:
-    asked = request(unthinking_model, report, overflow=Overflow.MAP, events=True)
+def test_a_stopped_reading_writes_what_there_is_and_continues(asked: Request, report: Path) -> None:
+    report.write_text(report.read_text()[:1_500])
     whole = events_from(asked)
     assert not list(paths.document_indexes_dir().iterdir()), "not needed any more"
     run = mlxchat.begin(asked)
-    first = interrupted(run, 4)
+    first = interrupted(run, 1)
     assert (run.is_complete, run.stats.finish_reason) == (False, "interrupted")
     assert run.limits.tokens == 0
     read = sections(first)
-    assert 0 < len(read) < 6
+    assert 0 < len(read) < len(answers(whole))
     (kept,) = paths.document_indexes_dir().iterdir()
     assert kept.stat().st_mode & 0o077 == 0
     lines = kept.read_text().splitlines()
@@ -380,16 +385,14 @@ def test_a_deadline_ends_the_reading(generate: Generate, report: Path) -> None:
     assert (done["finish_reason"], done["complete"]) == ("time", False)
 
 
-def test_another_question_does_not_continue_a_reading(unthinking_model: Path, report: Path) -> None:
-    asked = request(unthinking_model, report, overflow=Overflow.MAP, events=True)
-    changes = ({"prompt": "Who?"}, {"system": "Be brief."}, {"think": "on"})
+def test_another_question_does_not_continue_a_reading(asked: Request) -> None:
+    others = [replace(asked, **each) for each in ({"prompt": "Who?"}, {"system": "Be brief."})]
     loaded = mlxchat.open_model(asked.setup)
-    for change in changes:
-        other = request(unthinking_model, report, overflow=Overflow.MAP, **change)
-        assert (
-            SectionAnswers.of(other, [], loaded, print)._path
-            != SectionAnswers.of(asked, [], loaded, print)._path
-        )
+    places = {
+        SectionAnswers.of(each, [], loaded, print)._path
+        for each in (asked, *others, replace(asked, think="on"))
+    }
+    assert len(places) == 4
 
 
 @pytest.mark.usefixtures("any_size_is_kept")
@@ -398,8 +401,9 @@ def test_another_question_does_not_continue_a_reading(unthinking_model: Path, re
     [("passages", "the index of .* is not kept: "), ("map", "answers so far are not kept")],
 )
 def test_what_cannot_be_kept_is_reported_and_not_needed(
-    generate: Generate, report: Path, way: str, warning: str
+    generate: Generate, report: Path, answering: Any, way: str, warning: str
 ) -> None:
+    answering(lambda prompt: prompt[-200:-180])
     paths.document_indexes_dir().parent.mkdir(parents=True)
     paths.document_indexes_dir().touch()
     run = generate("--overflow", way, "-f", str(report), QUESTION)

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from mlxchat.errors import TemplateError
 from mlxchat.text.parts import MIN_BLOCK_TOKENS, Part, encode_parts
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
+from tests.test_tokens import trained_byte_level
 
 LONG = "The harbour lay quiet under a thin moon, and the boats were asleep in it. " * 6
 OTHER = "A ladder leaned against the wall where nobody had put it that morning, they said. " * 4
@@ -24,12 +23,7 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def words() -> Tokenizer:
     """A token is one of the words in these texts, or part of one."""
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
-    backend.train_from_iterator([LONG, OTHER], trainer)
+    backend = trained_byte_level([LONG, OTHER], 600)
     return Tokenizer(backend, ChatTemplate("<{{ messages[0]['content'] }}>", {}))
 
 

@@ -247,26 +247,26 @@ def test_a_damaged_index_is_never_believed(
     directory.make(document, ignore).close()
     sound = file_of(path).read_bytes()
     genuine = {data.decode().strip() for _, data in split(document)}
-    refused = 0
-    for place in range(0, len(sound), 97):
-        file_of(path).write_bytes(sound[:place] + b"\xff" * 8 + sound[place + 8 :])
+
+    def texts(damaged: bytes) -> set[str] | None:
+        """Of the passages that are found; None if the index is refused."""
+        file_of(path).write_bytes(damaged)
         try:
             index = directory.find(document)
-            OPEN.extend([] if index is None else [index])
-            passages = () if index is None else found(Search([index]), "Ada born").passages
-            assert {each.text for each in passages} <= genuine
-            refused += index is None
+            if index is None:
+                return None
+            OPEN.append(index)
+            return {each.text for each in found(Search([index]), "Ada born").passages}
         except Outdated:
-            refused += 1
-    assert refused
-    for size in range(0, len(sound), 4_096):
-        file_of(path).write_bytes(sound[:size])
-        try:
-            index = directory.find(document)
-            OPEN.extend([] if index is None else [index])
-            assert index is None or {each.text for each in found(Search([index]), "Ada").passages}
-        except Outdated:
-            pass
+            return None
+
+    read = [
+        texts(sound[:place] + b"\xff" * 8 + sound[place + 8 :])
+        for place in range(0, len(sound), 97)
+    ]
+    assert None in read
+    assert all(each is None or each <= genuine for each in read)
+    assert set() not in [texts(sound[:size]) for size in range(0, len(sound), 4_096)]
 
 
 def test_a_document_that_changes_while_it_is_read_is_noticed(

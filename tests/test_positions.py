@@ -51,21 +51,6 @@ def test_logits_after_ten_million_tokens_equal_those_of_a_fresh_cache(name: str)
     assert tokens_evicted(old) > 10_000_000
 
 
-def test_offsets_stay_below_the_limit_for_any_length_of_text(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(build, "POSITION_LIMIT", 256)
-    cache = make_cache(MODEL, 32, 4)
-    offsets = []
-    for _ in range(20):
-        for layer_tokens in (random_tokens(50), [1], [2]):
-            logits(MODEL, cache, layer_tokens)
-            offsets.append({layer.offset for layer in cache})
-    assert all(len(together) == 1 for together in offsets)
-    assert max(max(together) for together in offsets) < 256
-    assert cache[0].total == 20 * 52
-
-
 ROPES: dict[str, dict[str, Any]] = {
     "standard": {},
     "traditional": {"rope_traditional": True},

@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import UsageError
-from mlxchat.request import ChatOptions, Setup
-from mlxchat.sessions.listing import read_session
 from mlxchat.settings import CacheSettings, GenerationSettings
 from tests.conftest import RunMlxchat
 from tests.reply_formats import FORMATS
@@ -102,21 +99,6 @@ def test_a_turn_stopped_at_its_beginning_or_refused_is_taken_back() -> None:
     assert conversation.is_complete
 
 
-def test_a_saved_session_continues_a_reply_that_was_begun(tiny_model: Path) -> None:
-    options = ChatOptions(
-        Setup(str(tiny_model), window=400, keep=0, seed=7),
-        generation=GenerationSettings(max_tokens=5),
-    )
-    with Chat.open(options, session="begun") as chat:
-        list(chat.say("Which?", prefill=BEGUN))
-        reply = chat.conversation.turns[0].reply
-    assert read_session("begun").turns[0].reply == reply
-    assert reply.startswith(BEGUN)
-    with Chat.open(options, session="begun") as chat:
-        more = "".join(each.text for each in chat.conversation.continue_reply())
-        assert chat.conversation.turns[0].reply == reply + more
-
-
 # The command line
 
 
@@ -142,14 +124,6 @@ def test_generate_writes_the_beginning_and_what_follows_it(generate: Any) -> Non
     assert events[-1]["generated_tokens"] == 8
     drafted = generate("--lookup", "--prefill", BEGUN, "Which?")
     assert drafted.stdout == text.stdout
-
-
-def test_a_beginning_with_a_constraint_or_a_code_block(generate: Any) -> None:
-    chosen = generate("--choice", "yes", "--choice", "yesterday", "--prefill", "yest", "When?")
-    assert (chosen.returncode, chosen.stdout) == (0, "yesterday\n")
-    schema = '{"properties": {"n": {"enum": [12]}}, "required": ["n"], "type": "object"}'
-    number = generate("-n", "30", "--schema", schema, "--prefill", '{"n": 1', "When?")
-    assert json.loads(number.stdout) == {"n": 12}
     code = generate("-x", "--prefill", "```python\nprint(1)\n```\n", "Write it.")
     assert code.stdout == "print(1)\n"
 

@@ -117,11 +117,7 @@ def test_the_cache_commands(
     assert int(tokens.replace(",", "")) >= 2048
     assert model == str(tiny_model)
     assert json.loads(run_mlxchat("cache", "list", "--json").stdout)["key"].startswith(id_)
-    assert run_mlxchat("cache", "rm", "--yes", "ffff").returncode == 2
     assert run_mlxchat("cache", "rm", "--yes", id_).returncode == 0
-    assert pages() == []
-    ask("What?")
-    assert run_mlxchat("cache", "clear", "--yes").stdout.startswith("deleted ")
     assert pages() == []
 
 

@@ -82,14 +82,14 @@ def test_generate_keeps_its_window_and_resumes_after_a_kill(
     window = [] if kind == WITHOUT_A_WINDOW else ["--max-kv-size", str(WINDOW)]
     whole = run_mlxchat(
         *("generate", "--raw", "-m", str(model), "--dtype", "stored", "--temp", "0.7", "--seed"),
-        *("3", "-n", "80", "--ignore-eos", *window, "--prefill-step-size", "32", "--json", PROMPT),
+        *("3", "-n", "45", "--ignore-eos", *window, "--prefill-step-size", "32", "--json", PROMPT),
     )
     assert whole.returncode == 0, whole.stderr
     done = json.loads(whole.stdout.splitlines()[-1])
-    assert (done["finish_reason"], done["generated_tokens"]) == ("length", 80)
-    held = {WITHOUT_A_WINDOW: len(PROMPT) + 80 - 1, WITHOUT_A_CACHE_THAT_GROWS: 0}
+    assert (done["finish_reason"], done["generated_tokens"]) == ("length", 45)
+    held = {WITHOUT_A_WINDOW: len(PROMPT) + 45 - 1, WITHOUT_A_CACHE_THAT_GROWS: 0}
     assert done["kv_tokens"] == held.get(kind, WINDOW)
-    evicted = 0 if kind in held else len(PROMPT) + 80 - 1 - WINDOW
+    evicted = 0 if kind in held else len(PROMPT) + 45 - 1 - WINDOW
     assert done["evicted_tokens"] == evicted
     assert ("are evicted" in whole.stderr) == (evicted > 0)
     assert "positions cannot be shifted" not in whole.stderr
@@ -98,9 +98,9 @@ def test_generate_keeps_its_window_and_resumes_after_a_kill(
     sampling = {"temp": 0.7}
     setup = setup_of(kind, model, WINDOW, prefill_step_size=32, sampling=sampling, seed=3)
     overnight = Overnight(checkpoint=night, checkpoint_every=10)
-    request = Request(setup, PROMPT, overnight=overnight, max_tokens=80, raw=True, ignore_eos=True)
+    request = Request(setup, PROMPT, overnight=overnight, max_tokens=45, raw=True, ignore_eos=True)
     with begin(request) as run:
-        written = "".join(piece.text for piece in islice(run, 45))
+        written = "".join(piece.text for piece in islice(run, 25))
         # Each piece is in the file before it is returned.
         assert (night / "output.txt").read_bytes() == written.encode()
         shutil.copytree(night, killed)

@@ -70,21 +70,6 @@ def test_a_resumed_session_continues_as_if_it_had_never_ended(chat: Any) -> None
     assert [turn.reply for turn in saved.turns] == replies(whole)
 
 
-def test_a_session_resumes_with_the_same_model_and_settings(chat: Any) -> None:
-    """The dtype used to be missing, so that another model prefilled everything again."""
-    started, _ = chat(lines(0, 2), "-s", "Be brief.", "--dtype", "bfloat16")
-    again, stderr = chat(lines(2, 3), "-c")
-    assert stderr == ""
-    assert again[0]["session"] == started[0]["session"]
-    assert again[0]["max_kv_size"] == 200
-    assert again[0]["keep"] == started[0]["keep"]
-    other, stderr = chat(lines(3, 4), "-c", "--max-kv-size", "300")
-    assert other[0]["max_kv_size"] == 300
-    assert (
-        "was made with a different window: your next message reads the transcript again" in stderr
-    )
-
-
 def test_if_the_snapshot_is_damaged_the_transcript_is_read_unless_it_must_be_exact(
     chat: Any, run_mlxchat: RunMlxchat
 ) -> None:

@@ -19,7 +19,6 @@ from mlxchat.handlers import undisturbed
 from mlxchat.sessions.listing import read_session
 from mlxchat.terminal import signals
 from mlxchat.terminal.signals import END_AFTER_S, LAST_WORDS_S, PendingSignals, StopRequest
-from tests.in_process import run_in_process
 from tests.pseudo_terminal import PseudoTerminal
 from tests.terminal_chat import CTRL_C, PROMPT
 
@@ -184,27 +183,6 @@ def test_a_signal_in_the_middle_of_a_long_step_ends_the_program(
     assert (first["event"], last["event"]) == ("start", "done")
     assert (last["finish_reason"], last["prefilled_tokens"]) == ("interrupted", 0)
     assert last["prefill_tokens_per_s"] == 0
-
-
-def test_a_signal_leaves_checkpoints_intact(
-    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STEP_S", "0.5")
-    night = ("--checkpoint", str(tmp_path / "night"), "--checkpoint-every", "32")
-    options = ("--prefill-step-size", "32", "--raw", "--ignore-eos", "-n", "5", "--temp", "0")
-    model = ("-m", str(tiny_model))
-    process = start("generate", *model, *options, *night, "Hello " * 20)
-    assert process.stderr is not None
-    while not (tmp_path / "night" / "state.safetensors").exists():
-        assert process.stderr.readline() == "(busy)\n"
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=100)
-    assert process.returncode == 130
-    assert run_in_process("generate", "--resume", str(tmp_path / "night")).returncode == 0
-    whole = ("-o", str(tmp_path / "whole"), "--no-newline")
-    assert run_in_process("generate", *model, *options, *whole, "Hello " * 20).returncode == 0
-    assert (tmp_path / "night" / "output.txt").read_text() == (tmp_path / "whole").read_text()
 
 
 def is_sane(terminal: PseudoTerminal) -> bool:

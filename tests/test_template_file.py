@@ -1,17 +1,16 @@
 """`--chat-template`: a file instead of the model's template, and what is wrong with it."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mlxchat.app.chat import Chat
 from mlxchat.app.opening import open_model
 from mlxchat.errors import UsageError
 from mlxchat.models.template_file import read_template
-from mlxchat.request import ChatOptions, Setup
-from mlxchat.settings import GenerationSettings
+from mlxchat.request import Setup
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat
 
@@ -101,32 +100,13 @@ def test_files_that_cannot_be_templates_are_refused(tmp_path: Path) -> None:
             read_template(Path(name))
 
 
-def test_a_session_and_cached_prefixes_are_kept_apart_by_the_template(
-    unthinking_model: Path, run_mlxchat: RunMlxchat
-) -> None:
-    own = Setup(str(unthinking_model), window=400, keep=0, seed=7)
-    given = Setup(
-        str(unthinking_model), window=400, keep=0, seed=7, chat_template=Path("turns.jinja")
+def test_what_is_stored_is_kept_apart_by_the_template(unthinking_model: Path) -> None:
+    """test_snapshot and test_prefix_cache show what differences do."""
+    own, given = (
+        open_model(Setup(str(unthinking_model), window=400, chat_template=template)).fingerprint()
+        for template in (None, Path("turns.jinja"))
     )
-    prints = [open_model(each).fingerprint() for each in (own, given)]
-    assert prints[0].template != prints[1].template
-    short = GenerationSettings(max_tokens=4)
-    with Chat.open(ChatOptions(given, generation=short), session="mine") as chat:
-        list(chat.say("Which?"))
-    for setup in (given, own):
-        with Chat.open(ChatOptions(setup, generation=short), session="mine") as chat:
-            list(chat.say("And?"))
-            stats = chat.conversation.stats
-            assert stats is not None
-            assert (stats.cached_tokens > 0) == (setup is given)
-    Path("long.txt").write_text("A long line of text.\n" * 150)
-    how = ("generate", "-m", str(unthinking_model), "--json", "-n", "2", "-f", "long.txt", "Why?")
-    template = ("--chat-template", "turns.jinja")
-    known = [
-        events(run_mlxchat(*how, *options))[-1]["cached_tokens"]
-        for options in ((), (), template, template)
-    ]
-    assert [each > 0 for each in known] == [False, True, False, True]
+    assert own.differences(asdict(given)) == ["a different chat template"]
 
 
 def test_a_template_may_escape_the_message(

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,19 +32,26 @@ ENGLISH = (
 )
 
 
-def trained_byte_level() -> tokenizers.Tokenizer:
+def trained_byte_level(texts: list[str], vocabulary: int = 400) -> tokenizers.Tokenizer:
     """Byte-level BPE as in GPT-2, Llama 3, Qwen and SmolLM."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=400,
+        vocab_size=vocabulary,
         special_tokens=list(CONTROL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([ENGLISH] * 3, trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+def llama_decoder() -> Any:
+    replace = decoders.Replace("▁", " ")
+    return decoders.Sequence(
+        [replace, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
 
 
 def trained_sentencepiece() -> tokenizers.Tokenizer:
@@ -55,14 +63,7 @@ def trained_sentencepiece() -> tokenizers.Tokenizer:
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    tokenizer.decoder = llama_decoder()
     trainer = trainers.BpeTrainer(
         vocab_size=600,
         special_tokens=["<unk>", "<s>", "</s>", *CONTROL_TOKENS, *byte_pieces],
@@ -83,7 +84,7 @@ def trained_sentencepiece() -> tokenizers.Tokenizer:
 
 BACKENDS = {
     "bytes": byte_tokenizer(),
-    "byte level": trained_byte_level(),
+    "byte level": trained_byte_level([ENGLISH] * 3),
     "sentencepiece": trained_sentencepiece(),
 }
 TEMPLATE = ChatTemplate(CHAT_TEMPLATE, {})

@@ -221,22 +221,6 @@ def test_a_fork_costs_nothing_until_one_side_writes() -> None:
     assert mx.get_active_memory() == before
 
 
-@pytest.mark.parametrize("model_type", ["qwen3_next", "falcon_h1", "lfm2"])
-def test_a_fork_of_recurrent_layers_is_independent(model_type: str) -> None:
-    model = build_family(model_type)
-    cache, twin = make_cache(model, 16, 4), make_cache(model, 16, 4)
-    for token in random_tokens(20):
-        logits(model, cache, [token])
-        logits(model, twin, [token])
-    other = cache.fork()
-    for token in random_tokens(10, seed=1):
-        logits(model, other, [token])
-    for token in random_tokens(10, seed=2):
-        assert (logits(model, cache, [token]) == logits(model, twin, [token])).all()
-    with pytest.raises(CacheError, match="recurrent layers"):
-        cache.rewind(1)
-
-
 class CountedShift(KeyShift):
     """Adds one to a key each time it is moved."""
 
