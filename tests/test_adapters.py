@@ -13,8 +13,7 @@ from mlx import nn
 
 import mlxchat
 from mlxchat.app.chat import Chat
-from mlxchat.app.ranks import check_ranks
-from mlxchat.errors import AdapterError, MlxchatError, UsageError
+from mlxchat.errors import AdapterError, MlxchatError
 from mlxchat.models.adapter import find_adapter
 from mlxchat.models.hub_cache import repo_dir
 from mlxchat.models.load import load_directory
@@ -320,11 +319,3 @@ def test_a_model_changed_in_a_chat_has_no_adapter(
         chat.conversation  # noqa: B018
         chat.change_model(str(other))
         assert applied(chat) is None
-
-
-def test_several_machines_cannot_have_an_adapter(lora: Path) -> None:
-    ranks: Any = object()
-    with pytest.raises(UsageError, match=r"--adapter cannot be used under mlx\.launch"):
-        check_ranks(ranks, adapter=True)
-    with pytest.raises(UsageError, match="adapter cannot be used"):
-        Chat.open(ChatOptions(Setup(adapter=str(lora))), save=False, ranks=ranks)

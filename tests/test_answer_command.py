@@ -4,7 +4,6 @@ is complete."""
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,10 @@ import pytest
 
 import mlxchat
 from mlxchat.app.answer import value_of
-from mlxchat.app.ranks import check_ranks
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.errors import UsageError
 from mlxchat.request import Answer
 from mlxchat.terminal.signals import StopRequest
-from mlxchat.text.extract import extract_code, is_settled
+from mlxchat.text.extract import extract_code
 from tests import chat_templates
 from tests.in_process import run_in_process
 from tests.product_answers import SCHEMA
@@ -229,87 +226,20 @@ def test_an_answer_that_python_cannot_hold_has_no_value(answer: str) -> None:
     assert value_of(Constraint.from_schema({}), answer) is None
 
 
-# Ways in, past the window
-
-
-# A chat needs as much for its template.
-WINDOW = 140
-GIVEN = json.dumps(SCHEMA)
-HOW = ("--max-kv-size", str(WINDOW), "--temp", "1", "--seed", "5", "--json", "--lookup")
-
-
-def done(run: Any) -> dict[str, Any]:
-    """The last event of a complete answer by the schema."""
-    assert run.returncode == 0, run.stderr
-    event = json.loads(run.stdout.splitlines()[-1])
-    assert event["complete"] is True
-    jsonschema.validate(event["value"], SCHEMA)
-    return event
-
-
-def test_a_pipe_that_continues_a_session(unthinking_model: Path) -> None:
-    def ask(*arguments: str, **how: Any) -> dict[str, Any]:
-        command = ("chat", "-m", str(unthinking_model), *HOW)
-        return done(run_in_process(*command, *arguments, **how))
-
-    ask("--session", "pipe", "--schema", GIVEN, "Which?")
-    line = {"role": "user", "content": "And now?", "schema": SCHEMA}
-    assert ask("--session", "pipe", stdin=json.dumps(line))["turn"] == 2
-
-
-def test_a_batch(unthinking_model: Path, generate: Run, tmp_path: Path) -> None:
-    """Each row is answered as it would be alone."""
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(f'{{"id": {n}, "prompt": "Which {n}?"}}\n' for n in range(5)))
-    how = ("-m", str(unthinking_model), "--schema", GIVEN, "--temp", "1")
-    run = run_in_process("batch", *how, str(rows))
-    assert run.returncode == 0, run.stderr
-    results = [json.loads(line) for line in run.stdout.splitlines()]
-    assert {each["id"] for each in results} == set(range(5))
-    for each in results:
-        assert each["complete"] is True
-        jsonschema.validate(each["value"], SCHEMA)
-    one = results[-1]
-    options = ("--schema", GIVEN, *HOW, "--max-kv-size", "auto", "--seed", str(one["seed"]))
-    assert done(generate(*options, f"Which {one['id']}?"))["value"] == one["value"]
-
-
-def test_python(unthinking_model: Path) -> None:
+def test_an_answer_from_python_is_a_value(unthinking_model: Path) -> None:
     request = mlxchat.Request(
-        setup=mlxchat.Setup(model=str(unthinking_model), seed=5, window=WINDOW),
+        setup=mlxchat.Setup(model=str(unthinking_model), seed=5, window=140),
         prompt="Which?",
-        answer=Answer(schema=GIVEN),
+        answer=Answer(schema=json.dumps(SCHEMA)),
     )
     with mlxchat.begin(request) as run:
         text = "".join(token.text for token in run)
         assert run.is_complete
         assert run.value == json.loads(text)
-    constraint = mlxchat.Constraint.from_choices(["left", "right"])
-    setup = replace(request.setup, window=256, keep=0)
-    with mlxchat.Chat.open(mlxchat.ChatOptions(setup=setup), save=False) as chat:
-        for _ in chat.say("Which?", constraint=constraint):
-            pass
-        assert chat.conversation.turns[-1].reply in ("left", "right")
-        assert chat.conversation.is_complete
-
-
-def test_several_machines_refuse_it_by_name() -> None:
-    """As a checkpoint does: see test_answer_command."""
-    ranks: Any = object()
-    with pytest.raises(UsageError, match=r"--schema cannot be used under mlx\.launch"):
-        check_ranks(ranks, constraint="schema")
-    check_ranks(None, constraint="schema")
+        jsonschema.validate(run.value, SCHEMA)
 
 
 # Which part of an answer is its code block
-
-
-TWO = "First:\n\n```python\nprint(1)\n```\n\nthen\n\n```sh\nls -l\n```\nDone.\n"
-
-
-def test_the_first_or_the_last_block_is_extracted() -> None:
-    assert extract_code(TWO) == "print(1)\n"
-    assert extract_code(TWO, last=True) == "ls -l\n"
 
 
 @pytest.mark.parametrize(
@@ -345,13 +275,3 @@ def test_an_unclosed_block_extends_to_the_end() -> None:
     assert extract_code("Here:\n```sh\nls\necho") == "ls\necho"
     assert extract_code("```\nx\n```\n```sh\nls", last=True) == "ls"
     assert extract_code("```") == ""
-
-
-def test_a_text_that_is_cut_off_is_settled_if_its_first_block_is_closed() -> None:
-    closed, open_ = "Sure:\n```\nls\n```\nOr", "Sure:\n```\nls\n"
-    assert is_settled(closed)
-    assert not is_settled(open_)
-    assert not is_settled("```\nls\n```")
-    assert extract_code("```\nls\n``` x") == "ls\n``` x"
-    assert not is_settled("Sure:")
-    assert not is_settled(closed, last=True)

@@ -21,7 +21,7 @@ from mlxchat.store.prefix_cache import PrefixCache
 from mlxchat.text.spans import TokenIds
 from scripts.families import build_family
 from tests import chat_templates
-from tests.test_conversation import check_in_step, make_conversation, network, say
+from tests.conversations import check_in_step, make_conversation, network, say
 
 FACT = "My name is Ada."
 QUESTION = "What is my name?"

@@ -66,20 +66,21 @@ def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen
     """The newest find was put into the prompt unasked, and the next Enter sent it. Later a quote
     was put there on request, and `exit` typed after it was sent to the model."""
     shown.conversation.turns[:] = [
-        Turn("My name is Ada.", "Hello Ada!", forgotten=True),
-        Turn("Who am I?", "You are Ada."),
+        Turn("My name is Ada.\nI live in Paris.", "Hello Ada!", forgotten=True),
+        Turn("Who am I?", "You are called ADA.", thought="ada it was"),
     ]
     assert run("/recall ada") == (
         "#1 turn 1 (forgotten): My name is Ada.\n"
         "#2 turn 1 (forgotten): Hello Ada!\n"
-        "#3 turn 2: You are Ada.\n"
-        "/recall ada #3 quotes the last one in your next message\n"
+        "#3 turn 2: ada it was\n"
+        "#4 turn 2: You are called ADA.\n"
+        "/recall ada #4 quotes the last one in your next message\n"
     )
     assert shown.attached == []
     assert run("/recall ada #1") == "your next message will quote turn 1: My name is Ada.\n"
     assert run("/recall Rome").endswith("no match for 'Rome'\n")
-    with pytest.raises(UsageError, match="no match #4: found 3 matches"):
-        run("/recall ada #4")
+    with pytest.raises(UsageError, match="no match #5: found 4 matches"):
+        run("/recall ada #5")
     with pytest.raises(UsageError, match=r"usage: /recall WORD \[#N\]"):
         run("/recall")
     shown.say("Right?")

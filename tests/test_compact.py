@@ -14,9 +14,9 @@ from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.text.spans import TokenIds
 from scripts.families import build_family
 from tests import chat_templates
+from tests.conversations import END_IDS, check_in_step, make_conversation, say
 from tests.failing_device import FailingDevice
 from tests.scripted_model import Scripted
-from tests.test_conversation import END_IDS, check_in_step, make_conversation, say
 
 WINDOW = 1600
 NOTE = "Ada has a cat. Bo is at sea."

@@ -34,9 +34,9 @@ from scripts.tiny_model import byte_tokenizer
 from tests import chat_templates
 from tests.conftest import examples
 from tests.constrained import Walker
+from tests.conversations import END_IDS
 from tests.reply_formats import APRIEL, FORMATS, MISTRAL
 from tests.scripted_model import Scripted
-from tests.test_conversation import END_IDS
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -18,8 +18,8 @@ from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.models.weights import fitting
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
+from tests.conversations import check_in_step, make_conversation, make_model, network
 from tests.failing_device import FULL, FailingDevice
-from tests.test_conversation import check_in_step, make_conversation, make_model, network
 
 Reply = Iterator[Said]
 

@@ -92,28 +92,24 @@ def check_program(ranks: int, way: str, models: list[str], directory: Path) -> N
         np.testing.assert_allclose(together["logits"], alone["logits"], atol=1e-4)
 
 
-def test_two_ranks_give_the_output_of_one_process(models: Path, tmp_path: Path) -> None:
-    names = ["llama", "qwen3", "qwen3_moe"]
-    check_program(2, "tensor", [str(models / name) for name in names], tmp_path)
+TENSOR, PIPELINE = ("llama", "qwen3", "qwen3_moe"), ("qwen3_moe",)
 
 
-def test_two_pipelined_ranks_give_the_output_of_one_process(models: Path, tmp_path: Path) -> None:
-    check_program(2, "pipeline", [str(models / "qwen3_moe")], tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("way", "names"), [("tensor", FAMILIES), ("pipeline", FAMILIES[:1])])
-def test_two_ranks_divide_other_kinds_of_attention(
-    way: str, names: tuple[str, ...], models: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("ranks", "way", "names"),
+    [
+        (2, "tensor", TENSOR),
+        (2, "pipeline", PIPELINE),
+        pytest.param(2, "tensor", FAMILIES, marks=pytest.mark.slow),
+        pytest.param(2, "pipeline", FAMILIES[:1], marks=pytest.mark.slow),
+        pytest.param(4, "tensor", TENSOR, marks=pytest.mark.slow),
+        pytest.param(4, "pipeline", PIPELINE, marks=pytest.mark.slow),
+    ],
+)
+def test_ranks_give_the_output_of_one_process(
+    ranks: int, way: str, names: tuple[str, ...], models: Path, tmp_path: Path
 ) -> None:
-    check_program(2, way, [str(models / name) for name in names], tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["tensor", "pipeline"])
-def test_four_ranks_give_the_output_of_one_process(way: str, models: Path, tmp_path: Path) -> None:
-    names = ["llama", "qwen3", "qwen3_moe"] if way == "tensor" else ["qwen3_moe"]
-    check_program(4, way, [str(models / name) for name in names], tmp_path)
+    check_program(ranks, way, [str(models / name) for name in names], tmp_path)
 
 
 def test_the_command_gives_the_same_output_on_two_ranks(
@@ -197,6 +193,22 @@ def test_a_model_whose_layers_cannot_be_divided_is_refused_by_name() -> None:
     """The message said only that a module "does not have parameter named signs"."""
     with pytest.raises(ModelUnsupported, match="cannot divide a prism_hadamard_qwen35 model"):
         Sharding(mx.distributed.init(), False).apply(build_family("prism_hadamard_qwen35"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "prefill"], "under mlx.launch, only"),
+        (["generate", "--schema", "age int", "a"], "--schema cannot be used under mlx.launch"),
+        (["generate", "--adapter", "lora", "a"], "--adapter cannot be used under mlx.launch"),
+    ],
+)
+def test_what_several_machines_cannot_do_is_a_usage_error(
+    arguments: list[str], message: str, models: Path, two_ranks: RingOfCommands
+) -> None:
+    done = two_ranks.run(*arguments, "-m", str(models / "llama"))
+    assert (done.statuses, done.err[1]) == ([2, 0], "")
+    assert done.err[0].startswith(f"mlxchat: error: {message}")
 
 
 def endless(models: Path) -> list[str]:
@@ -396,7 +408,7 @@ def test_a_prefix_is_reused_if_all_ranks_have_it(
     temporary_home: Path,
 ) -> None:
     document = tmp_path / "document.txt"
-    document.write_text("".join(f"Rule {n}: salt the {n * 7} onions.\n" for n in range(80)))
+    document.write_text("".join(f"Rule {n}: salt the {n * 7} onions.\n" for n in range(40)))
     common = ["generate", "-m", str(models / "llama"), "--raw", "--json", "--ignore-eos"]
     common += ["-n", "20", "-f", str(document), "--max-kv-size", "4096"]
 
@@ -428,12 +440,6 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
-
-
-def test_benchmarks_of_one_machine_are_refused(models: Path, two_ranks: RingOfCommands) -> None:
-    done = two_ranks.run("bench", "prefill", "-m", str(models / "llama"))
-    assert (done.statuses, done.err[1]) == ([2, 0], "")
-    assert done.err[0].startswith("mlxchat: error: under mlx.launch, only")
 
 
 def test_input_piped_to_the_launcher_is_not_a_document(models: Path, tmp_path: Path) -> None:

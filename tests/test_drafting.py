@@ -30,8 +30,8 @@ from mlxchat.settings import GenerationSettings, SamplingSettings
 from scripts.families import build_family
 from tests import chat_templates
 from tests.conftest import build_random_model
+from tests.conversations import check_in_step, make_conversation, make_model
 from tests.reference import draft, random_tokens, step
-from tests.test_conversation import check_in_step, make_conversation, make_model
 
 GREEDY = SamplingSettings()
 PROMPT = np.array([7, 8, 9, 10, 11, 12, 13, 7, 8, 9] * 4, np.int32)

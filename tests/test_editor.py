@@ -230,15 +230,6 @@ def test_an_editor_that_fails_keeps_the_text(
     terminal.shows("^got 'draft'$")
 
 
-def test_edit_returns_what_the_editor_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handler = signal.getsignal(signal.SIGINT)
-    monkeypatch.setenv("EDITOR", editor_script(tmp_path, 'echo " two" >> "$2"'))
-    assert edit("one") == "one two"
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
 @pytest.mark.parametrize(
     ("editor", "complaint"),
     [
@@ -321,26 +312,6 @@ chat(lines)
     terminal.shows(PROMPT)
     terminal.send("still here\r")
     terminal.shows("^got 'still here'$")
-
-
-@pytest.mark.parametrize("lines", ["editor()", "PlainInput()"])
-def test_typing_during_a_reply_is_hidden_and_then_sent(tmp_path: Path, lines: str) -> None:
-    body = f"""
-with held_typeahead():
-    print("busy", flush=True)
-    wait_for_bytes(15)
-    print("done", flush=True)
-chat({lines})
-"""
-    terminal = Terminal(tmp_path, body)
-    terminal.shows("^busy$")
-    terminal.send("first\rsecond\rth")
-    terminal.shows("^done$")
-    assert terminal.written.partition("done")[0] == "busy\r\n"
-    terminal.shows("got 'first'$")
-    terminal.shows("got 'second'$")
-    terminal.send("ird\r")
-    terminal.shows("got 'third'$")
 
 
 def test_ctrl_c_during_a_reply_interrupts_and_keeps_typed_text(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""Whatever happens to the process or the disk, a session reads back what was recorded in it."""
+"""Whatever happens to the process, a session reads back what was recorded in it. Full disks and
+interruptions are in `test_journal_faults`."""
 
 import re
 import shutil
 import signal
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -18,14 +18,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from mlxchat import paths
 from mlxchat.chat.turn import Turn
-from mlxchat.errors import SessionError
 from mlxchat.sessions import journal as journal_module
-from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.journal import Journal
 from mlxchat.sessions.listing import read_session, remove
 from mlxchat.sessions.session import Session
 from tests.conftest import examples
 from tests.elsewhere import elsewhere
+from tests.failing_database import FailingDatabase
 
 INTERRUPTED = "the last reply was interrupted: kept what had been shown"
 SESSIONS_DIR = paths.sessions_dir
@@ -94,43 +93,10 @@ def test_every_field_of_a_turn_is_saved(journal: Journal) -> None:
     assert saved.system == "Be kind."
 
 
-def written_rows(statements: list[str]) -> list[str]:
-    """The tables of turns and sessions that the statements insert into or update, in order."""
-    found = (re.match(r"(?:INSERT INTO|UPDATE) (\w+)", statement) for statement in statements)
-    return [each[1] for each in found if each is not None]
-
-
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every statement that any connection executes."""
-    executed: list[str] = []
-
-    class Observed(sqlite3.Connection):
-        def execute(self, *arguments: Any) -> sqlite3.Cursor:
-            executed.append(arguments[0])
-            return super().execute(*arguments)
-
-    use_connections(monkeypatch, Observed)
-    return executed
-
-
-def use_connections(monkeypatch: pytest.MonkeyPatch, kind: type[sqlite3.Connection]) -> None:
-    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        return real(*arguments, **options, factory=kind)
-
-    real = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", connect)
-
-
-def test_unchanged_turns_are_not_written_again(statements: list[str], journal: Journal) -> None:
-    turns = [answered("hello"), answered("and?", ids=None)]
-    journal.record("s", turns)
-    turns[0].ids = np.array([1, 2], np.int32)
-    turns[0].reply = "".join(["y", "es"])
-    statements.clear()
-    for _ in range(3):
-        journal.record("s", turns)
-    assert statements == []
+    """Every statement that writes."""
+    return FailingDatabase(monkeypatch).executed
 
 
 @pytest.mark.parametrize(
@@ -142,16 +108,20 @@ def test_unchanged_turns_are_not_written_again(statements: list[str], journal: J
         ("pinned", True),
     ],
 )
-def test_a_change_of_any_single_field_writes_one_turn(
+def test_only_a_turn_of_which_a_field_has_changed_is_written(
     name: str, value: object, statements: list[str], journal: Journal
 ) -> None:
     turns = [answered("one"), answered("two")]
     journal.record(None, turns)
+    turns[0].ids = np.array([1, 2], np.int32)
+    turns[0].reply = "".join(["y", "es"])
     statements.clear()
+    journal.record(None, turns)
+    assert statements == []
     setattr(turns[0], name, value)
     journal.record(None, turns)
-    found = [table for table in written_rows(statements) if table != "words"]
-    assert found == ["turns", "sessions"]
+    tables = re.findall(r"^(?:INSERT INTO|UPDATE) (?!words)(\w+)", "\n".join(statements), re.M)
+    assert tables == ["turns", "sessions"]
     assert saved_state() == state(None, turns)
 
 
@@ -440,195 +410,3 @@ TestAnyChat = Chat.TestCase
 TestAnyChat.settings = hypothesis_settings(
     max_examples=examples(15), stateful_step_count=25, deadline=None, derandomize=True
 )
-
-
-# Failing disks
-
-
-class Disk:
-    """Fails the statements with the numbers in `failing`, counted from the first that writes."""
-
-    def __init__(self) -> None:
-        self.failing: Sequence[int] = ()
-        self.executed: list[str] = []
-        self.error: BaseException | None = None
-        # Whether a failing statement succeeds first, as far as the file is concerned.
-        self.too_late = False
-
-    def connections(self) -> type[sqlite3.Connection]:
-        disk = self
-
-        class Failing(sqlite3.Connection):
-            def execute(self, *arguments: Any) -> sqlite3.Cursor:
-                return disk.run(arguments[0], lambda: super(Failing, self).execute(*arguments))
-
-            def executemany(self, *arguments: Any) -> sqlite3.Cursor:
-                return disk.run(arguments[0], lambda: super(Failing, self).executemany(*arguments))
-
-        return Failing
-
-    def run(self, statement: str, execute: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
-        if not statement.startswith(("BEGIN IMMEDIATE", "INSERT", "UPDATE", "DELETE", "COMMIT")):
-            return execute()
-        self.executed.append(statement)
-        if len(self.executed) - 1 not in self.failing:
-            return execute()
-        if self.too_late:
-            execute()
-        if self.error is not None:
-            raise self.error
-        # A real error, with its code: this table can have no second page.
-        with sqlite3.connect(":memory:") as full:
-            full.execute("PRAGMA max_page_count = 1")
-            full.execute("CREATE TABLE t (x)")
-        raise AssertionError
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    disk = Disk()
-    use_connections(monkeypatch, disk.connections())
-    return disk
-
-
-class Observed:
-    """Calls the journal and counts its errors and recoveries."""
-
-    def __init__(self, journal: Journal) -> None:
-        self.journal = journal
-        self.complaints: list[str] = []
-        self.recoveries = 0
-
-    def call(self, method: Callable[..., None], *arguments: Any) -> None:
-        try:
-            method(*arguments)
-        except SessionError as error:
-            self.complaints.append(str(error))
-        if method == self.journal.record:
-            self.recoveries += self.journal.recovered
-
-
-def chat_with_faults(disk: Disk) -> Observed:
-    """A little of everything. After each step the session can be read, and never loses what could
-    already be read; once the disk works again, everything is there."""
-    with Session.open("mine", create=True) as session:
-        journal = session.journal
-        observed = Observed(journal)
-        turns: list[Turn] = []
-        seen: dict[str, str] = {}
-
-        def call(method: Callable[..., None], *arguments: Any) -> None:
-            observed.call(method, *arguments)
-            failing, disk.failing = disk.failing, ()
-            count = len(disk.executed)
-            found: dict[str, str] = {}
-            if names_by_use():
-                found = {turn.user: turn.reply for turn in read_session("mine").turns}
-            del disk.executed[count:]
-            disk.failing = failing
-            for turn in turns:
-                assert turn.user in found or turn.user not in seen
-                assert found.get(turn.user, "").startswith(seen.get(turn.user, ""))
-                assert turn.reply.startswith(found.get(turn.user, ""))
-            seen.update(found)
-
-        call(journal.settings, {"model": "tiny"})
-        for n in range(3):
-            turns.append(Turn(f"message {n}"))
-            call(journal.record, "Be kind.", turns)
-            for piece in ("some", " thing"):
-                turns[-1].reply += piece
-                call(journal.show, piece)
-            turns[-1].ids, turns[-1].exact = np.array([n, 2]), True
-            turns[-1].finish_reason = "stop"
-            call(journal.record, "Be kind.", turns)
-            call(journal.settings, {"window": n})
-        del turns[1]
-        call(journal.record, "Be kind.", turns)
-        turns[0].forgotten = True
-        call(journal.record, None, turns)
-        disk.failing = ()
-        turns.append(answered("and in the end"))
-        call(journal.record, None, turns)
-        assert saved_state() == state(None, turns)
-        assert read_session("mine").settings == {"model": "tiny", "window": 2}
-    return observed
-
-
-@pytest.mark.parametrize("length", [1, 2, 5, 1000])
-def test_a_full_disk_damages_nothing_and_is_reported_once(
-    tmp_path: Path, disk: Disk, length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_a_fresh_place(disk, tmp_path, monkeypatch)
-    last = [n for n, each in enumerate(disk.executed) if each == "BEGIN IMMEDIATE"][-1]
-    for first in range(last):
-        disk.executed.clear()
-        disk.failing = range(first, first + length)
-        observed = in_a_fresh_place(disk, tmp_path, monkeypatch)
-        assert (len(observed.complaints), observed.recoveries) == (1, 1)
-        assert "database or disk is full" in observed.complaints[0]
-        assert observed.complaints[0].endswith(": the chat continues unsaved")
-
-
-def in_a_fresh_place(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Observed:
-    directory = Path(mkdtemp(dir=tmp_path)) / "sessions"
-    monkeypatch.setattr(paths, "sessions_dir", lambda: directory)
-    return chat_with_faults(disk)
-
-
-@pytest.mark.parametrize("too_late", [False, True])
-def test_an_interruption_at_any_statement_does_no_harm(
-    disk: Disk, too_late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C between the end of a transaction and the next line of Python."""
-    disk.error, disk.too_late = KeyboardInterrupt(), too_late
-
-    def chat() -> None:
-        directory = Path(mkdtemp(dir=tmp_path)) / "sessions"
-        monkeypatch.setattr(paths, "sessions_dir", lambda: directory)
-        with Session.open("mine", create=True) as session:
-            turns: list[Turn] = []
-
-            def call(method: Callable[..., None], *arguments: Any) -> None:
-                try:
-                    method(*arguments)
-                except KeyboardInterrupt:
-                    method(*arguments)
-
-            for n in range(2):
-                turns.append(Turn(f"message {n}"))
-                call(session.journal.record, "Be kind.", turns)
-                turns[-1].reply, turns[-1].finish_reason = "some", "stop"
-                call(session.journal.record, "Be kind.", turns)
-            del turns[0]
-            call(session.journal.record, None, turns)
-        assert saved_state() == state(None, turns)
-        assert names_by_use() == ["mine"]
-
-    chat()
-    for number in range(len(disk.executed)):
-        disk.executed.clear()
-        disk.failing = [number]
-        chat()
-
-
-@pytest.fixture
-def every_piece_in_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "PIECES_EVERY_S", 0)
-
-
-@pytest.mark.usefixtures("every_piece_in_the_database")
-def test_a_piece_whose_commit_was_interrupted_is_not_saved_twice(
-    disk: Disk, journal: Journal
-) -> None:
-    journal.record(None, [Turn("hello")])
-    journal.show("a")
-    disk.error, disk.too_late = KeyboardInterrupt(), True
-    # BEGIN, DELETE, INSERT and COMMIT.
-    disk.failing = [len(disk.executed) + 3]
-    with pytest.raises(KeyboardInterrupt):
-        journal.show("b")
-    assert read_session("mine").turns[0].reply == "ab"
-    disk.failing = ()
-    journal.show("c")
-    assert read_session("mine").turns[0].reply == "abc"

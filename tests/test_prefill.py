@@ -12,9 +12,9 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings
 from tests.conftest import RunMlxchat
+from tests.conversations import make_conversation
 from tests.reply_formats import FORMATS
 from tests.scripted_model import Scripted
-from tests.test_conversation import make_conversation
 
 BEGUN = "The answer <b>is"
 

@@ -17,9 +17,9 @@ from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import byte_tokenizer, write_tiny_model
 from tests import chat_templates
 from tests.conftest import RunMlxchat
+from tests.conversations import END_IDS, check_in_step, make_conversation, say
 from tests.terminal_chat import CTRL_D, PROMPT
 from tests.terminal_chat import Chat as TerminalChat
-from tests.test_conversation import END_IDS, check_in_step, make_conversation, say
 
 NO_WORD = (
     "{% for m in messages %}{% if 'forbidden' in m.content %}{{ raise_exception('not this') }}"
