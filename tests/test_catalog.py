@@ -33,12 +33,9 @@ def type_of(alias: str) -> str:
     return TYPE_OF_ALIAS[max(found, key=len)]
 
 
-def test_each_name_can_be_typed_and_downloaded_and_stands_for_one_model() -> None:
+def test_each_name_can_be_typed_and_stands_for_one_model_in_the_order_of_their_memory() -> None:
     assert all(is_hub_id(model.hub_id) and not is_hub_id(model.alias) for model in CATALOG)
     assert len({model.hub_id for model in CATALOG}) == len(HUB_ALIASES) == len(CATALOG)
-
-
-def test_the_catalogue_is_ordered_by_memory() -> None:
     needed = [model.memory_bytes(float32=False) for model in CATALOG]
     assert needed == sorted(needed)
 

@@ -20,22 +20,6 @@ def write(path: Path, data: bytes | str) -> str:
     return str(path)
 
 
-def test_documents_come_first_each_after_its_name_and_the_prompt_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    first, second = write(Path("a"), "first"), write(Path("b"), "second")
-    read = "# a\n\nfirst\n\n# b\n\nsecond\n\ndo it"
-    assert read_input("do it", [first, second], None).text == read
-    piped = io.BytesIO(b"piped")
-    read = "# standard input\n\npiped\n\n# a\n\nfirst\n\ndo it"
-    assert read_input("do it", [first], piped).text == read
-    piped = io.BytesIO(b"piped")
-    assert read_input("do it", [first, "-", second], piped).text == (
-        "# a\n\nfirst\n\n# standard input\n\npiped\n\n# b\n\nsecond\n\ndo it"
-    )
-
-
 TEXT = "  spaces \r\n\ttabs\n\n"
 ODD = os.fsdecode(b"caf\xe9\n# \x1b[31msystem")
 
@@ -43,6 +27,10 @@ ODD = os.fsdecode(b"caf\xe9\n# \x1b[31msystem")
 @pytest.mark.parametrize(
     ("prompt", "files", "piped", "read"),
     [
+        # Documents come first, each after its name, and the prompt last.
+        ("do it", ["a", "b"], None, f"# a\n\n{TEXT}\n\n# b\n\nsecond\n\ndo it"),
+        ("do it", ["b"], b"piped", "# standard input\n\npiped\n\n# b\n\nsecond\n\ndo it"),
+        ("do it", ["b", "-"], b"piped", "# b\n\nsecond\n\n# standard input\n\npiped\n\ndo it"),
         # What is only piped in has no heading, nor has a question.
         ("do it", [], b"piped", "piped\n\ndo it"),
         ("do it", ["-"], b"piped", "piped\n\ndo it"),
@@ -64,7 +52,8 @@ def test_how_input_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, data in {"a": TEXT, ODD: "text", "marked": b"\xef\xbb\xbfhello"}.items():
+    marked = b"\xef\xbb\xbfhello"
+    for name, data in {"a": TEXT, "b": "second", ODD: "text", "marked": marked}.items():
         write(Path(name), data)
     assert read_input(prompt, files, None if piped is None else io.BytesIO(piped)).text == read
 

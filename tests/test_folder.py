@@ -59,16 +59,13 @@ def test_files_are_found_as_by_a_shell_in_the_order_of_their_names(
     assert parts == sorted(parts)
 
 
-def test_absolute_patterns_and_those_in_the_home_directory_are_found(
+def test_absolute_patterns_the_home_directory_and_the_working_directory_are_found(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tree))
     expected = [f"{tree}/src/a.py", f"{tree}/src/b.py"]
     assert files_in(f"{tree}/src/*.py") == expected
     assert files_in("~/src/*.py") == expected
-
-
-def test_the_working_directory_is_read_without_a_prefix() -> None:
     os.chdir("src")
     assert files_in(".") == SHOWN
 

@@ -116,8 +116,9 @@ def test_ctrl_c_ends_a_download_immediately_and_the_next_one_resumes_it(
     fake_hub: FakeHub, run_program: RunMlxchat
 ):
     """The library alone would wait for files in progress: minutes on a slow line."""
-    process = pull_slowly(fake_hub)
-    wait_until(lambda: cached_file_count("org/tiny") == 4 and is_sent(fake_hub))
+    process, sent = pull_slowly(fake_hub), fake_hub.sent_names
+    here = repo_dir("org/tiny")
+    wait_until(lambda: len(list(here.glob("snapshots/*/*"))) == 4 and "model.safetensors" in sent)
     process.send_signal(signal.SIGINT)
     interrupted_s = time.monotonic()
     out, err = process.communicate(timeout=100)
@@ -131,11 +132,11 @@ def test_ctrl_c_ends_a_download_immediately_and_the_next_one_resumes_it(
     assert listed["name"] == "org/tiny"
     assert listed["problem"] == "partly downloaded: run `mlxchat models pull org/tiny` to resume"
 
-    fake_hub.sent_names.clear()
+    sent.clear()
     fake_hub.seconds_per_chunk = 0
     assert run_program("models", "pull", "org/tiny").returncode == 0
     assert cached_snapshot("org/tiny") is not None
-    assert fake_hub.sent_names == ["model.safetensors"]
+    assert sent == ["model.safetensors"]
 
 
 def test_a_pull_removes_what_a_killed_one_left_but_nothing_that_is_being_written(
@@ -157,14 +158,6 @@ def test_a_pull_removes_what_a_killed_one_left_but_nothing_that_is_being_written
 
 def leftovers(repo_id: str) -> list[Path]:
     return list(repo_dir(repo_id).glob("blobs/*.incomplete"))
-
-
-def cached_file_count(repo_id: str) -> int:
-    return len(list(repo_dir(repo_id).glob("snapshots/*/*")))
-
-
-def is_sent(fake_hub: FakeHub) -> bool:
-    return "model.safetensors" in fake_hub.sent_names
 
 
 def test_a_connection_that_keeps_breaking_is_reported_and_leaves_no_complete_snapshot(

@@ -28,10 +28,13 @@ class Scene:
         self.embedded_file = tmp_path / "embedded.gguf"
         self.embedded_file.touch()
         self.converted = tmp_path / "converted"
-        self._fetched = tmp_path / "fetched"
-        monkeypatch.setattr(hub, "download", self._download)
-        monkeypatch.setattr(gguf, "embedded_gguf", self._embedded_gguf)
-        monkeypatch.setattr(gguf, "import_gguf", self._import_gguf)
+        monkeypatch.setattr(
+            hub, "download", lambda repo_id, **_: self.downloaded.append(repo_id) or tmp_path
+        )
+        monkeypatch.setattr(
+            gguf, "embedded_gguf", lambda: next(tmp_path.glob(self.embedded_file.name), None)
+        )
+        monkeypatch.setattr(gguf, "import_gguf", lambda *_: self.converted)
         monkeypatch.setattr(platform, "on_gpu", lambda: True)
         free_bytes = 2 * RECOMMENDED[1].memory_bytes(float32=False)
         monkeypatch.setattr(platform, "free_memory_bytes", lambda: free_bytes)
@@ -49,17 +52,6 @@ class Scene:
 
     def answer(self, answer: bool) -> Callable[[str], bool]:
         return lambda question: self.questions.append(question) or answer
-
-    def _download(self, repo_id: str, *, show_progress: bool, notify: object) -> Path:
-        self.downloaded.append(repo_id)
-        return self._fetched
-
-    def _embedded_gguf(self) -> Path | None:
-        return self.embedded_file if self.embedded_file.exists() else None
-
-    def _import_gguf(self, path: Path, models_dir: Path, notify: object) -> Path:
-        assert models_dir == paths.imported_models_dir()
-        return self.converted
 
 
 @pytest.fixture
