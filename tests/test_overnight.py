@@ -1,7 +1,6 @@
 """Overnight runs of `mlxchat generate`: whatever happens to the process, the text is the same."""
 
 import json
-import os
 import random
 import re
 import signal
@@ -281,14 +280,13 @@ def monotonous(tmp_path: Path) -> list[str]:
     weights: Any = mx.load(str(model / "model.safetensors"))
     weights["lm_head.weight"] = mx.zeros_like(weights["lm_head.weight"])
     mx.save_safetensors(str(model / "model.safetensors"), weights, {"format": "mlx"})
-    return [*("-m", str(model), "--raw", "--ignore-eos", "--temp", "0"), "--max-kv-size", "64"]
+    return ["-m", str(model), "--raw", "--temp", "0", "--max-kv-size", "64"]
 
 
 def test_an_answer_that_repeats_itself_is_stopped(monotonous: list[str], tmp_path: Path) -> None:
     """A string without a maximum length never ended."""
     out = tmp_path / "out"
-    how = ("--regex", "[ab]*c", *(each for each in monotonous if each != "--ignore-eos"), TEXT)
-    code, stderr = generate_here("-o", str(out), *how)
+    code, stderr = generate_here("-o", str(out), "--regex", "[ab]*c", *monotonous, TEXT)
     assert code == 4
     assert "the text repeats itself at token " in stderr
     assert stderr.endswith("the answer is not complete (finish reason: loop)\n")
@@ -297,14 +295,13 @@ def test_an_answer_that_repeats_itself_is_stopped(monotonous: list[str], tmp_pat
 
 def test_plain_text_that_repeats_itself_is_stopped(monotonous: list[str], tmp_path: Path) -> None:
     """It was only reported, and went on until something else ended it."""
-    plain = [each for each in monotonous if each != "--ignore-eos"]
     out = tmp_path / "out.json"
-    code, stderr = generate_here("--json", "-n", "900", "-o", str(out), *plain, TEXT)
+    code, stderr = generate_here("--json", "-n", "900", "-o", str(out), *monotonous, TEXT)
     assert code == 3
     assert "earlier ones; stopped (--on-loop warn continues); --dry-multiplier" in stderr
     assert json.loads(out.read_text().splitlines()[-1])["finish_reason"] == "loop"
     warned = generate_here(
-        "--on-loop", "warn", "-n", "700", "-o", str(tmp_path / "w"), *plain, TEXT
+        "--on-loop", "warn", "-n", "700", "-o", str(tmp_path / "w"), *monotonous, TEXT
     )
     assert (warned[0], warned[1].count("the text repeats itself")) == (0, 1)
 
@@ -325,20 +322,18 @@ def test_no_checkpoint_is_overwritten(
     assert (sampled.returncode, "omit --temp" in sampled.stderr) == (2, True)
 
 
-def test_the_example_script_continues_after_a_crash(tiny_model: Path, tmp_path: Path) -> None:
+def test_the_example_script_continues_after_a_crash(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = Path(__file__).parents[1] / "scripts" / "overnight.sh"
     directory = tmp_path / "night"
-    environment = {
-        **os.environ,
-        "MLXCHAT": f"{sys.executable} -m mlxchat",
-        "MLXCHAT_PAUSE": "0",
-    }
+    monkeypatch.setenv("MLXCHAT", f"{sys.executable} -m mlxchat")
+    monkeypatch.setenv("MLXCHAT_PAUSE", "0")
     arguments = [*ENDLESS, "-m", str(tiny_model), "--checkpoint-every", "50"]
     process = subprocess.Popen(
         ["sh", str(script), str(directory), *arguments, "--max-bytes", "1kB", TEXT],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env=environment,
         text=True,
     )
     state = directory / "state.safetensors"

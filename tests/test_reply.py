@@ -226,16 +226,12 @@ def test_a_closed_terminal_is_a_readable_error() -> None:
         stream(["text"], MarkdownView(console))
 
 
-def view_with_thoughts(console: Console, thinking: Thinking) -> MarkdownView:
-    return MarkdownView(console, thinking, EveryDrawing())
-
-
 SPOKEN_THOUGHT, SPOKEN_ANSWER = "\nIt is **so**.\n\nOr not.\n", "    code\n\n# Title"
 
 
 def test_thinking_is_shown_dim_and_as_written() -> None:
     console = terminal()
-    with view_with_thoughts(console, "on") as view:
+    with MarkdownView(console, "on", EveryDrawing()) as view:
         for character in SPOKEN_THOUGHT:
             view.add(character, True)
         for character in SPOKEN_ANSWER:
@@ -248,7 +244,16 @@ def test_thinking_is_shown_dim_and_as_written() -> None:
 
 @pytest.mark.parametrize("thinking", ["on", "hide"])
 @pytest.mark.parametrize("plain", [True, False])
-def test_thoughts_are_shown_apart(thinking: Thinking, plain: bool) -> None:
+@pytest.mark.parametrize(
+    ("thoughts", "shown"),
+    [
+        (["Hm,\nduck?\n", "\nNo: goose."], ["Hm,", "duck?", "", "No: goose.", "", "Yes!"]),
+        (["\n\n"], ["Yes!"]),
+    ],
+)
+def test_thoughts_are_shown_apart_and_empty_ones_are_not(
+    thoughts: list[str], shown: list[str], thinking: Thinking, plain: bool
+) -> None:
     """gpt-oss's second thought started in the middle of the first one's last line."""
     console = terminal()
     view = (
@@ -257,24 +262,12 @@ def test_thoughts_are_shown_apart(thinking: Thinking, plain: bool) -> None:
         else MarkdownView(console, thinking, clock=EveryDrawing())
     )
     view.begin_another_thought()
-    for thought in ("Hm,\nduck?\n", "\nNo: goose."):
+    for thought in thoughts:
         view.add(thought, True)
         view.begin_another_thought()
     view.add("Yes!")
     view.finish()
-    shown = ["Hm,", "duck?", "", "No: goose.", "", "Yes!"]
     assert display(written(console)) == (shown if thinking == "on" else ["Yes!"])
-
-
-def test_an_empty_thought_shows_nothing() -> None:
-    for thinking in ("on", "hide"):
-        console = terminal()
-        view = view_with_thoughts(console, thinking)
-        view.add("\n\n", True)
-        assert written(console) == ""
-        view.add("Answer")
-        view.finish()
-        assert display(written(console)) == ["Answer"]
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ from mlxchat.sessions.session import Session
 from tests.elsewhere import elsewhere, run_elsewhere
 
 
-def make_session(name: str = "mine", text: str = "hello") -> None:
-    with Session.open(name, create=True) as session:
-        session.journal.record(None, [Turn(text, "yes", finish_reason="stop")])
+def make_session() -> None:
+    with Session.open("mine", create=True) as session:
+        session.journal.record(None, [Turn("hello", "yes", finish_reason="stop")])
 
 
 # Formats
@@ -253,27 +253,6 @@ def test_a_chat_killed_while_it_syncs_costs_neither_session_anything(
         assert len(syncs) == 2
     assert living.communicate("") == ("", "")
     assert [path.name for path in sessions.glob("sessions.db*")] == ["sessions.db"]
-
-
-def test_a_program_that_keeps_the_database_locked_is_reported_once(
-    sessions: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database_module, "BUSY_S", 0.01)
-    monkeypatch.setattr(journal_module, "PIECES_EVERY_S", 0)
-    with Session.open("mine", create=True) as session:
-        turns = [Turn("hello")]
-        session.journal.record(None, turns)
-        theirs = sqlite3.connect(sessions / "sessions.db", isolation_level=None)
-        theirs.execute("BEGIN IMMEDIATE")
-        with pytest.raises(SessionError, match="database is locked: the chat continues unsaved"):
-            session.journal.show("one")
-        session.journal.show(" two")
-        theirs.close()
-        session.journal.show(" three")
-        assert read_session("mine").turns[0].reply == "one two three"
-        turns[0].reply, turns[0].finish_reason = "one two three", "stop"
-        session.journal.record(None, turns)
-        assert session.journal.recovered
 
 
 def test_a_database_put_in_place_of_the_open_one_is_noticed(
