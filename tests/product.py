@@ -31,8 +31,8 @@ from mlxchat.cache import (
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.positions import KeyShift
 from mlxchat.cache.side_by_side import (
+    RowsCache,
     find_support,
-    make_rows,
     most_together,
 )
 from mlxchat.chat.ledger import Ledger
@@ -311,7 +311,7 @@ def rows_side_by_side(case: Case) -> None:
     reason, shares = find_support(network, case.cache, WINDOW)
     if reason is not None:
         raise Refused(reason)
-    rows = make_rows(network, case.cache(), WINDOW)
+    rows = RowsCache(network, case.cache(), WINDOW)
     alone: dict[int, Cache] = {}
 
     def join(length: int, seed: int) -> None:

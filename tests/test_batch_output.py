@@ -23,7 +23,7 @@ from mlxchat.rows.output import Output, ResultFile
 from mlxchat.rows.pending import Pending
 from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result
-from mlxchat.rows.row import Form, Row
+from mlxchat.rows.row import Row
 from tests.failing_disk import FailingDisk
 
 SIDE_BY_SIDE = 8
@@ -104,7 +104,7 @@ def test_a_complete_answer_to_a_schema_is_a_value_and_an_incomplete_one_is_text(
 
 
 def test_a_row_of_openais_is_answered_in_openais_form() -> None:
-    row = Row(3, "a", form=Form.OPENAI)
+    row = Row(3, "a", openai=True)
     likely = [("Yes", -0.5, [("Yes", -0.5), ("No", -float("inf"))])]
     result = Result(
         row,
@@ -139,7 +139,7 @@ def test_a_row_of_openais_is_answered_in_openais_form() -> None:
     logprobs = {"content": [tokens[0] | {"top_logprobs": top}]}
     stop = {"index": 0, "message": said, "logprobs": logprobs, "finish_reason": "stop"}
     assert choice == stop
-    failed = Result(Row(4, "b", form=Form.OPENAI), error="out of memory")
+    failed = Result(Row(4, "b", openai=True), error="out of memory")
     assert json.loads(failed.line()) == {
         "id": "row-4",
         "custom_id": "b",

@@ -364,7 +364,7 @@ def test_memory_is_flat_over_many_rows(tiny_model: Path) -> None:
 def test_rows_of_a_model_that_computes_one_at_a_time_run_one_after_the_other(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "rows_refusal", lambda cache: "it cannot")
+    monkeypatch.setattr(trials, "plain_refusal", lambda *_: "it cannot")
     notices: list[str] = []
     rows = prompts(4)
     check_alone(tiny_model, rows, run_batch(tiny_model, rows, notices=notices))

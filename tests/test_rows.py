@@ -19,7 +19,7 @@ from mlxchat.rows import text_rows
 from mlxchat.rows.output import read_finished
 from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result
-from mlxchat.rows.row import Form, Row
+from mlxchat.rows.row import Row
 
 
 def read(data: bytes | str, template: str | None = None, **source: Any) -> list[Row]:
@@ -170,7 +170,7 @@ def test_a_line_in_openais_form() -> None:
         "system": "Be brief.",
     }
     said = ({"role": "user", "content": "hi"},)
-    assert one(record) == Row(1, "x", messages=said, options=options, form=Form.OPENAI)
+    assert one(record) == Row(1, "x", messages=said, options=options, openai=True)
 
 
 @pytest.mark.parametrize(
@@ -188,13 +188,13 @@ def test_a_line_in_openais_form() -> None:
 )
 def test_what_openais_form_may_not_have_is_named(record: Any, message: str) -> None:
     row = one(record)
-    assert (row.form, row.error) == (Form.OPENAI, message)
+    assert (row.openai, row.error) == (True, message)
 
 
 def test_lines_are_prompts_and_blank_ones_are_skipped() -> None:
     rows = read("\ufeffone\r\n\n \ntwo {x}", lines=True)
     assert rows == [Row(1, 1, prompt="one"), Row(4, 4, prompt="two {x}")]
-    rows = read("one\ntwo", "Say {text}, {line}!", lines=True)
+    rows = read("one\ntwo", "Say {text}, {text}!", lines=True)
     assert [row.prompt for row in rows] == ["Say one, one!", "Say two, two!"]
     rows = read(b"\xff\nb\0\nok", lines=True)
     assert [row.error for row in rows] == [
@@ -283,7 +283,7 @@ def test_each_file_is_a_row_with_its_path_as_id(tmp_path: Path) -> None:
         "not UTF-8: invalid byte 0xFF; convert the file to UTF-8",
         "the file is empty",
         "cannot read the file: not a regular file",
-        "the file is UTF-16: convert it to UTF-8 first",
+        "not UTF-8: invalid byte 0xFF; convert the file to UTF-8",
     ]
 
 
@@ -292,9 +292,7 @@ def test_what_can_be_known_before_reading_is_a_usage_error(tmp_path: Path) -> No
         Rows(BatchInput(pattern=f"{tmp_path}/*.md"))
     with pytest.raises(UsageError) as error:
         read("a", "{txt}", lines=True)
-    assert str(error.value) == (
-        "rows have no field 'txt', only 'text', 'line': use those in --template"
-    )
+    assert str(error.value) == ("rows have no field 'txt', only 'text': use those in --template")
     with pytest.raises(UsageError, match="nothing to read"):
         Rows(BatchInput())
     with pytest.raises(InputError, match="No such file"):

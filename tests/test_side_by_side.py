@@ -17,7 +17,6 @@ from mlxchat.cache.side_by_side import (
     RowsCache,
     compute_alike,
     find_support,
-    make_rows,
     most_together,
 )
 from mlxchat.engine.batch import prefill_together
@@ -63,7 +62,7 @@ class Alone:
     def __init__(self, network: nn.Module, window: int | None = WINDOW) -> None:
         self.network = network
         self.window = window
-        self.rows: RowsCache = make_rows(network, self.make(), window)
+        self.rows = RowsCache(network, self.make(), window)
         self.alone: dict[int, Cache] = {}
 
     def make(self) -> Cache:

@@ -11,7 +11,7 @@ from mlxchat.app.answer import value_of
 from mlxchat.app.opening import Loaded
 from mlxchat.app.row_plan import RowPlan
 from mlxchat.cache import Cache
-from mlxchat.cache.side_by_side import make_rows
+from mlxchat.cache.side_by_side import RowsCache
 from mlxchat.engine.batch import ROW_FAILURES, Batch, BatchRow, RowFailure
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import make_drafter
@@ -96,7 +96,7 @@ class Running:
         self._seated: dict[BatchRow, tuple[RowRun, Reply]] = {}
         network = self._model.network
         # A fork, because making one tries the model's ropes.
-        self.batch = Batch(network, make_rows(network, loaded.cache.fork(), self._window))
+        self.batch = Batch(network, RowsCache(network, loaded.cache.fork(), self._window))
 
     def __len__(self) -> int:
         return len(self._seated)

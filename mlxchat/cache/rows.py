@@ -5,7 +5,7 @@ rows evict nothing except from a model's own sliding windows, so a row that fill
 back to a cache of its own, which rotates. Everything counts in tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
@@ -94,21 +94,19 @@ class RowsWindow:
 
     # What follows the seats
 
-    def add_seats(self, count: int) -> None:
-        """Make room for empty seats that were added. Copies all rows."""
+    def change(self, change: Callable[[mx.array], mx.array]) -> None:
+        """Replace the keys and values `(B, H_kv, C, D)`, if there are any: seats come or go."""
         if self.keys is not None and self.values is not None:
-            self.keys, self.values = _with_rows(self.keys, count), _with_rows(self.values, count)
-
-    def keep(self, seats: mx.array) -> None:
-        """Remove all seats but these."""
-        if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys[seats], self.values[seats]
+            self.keys, self.values = change(self.keys), change(self.values)
 
     def rearrange(self, spans: Sequence[slice]) -> None:
         """Move these slots to the beginning of buffers as large as the seats need now."""
-        if self.keys is not None and self.values is not None:
-            self.keys = self._rearranged(self.keys, spans)
-            self.values = self._rearranged(self.values, spans)
+
+        def rearranged(x: mx.array) -> mx.array:
+            kept = _joined(x, spans)
+            return mx.concatenate([kept, self._room(x)[..., kept.shape[2] :, :]], axis=2)
+
+        self.change(rearranged)
 
     def share(self, shared: Entries) -> None:
         """Store what rows may begin with from now on. No row must begin with other tokens."""
@@ -120,17 +118,13 @@ class RowsWindow:
         """Copy the entries `(1, H_kv, T, D)` of the row that has taken this seat: those after the
         shared tokens, if it begins with them."""
         keys, values = entries.keys, entries.values
-        if keys is not None and values is not None:
-            if self.keys is None or self.values is None:
-                self.keys, self.values = (
-                    self._room(x, len(self.seats.rows)) for x in (keys, values)
-                )
-            # Whole, so that nothing stays of the row before: a masked NaN would still spread.
-            self.keys[seat : seat + 1] = self._placed(keys, seat)
-            self.values[seat : seat + 1] = self._placed(values, seat)
-        elif self.keys is not None and self.values is not None:
-            self.keys[seat] = 0
-            self.values[seat] = 0
+        if self.keys is None and keys is not None and values is not None:
+            rows = len(self.seats.rows)
+            self.keys, self.values = self._room(keys, rows), self._room(values, rows)
+        # Whole, so that nothing stays of the row before: a masked NaN would still spread.
+        for ours, theirs in ((self.keys, keys), (self.values, values)):
+            if ours is not None:
+                ours[seat : seat + 1] = 0 if theirs is None else self._placed(theirs, seat)
 
     def entries(self, seat: int) -> Entries:
         """The tokens of the row in this seat, in temporal order."""
@@ -151,10 +145,6 @@ class RowsWindow:
             row[..., span, :] = entries[..., placed:end, :]
             placed = end
         return row
-
-    def _rearranged(self, x: mx.array, spans: Sequence[slice]) -> mx.array:
-        kept = _joined(x, spans)
-        return mx.concatenate([kept, self._room(x)[..., kept.shape[2] :, :]], axis=2)
 
     def _room(self, like: mx.array, rows: int | None = None) -> mx.array:
         """Zeros for all slots of tokens like these, `(B, H, C, D)`."""
@@ -220,10 +210,6 @@ def _check_not_narrower(window_size: int | None, max_size: int | None) -> None:
     """Raise ValueError for a view narrower than the window: all see the shared tokens."""
     if window_size is not None and (max_size is None or window_size < max_size):
         raise ValueError("a view narrower than the window")
-
-
-def _with_rows(x: mx.array, count: int) -> mx.array:
-    return mx.concatenate([x, mx.zeros((count, *x.shape[1:]), x.dtype)])
 
 
 def _joined(x: mx.array, spans: Sequence[slice]) -> mx.array:

@@ -33,7 +33,10 @@ class RowsCache(list[LayerCache]):
     that hold as many.
     """
 
-    def __init__(self, cache: Cache, max_tokens: int | None, mask_dims: int = 4) -> None:
+    def __init__(self, network: nn.Module, cache: Cache, max_tokens: int | None = None) -> None:
+        """For rows each of which could be in this `cache`, which is empty."""
+        module = type(network).__module__.rpartition(".")[2]
+        mask_dims = 5 if module in GROUPED else 4
         # Without a window, there are only seats.
         sizes = {size: Seats(size) for size in (None, *(each.max_size for each in windows(cache)))}
         super().__init__(_for_rows(layer, sizes, mask_dims) for layer in cache)
@@ -88,7 +91,7 @@ class RowsCache(list[LayerCache]):
         indices = mx.array(kept, mx.int32)
         for leaf in leaves(self):
             if isinstance(leaf, RowsWindow):
-                leaf.keep(indices)
+                leaf.change(lambda x: x[indices])
             else:
                 leaf.cache = [None if x is None else x[indices] for x in leaf.cache]
         self.evaluate()
@@ -122,7 +125,7 @@ class RowsCache(list[LayerCache]):
             for each, own in self._groups:
                 each.rows += [None] * missing
                 for window in own:
-                    window.add_seats(missing)
+                    window.change(lambda x: mx.pad(x, [(0, missing), (0, 0), (0, 0), (0, 0)]))
 
     def sharing(self, start: Cache) -> list[RowsWindow]:
         """The windows that share the tokens in `start`, if rows may begin with them now."""
@@ -140,23 +143,12 @@ class RowsCache(list[LayerCache]):
         return sharing
 
 
-def make_rows(network: nn.Module, cache: Cache, max_tokens: int | None = None) -> RowsCache:
-    """An empty cache for several rows, each of which could be in this `cache`."""
-    module = type(network).__module__.rpartition(".")[2]
-    return RowsCache(cache, max_tokens, 5 if module in GROUPED else 4)
-
-
-def rows_refusal(cache: Sequence[LayerCache]) -> str | None:
-    """Why this kind of cache cannot hold several rows; None if it can."""
-    return plain_refusal(cache, "this model groups tokens by their place in the window")
-
-
 def find_support(
     network: nn.Module, make: Callable[[], Cache], max_tokens: int | None
 ) -> tuple[str | None, bool]:
     """Why the model cannot compute several rows, None if it can; and whether they share the tokens
     that they begin with. The arguments are those of `compute_alike`."""
-    reason = rows_refusal(make())
+    reason = plain_refusal(make(), "this model groups tokens by their place in the window")
     shares = reason is None and compute_alike(network, make, max_tokens, shares=True)
     # If rows share their start, they may have different lengths, too.
     if not (reason or shares or compute_alike(network, make, max_tokens, shares=False)):
@@ -171,43 +163,34 @@ def compute_alike(
     if it `shares`, with the tokens that they begin with stored once. `make` returns an empty cache.
     Runs the model on a few tokens, and then replaces its attention."""
     start = _read(network, make(), [2, 3, 4])
-    rows = make_rows(network, make(), max_tokens)
+    rows = RowsCache(network, make(), max_tokens)
+    own = [5] if shares else [5, 6]
     try:
         if not shares:
-            rows.add(_read(network, start.fork(), [5, 6]))
+            rows.add(_read(network, start.fork(), own))
         else:
             install_cascade(network)
-            _add_sharing(network, rows, start)
+            if most_together(start) == 0:
+                rows.add(_read(network, start.fork(), own), start=start)
+            else:
+                # The second one is padded.
+                together = _read(network, after(start), [6, 7], [*own, 6])
+                rows.add(together, 0, 5, start)
+                rows.add(together, 1, 4, start)
         rows.add(_read(network, make(), [4]))
         rows.begin_step()
-        logits = _logits(network, mx.full((rows.seats, 1), 1), rows)
+        logits = network(mx.full((rows.seats, 1), 1), cache=rows)[-2:, -1, :]
+        mx.eval(logits)
     except (ValueError, TypeError, RuntimeError, AttributeError):
         return False
-    alone = [
-        _logits(network, mx.array([[5, *([] if shares else [6]), 1]]), start.fork()),
-        _logits(network, mx.array([[4, 1]]), make()),
-    ]
-    if not _close(logits[-2:], alone):
+    pairs = (([*own, 1], start.fork()), ([4, 1], make()))
+    alone = [network(mx.array([ids]), cache=cache)[:, -1, :] for ids, cache in pairs]
+    expected = mx.concatenate(alone).astype(mx.float32)
+    error: Any = mx.linalg.norm(logits.astype(mx.float32) - expected) / mx.linalg.norm(expected)
+    if not error.item() < TOLERANCE[logits.dtype]:
         return False
     used = [window for window in rows.sharing(start) if not window.empty()] if shares else []
     return not shares or (bool(used) and all(window.attended for window in used))
-
-
-def _add_sharing(network: nn.Module, rows: RowsCache, start: Cache) -> None:
-    """Add rows that begin with `start`, the last one with the token 5 after it."""
-    if most_together(start) == 0:
-        rows.add(_read(network, start.fork(), [5]), start=start)
-        return
-    # The second one is padded.
-    together = _read(network, after(start), [6, 7], [5, 6])
-    rows.add(together, 0, 5, start)
-    rows.add(together, 1, 4, start)
-
-
-def _logits(network: nn.Module, tokens: mx.array, cache: Any) -> mx.array:
-    logits = network(tokens, cache=cache)[:, -1, :]
-    mx.eval(logits)
-    return logits
 
 
 def most_together(cache: Sequence[LayerCache]) -> int | None:
@@ -237,13 +220,6 @@ def _read(network: nn.Module, cache: Cache, *texts: list[int]) -> Cache:
     network(mx.array(texts), cache=cache)
     mx.eval([layer.state for layer in cache])
     return cache
-
-
-def _close(together: mx.array, alone: list[mx.array]) -> bool:
-    expected = mx.concatenate(alone).astype(mx.float32)
-    error = mx.linalg.norm(together.astype(mx.float32) - expected) / mx.linalg.norm(expected)
-    difference: Any = error.item()
-    return difference < TOLERANCE[together.dtype]
 
 
 def _total(cache: Cache) -> int:

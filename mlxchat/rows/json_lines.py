@@ -29,7 +29,6 @@ from mlxchat.options import Option, options_of
 from mlxchat.request import Answer, Request
 from mlxchat.row_template import RowTemplate
 from mlxchat.rows.row import (
-    Form,
     Row,
     RowError,
     RowId,
@@ -137,21 +136,22 @@ class _Body(_Fields):
     user: Any = None
     metadata: Any = None
 
-    def options(self) -> dict[str, Any]:
-        """The options, by their names in a row of ours."""
+    def in_our_form(self) -> dict[str, Any]:
+        """The fields of a row of ours that asks for the same."""
         same = {"top_p", "seed", "stop", "logit_bias", "frequency_penalty", "presence_penalty"}
-        limits = (self.max_tokens, self.max_completion_tokens)
-        if None not in limits and limits[0] != limits[1]:
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
             raise RowError("max_tokens and max_completion_tokens differ")
         if self.top_logprobs and not self.logprobs:
             raise RowError("body.top_logprobs needs logprobs: true")
-        return {
-            **self.model_dump(include=same),
-            **self.response_format.schema_wanted(),
+        asked = {
             "temp": self.temperature,
-            "max_tokens": limits[1] if limits[0] is None else limits[0],
+            "max_tokens": next(iter(limits), None),
             "logprobs": self.top_logprobs if self.logprobs else None,
+            **self.model_dump(include=same),
         }
+        given = {name: value for name, value in asked.items() if value is not None}
+        return {"messages": self.messages, **given, **self.response_format.schema_wanted()}
 
 
 class _Line(_Fields):
@@ -179,32 +179,28 @@ def json_rows(lines: Iterable[str], template: RowTemplate | None) -> Iterator[Ro
     With a `template`, rows are in our own form, and fields that are no options are only data.
     Raises UsageError if not even the first row has the template's fields.
     """
-    form, is_first = Form.OURS, True
+    is_first, is_openais = True, False
     for number, line in enumerate(lines, 1):
-        if line.strip():
-            row = _row(Row(number, None, form=form), line, template, is_first=is_first)
-            form, is_first = row.form, False
-            yield row
-
-
-def _row(row: Row, line: str, template: RowTemplate | None, *, is_first: bool) -> Row:
-    try:
-        record = _parse(line)
-        is_openais = template is None and ("custom_id" in record or "body" in record)
-        name = "custom_id" if is_openais else "id"
-        row = replace(row, form=Form.OPENAI if is_openais else Form.OURS)
-        row = replace(row, id=_id(name, record.get(name)))
-        if is_openais:
-            body = _valid(_Line, record).body
-            system, messages = _conversation(body.messages)
-            return replace(row, messages=messages, options=_options(body.options()) | system)
-        if template is None:
-            return _own_row(row, _given(record))
-        if is_first:
-            check_fields(template, record)
-        return _filled(row, record, template)
-    except RowError as error:
-        return row.broken(error)
+        if not line.strip():
+            continue
+        row = Row(number, None, openai=is_openais)
+        try:
+            record = _parse(line)
+            is_openais = template is None and not record.keys().isdisjoint(("custom_id", "body"))
+            name = "custom_id" if is_openais else "id"
+            row = Row(number, _id(name, record.get(name)), openai=is_openais)
+            if template is not None and is_first:
+                check_fields(template, record)
+            if is_openais:
+                record = _valid(_Line, record).body.in_our_form()
+            yield (
+                _own_row(row, _given(record))
+                if template is None
+                else _filled(row, record, template)
+            )
+        except RowError as error:
+            yield row.broken(error)
+        is_first = False
 
 
 def _parse(line: str) -> dict[str, Any]:
@@ -319,4 +315,4 @@ def _filled(row: Row, record: Mapping[str, Any], template: RowTemplate) -> Row:
     # An answer of an earlier batch is data as a whole.
     own = {} if "finish_reason" in record else record
     options = _options({k: own[k] for k in ROW_OPTIONS if k in own and k not in values})
-    return replace(row, prompt=check_text("prompt", template.fill(values)), options=options)
+    return row.filled(template, values, options=options)

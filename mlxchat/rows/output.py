@@ -212,8 +212,7 @@ class ResultFile(Output):
 
 
 def _is_same(descriptor: int, stream: BinaryIO) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.fstat(stream.fileno()))
-    except (OSError, ValueError):
-        # The stream is no file of the system.
-        return False
+    # A stream in memory has no descriptor.
+    with suppress(OSError, ValueError):
+        return os.path.sameopenfile(descriptor, stream.fileno())
+    return False

@@ -10,19 +10,20 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from queue import Empty, Queue
 from typing import BinaryIO, Self
 
 from mlxchat.errors import InputError, UsageError
-from mlxchat.files import open_to_read, reported_as
+from mlxchat.files import reported_as
 from mlxchat.request import BatchInput
 from mlxchat.rows.json_lines import json_rows
 from mlxchat.rows.row import MAX_CHARS, TOO_LONG, Row, check_fields
 from mlxchat.rows.text_rows import (
-    FILE_FIELDS,
-    LINE_FIELDS,
+    TABLE_TEMPLATE,
+    TEXT_TEMPLATE,
     file_rows,
     find_files,
     line_rows,
@@ -55,11 +56,10 @@ class Rows:
         self.is_over = False
         self._source = source
         self._paths = None if source.pattern is None else find_files(source.pattern, output)
-        if source.lines or source.pattern is not None:
-            check_fields(source.template, LINE_FIELDS if source.lines else FILE_FIELDS)
+        if source.template is not None and (source.lines or source.pattern is not None):
+            check_fields(source.template, ["text"] if source.lines else ["text", "file"])
         self.stream = self._open(stdin)
         self._may_wait = _may_wait(self.stream)
-        self._queue: Queue[Row | Exception | None] | None = None
         self._rows = self._unique()
 
     def count(self) -> int | None:
@@ -86,7 +86,7 @@ class Rows:
             row = next(self._rows, None)
         else:
             try:
-                row = self._read_ahead().get(timeout=wait_s)
+                row = self._queue.get(timeout=wait_s)
             except Empty:
                 return None
         if isinstance(row, Exception):
@@ -102,13 +102,13 @@ class Rows:
         if self.stream is not None and not self._may_wait:
             self.stream.close()
 
-    def _read_ahead(self) -> "Queue[Row | Exception | None]":
-        """The queue of a thread that reads the rows."""
-        if self._queue is None:
-            self._queue = Queue(ROWS_AHEAD)
-            # A daemon, because nothing can interrupt its wait for input.
-            threading.Thread(target=self._read, args=(self._queue,), daemon=True).start()
-        return self._queue
+    @cached_property
+    def _queue(self) -> "Queue[Row | Exception | None]":
+        """Filled by a thread that reads the rows."""
+        queue: Queue[Row | Exception | None] = Queue(ROWS_AHEAD)
+        # A daemon, because nothing can interrupt its wait for input.
+        threading.Thread(target=self._read, args=(queue,), daemon=True).start()
+        return queue
 
     def _read(self, queue: "Queue[Row | Exception | None]") -> None:
         try:
@@ -124,7 +124,9 @@ class Rows:
         if self._paths is not None:
             return None
         if path is not None:
-            return _open(path)
+            # It may be a pipe that has a name, such as the shell's <(command).
+            with reported_as(InputError, f"read {path}"):
+                return path.expanduser().open("rb")
         if stdin is None:
             raise UsageError("nothing to read: name a file of rows, pipe them in, or use --files")
         if isinstance(stdin, io.BytesIO):
@@ -145,13 +147,13 @@ class Rows:
     def _in_form(self) -> Iterator[Row]:
         template = self._source.template
         if self._paths is not None:
-            return file_rows(self._paths, template)
+            return file_rows(self._paths, template or TEXT_TEMPLATE)
         assert self.stream is not None
         lines = read_lines(self.stream)
         if self._source.lines:
-            return line_rows(lines, template)
+            return line_rows(lines, template or TEXT_TEMPLATE)
         if self._source.is_table:
-            return table_rows(lines, template, self._source.delimiter)
+            return table_rows(lines, template or TABLE_TEMPLATE, self._source.delimiter)
         return json_rows(lines, template)
 
 
@@ -179,12 +181,3 @@ def _may_wait(stream: BinaryIO | None) -> bool:
     except OSError:
         # Not a file of the system, but in memory.
         return False
-
-
-def _open(path: Path) -> BinaryIO:
-    """A file, or a pipe that has a name, such as the shell's <(command)."""
-    with reported_as(InputError, f"read {path}"):
-        expanded = path.expanduser()
-        if stat.S_ISFIFO(os.stat(expanded).st_mode):  # noqa: PTH116
-            return expanded.open("rb")
-        return open_to_read(expanded)

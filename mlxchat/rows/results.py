@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from mlxchat.rows.row import Form, Row
+from mlxchat.rows.row import Row
 
 # JSON leaves these as they are. Many readers, such as Python's `splitlines`, treat some as line
 # endings, and terminals obey others.
@@ -50,7 +50,7 @@ class Result:
 
     def line(self) -> str:
         """The line for the output, with its end."""
-        record = _openai(self) if self.row.form is Form.OPENAI else _ours(self)
+        record = _openai(self) if self.row.openai else _ours(self)
         text = json.dumps(record, ensure_ascii=False, allow_nan=False)
         return text.translate(ESCAPED) + "\n"
 

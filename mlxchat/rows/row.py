@@ -1,9 +1,8 @@
 """One row of a batch, and the checks of its texts."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
@@ -22,13 +21,6 @@ MAX_CHARS = 16_000_000
 TOO_LONG = f"longer than {MAX_CHARS:,} characters"
 
 
-class Form(StrEnum):
-    """Whose fields a row has, and its result gets."""
-
-    OURS = "ours"
-    OPENAI = "openai"
-
-
 class RowError(Exception):
     """A malformed row: the message is for its line in the output."""
 
@@ -42,6 +34,7 @@ class Row:
     are checked values by field, such as temp and max_tokens, except that constraints are only
     checked for their types. A system message is not in `messages` but in the options. A malformed
     row has an `error` and nothing to run; its `id` is None if it has no valid and unique one.
+    `openai` says whether it has the form of OpenAI's batch files, which its result then gets.
     """
 
     number: int
@@ -50,7 +43,7 @@ class Row:
     messages: tuple[Message, ...] | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     error: str | None = None
-    form: Form = Form.OURS
+    openai: bool = False
 
     @property
     def key(self) -> bytes:
@@ -61,6 +54,10 @@ class Row:
         """The row with an error instead of something to run."""
         message = beginning(str(error), MAX_ERROR_CHARS)
         return replace(self, prompt=None, messages=None, options={}, error=message, **changes)
+
+    def filled(self, template: RowTemplate, values: Mapping[str, str], **changes: Any) -> "Row":
+        """The row with the template's prompt. Raises RowError."""
+        return replace(self, prompt=check_text("prompt", template.fill(values)), **changes)
 
 
 def key_of(id_: RowId | None, number: int | None) -> bytes:
@@ -84,12 +81,11 @@ def check_text(name: str, text: str) -> str:
     return text
 
 
-def check_fields(template: RowTemplate | None, known: Iterable[str]) -> None:
+def check_fields(template: RowTemplate, known: Collection[str]) -> None:
     """Raise UsageError for a field that rows do not have."""
-    known = list(known)
-    for name in template.fields if template else ():
+    for name in template.fields:
         if name not in known:
-            fields = ", ".join(shortened(each) for each in known[:20])
+            fields = ", ".join(shortened(each) for each in list(known)[:20])
             raise UsageError(
                 f"rows have no field {shortened(name)}, only {fields}: use those in --template"
             )

@@ -2,7 +2,7 @@
 
 import csv
 import glob
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -10,35 +10,24 @@ from mlxchat.errors import InputError, UsageError
 from mlxchat.files import open_to_read
 from mlxchat.row_template import RowTemplate
 from mlxchat.rows.row import MAX_CHARS, TOO_LONG, Row, RowError, check_fields, check_text, shortened
-from mlxchat.text.document import UTF16_MARKS
 from mlxchat.units import count
 
 DELIMITERS = ",;\t"
 ID = "id"
 
-LINE_TEMPLATE = RowTemplate.parse("{text}")
+TEXT_TEMPLATE = RowTemplate.parse("{text}")
 TABLE_TEMPLATE = RowTemplate.parse("{prompt}")
 
-# The fields that a template can have.
-LINE_FIELDS: Sequence[str] = ("text", "line")
-FILE_FIELDS: Sequence[str] = ("text", "file")
 
-
-def _filled(row: Row, template: RowTemplate, values: Mapping[str, str]) -> Row:
-    return Row(row.number, row.id, prompt=check_text("prompt", template.fill(values)))
-
-
-def line_rows(lines: Iterable[str], template: RowTemplate | None) -> Iterator[Row]:
+def line_rows(lines: Iterable[str], template: RowTemplate) -> Iterator[Row]:
     """Yield a row for each line that is not blank."""
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        row = Row(number, number)
-        try:
-            values = dict.fromkeys(LINE_FIELDS, line.rstrip("\r\n"))
-            yield _filled(row, template or LINE_TEMPLATE, values)
-        except RowError as error:
-            yield row.broken(error)
+        if line.strip():
+            row = Row(number, number)
+            try:
+                yield row.filled(template, {"text": line.rstrip("\r\n")})
+            except RowError as error:
+                yield row.broken(error)
 
 
 def find_files(pattern: str, output: Path | None = None) -> list[str]:
@@ -53,14 +42,13 @@ def find_files(pattern: str, output: Path | None = None) -> list[str]:
     return paths
 
 
-def file_rows(paths: Sequence[str], template: RowTemplate | None) -> Iterator[Row]:
+def file_rows(paths: Sequence[str], template: RowTemplate) -> Iterator[Row]:
     """Yield a row for each file, with its path as the id."""
     for number, path in enumerate(paths, 1):
         row = Row(number, None)
         try:
             row = Row(number, check_text("the path", path))
-            values = {"text": check_text("the file", _read(path)), "file": path}
-            yield _filled(row, template or LINE_TEMPLATE, values)
+            yield row.filled(template, {"text": _read(path), "file": path})
         except RowError as error:
             yield row.broken(error)
 
@@ -73,20 +61,15 @@ def _read(path: str) -> str:
         raise RowError(f"cannot read the file: {error.strerror or error}") from error
     if len(data) > MAX_CHARS:
         raise RowError(f"the file is {TOO_LONG}")
-    if data.startswith(UTF16_MARKS):
-        raise RowError("the file is UTF-16: convert it to UTF-8 first")
-    return data.decode("utf-8-sig", "surrogateescape")
+    return check_text("the file", data.decode("utf-8-sig", "surrogateescape"))
 
 
-def table_rows(
-    lines: Iterable[str], template: RowTemplate | None, delimiter: str | None
-) -> Iterator[Row]:
+def table_rows(lines: Iterable[str], template: RowTemplate, delimiter: str | None) -> Iterator[Row]:
     """Yield the rows; a row's number is its place after the header, and its id is in the column
-    "id", if any. Without a template, the prompts are in the column "prompt".
+    "id", if any.
 
     Raises UsageError, before the first row, if the header lacks a column.
     """
-    template = template or TABLE_TEMPLATE
     records = read_records(lines, delimiter)
     header = next(records, None)
     if header is None:
@@ -102,7 +85,7 @@ def table_rows(
             values = dict(zip(names, record, strict=True))
             # Cells are text: an id 7 in a table is not the number 7.
             row = Row(number, check_text(ID, values[ID]) if values.get(ID) else number)
-            yield _filled(row, template, values)
+            yield row.filled(template, values)
         except RowError as error:
             yield row.broken(error)
 
