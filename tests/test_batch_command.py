@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -17,10 +16,8 @@ from mlxchat import platform
 from mlxchat.app import batch_run
 from mlxchat.rows.pending import Pending
 from mlxchat.rows.row import Row
-from mlxchat.terminal import progress as module
 from tests.conftest import RunMlxchat
 from tests.in_process import run_in_process
-from tests.test_terminal import Terminal, seen_on, wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -171,12 +168,6 @@ def test_what_cannot_work_is_refused_before_a_model_is_loaded(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_model_that_is_not_there_leaves_no_empty_output(run_mlxchat: RunMlxchat) -> None:
-    done = run_mlxchat("batch", prompts(1), "-o", "out.jsonl", "-m", "./none")
-    assert (done.returncode, done.stderr) == (1, "mlxchat: error: ./none does not exist\n")
-    assert not Path("out.jsonl").exists()
-
-
 def test_a_pattern_that_matches_the_output_does_not_read_it(run_mlxchat: RunMlxchat) -> None:
     """A second run would have summarized the results of the first."""
     write("a.txt", "one")
@@ -211,31 +202,6 @@ def test_an_output_that_is_deleted_ends_the_batch(
     assert done.stderr.startswith("mlxchat: error: cannot write out.jsonl: it has been deleted; ")
     assert run_mlxchat("batch", "in.jsonl", "-o", "out.jsonl").returncode == 0
     assert ids_in("out.jsonl") == list(range(6))
-
-
-@pytest.mark.parametrize(
-    ("columns", "line"),
-    [
-        (80, r"[━╺╸]+ running 250/1,000 rows · 345 tok/s · 0:30 left"),
-        (20, r"running 250"),
-    ],
-)
-def test_the_progress_shows_rows_tokens_and_time_left(
-    columns: int, line: str, ordinary_terminal: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    now = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    stderr = Terminal()
-    bar = module.Bar("running", "rows", 0.0)
-    with seen_on(stderr):
-        for now[0], done in ((1.0, 240), (1.4, 250)):
-            bar(done, 1_000, "345 tok/s")
-        wait_for("250", stderr)
-        bar.stop()
-    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stderr.getvalue())
-    found = [" ".join(each.split()) for each in re.split(r"[\r\n]", shown)]
-    assert any(re.search(line, each) for each in found), found
 
 
 # Killed at random moments and run again until it is finished

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlxchat.errors import OutputError, UsageError
+from mlxchat.errors import OutputError
 from mlxchat.files import lock, try_lock
 from mlxchat.manual import read_page
 from mlxchat.request import BatchInput
@@ -148,17 +148,6 @@ def test_a_row_of_openais_is_answered_in_openais_form() -> None:
     }
 
 
-def test_a_second_run_does_only_the_missing_rows(source: Path, out: Path) -> None:
-    write_rows(source, 5)
-    assert run_batch(source, out).figures.finished == 5
-    before = out.read_bytes()
-    write_rows(source, 8)
-    figures = run_batch(source, out).figures
-    assert (figures.skipped, figures.finished, figures.failed) == (5, 3, 0)
-    assert out.read_bytes().startswith(before)
-    assert sorted(ids(out)) == sorted(f"é{n}" for n in range(8))
-
-
 def test_an_error_of_the_input_is_written_once_and_one_of_the_run_is_tried_again(
     source: Path, out: Path
 ) -> None:
@@ -263,30 +252,6 @@ def test_a_refused_run_does_not_delete_the_file_of_another(
     with winners[0] as winner:
         winner.write('{"id": 1}\n')
     assert out.read_text() == '{"id": 1}\n'
-
-
-def test_a_file_that_another_run_removes_before_it_is_locked_is_created_again(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def late(descriptor: int) -> bool:
-        monkeypatch.undo()
-        out.unlink()
-        return try_lock(descriptor)
-
-    monkeypatch.setattr(lock, "try_lock", late)
-    with ResultFile(out) as file:
-        file.write('{"id": 1}\n')
-    assert out.read_text() == '{"id": 1}\n'
-
-
-def test_the_output_must_not_be_the_input(tmp_path: Path, source: Path) -> None:
-    before = source.read_bytes()
-    link = tmp_path / "link"
-    link.symlink_to(source)
-    with source.open("rb") as stream, pytest.raises(UsageError) as error:
-        ResultFile(link, stream)
-    assert str(error.value) == f"{link} is the input: write the results to another file"
-    assert source.read_bytes() == before
 
 
 def test_a_run_that_fails_at_the_beginning_leaves_no_empty_file(out: Path) -> None:

@@ -1,6 +1,5 @@
 """Rows side by side: each sees exactly what it would see in a cache of its own."""
 
-import sys
 from functools import cache
 from typing import Any
 
@@ -11,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx import nn
 
-from mlxchat.cache import Cache, make_cache, powers, side_by_side
-from mlxchat.cache.layers import tokens_evicted, windows
+from mlxchat.cache import Cache, make_cache
+from mlxchat.cache.layers import windows
 from mlxchat.cache.side_by_side import (
     RowsCache,
     compute_alike,
@@ -26,10 +25,10 @@ from scripts.families import CONFIGS, METAL_ONLY, build_family
 WINDOW, KEEP = 48, 4
 
 # One family of each kind of cache: plain, sliding windows, recurrent states, both, latents, lists
-# of caches, shared caches, grouped masks, learned positions.
+# of caches, shared caches, grouped masks, learned positions, one offset for all rows.
 KINDS = (
     *("llama", "gemma3", "mamba2", "qwen3_next", "deepseek_v3", "deepseek_v32", "gemma3n"),
-    *("gemma2", "gpt2", "rwkv7", "gpt_oss", "jamba"),
+    *("gemma2", "gpt2", "rwkv7", "gpt_oss", "jamba", "internlm2"),
 )
 
 # The families whose rows run one at a time, and why.
@@ -64,6 +63,13 @@ class Alone:
         self.window = window
         self.rows = RowsCache(network, self.make(), window)
         self.alone: dict[int, Cache] = {}
+        self._numbers = np.random.default_rng(0)
+
+    def prompt(self, tokens: int) -> list[int]:
+        return self._numbers.integers(2, 60, tokens).tolist()
+
+    def step(self) -> None:
+        self.check_step(self.prompt(self.rows.seats))
 
     def make(self) -> Cache:
         return make_cache(self.network, self.window, 0 if self.window is None else KEEP)
@@ -161,28 +167,20 @@ def test_rows_that_come_and_go_compute_what_they_would_alone(family: str) -> Non
         return
     assert reason is None
     both = Alone(network, window)
-    numbers = np.random.default_rng(0)
-
-    def prompt(tokens: int) -> list[int]:
-        return numbers.integers(2, 60, tokens).tolist()
-
-    def step() -> None:
-        both.check_step(prompt(both.rows.seats))
-
     for length in (5, 1, 17):
-        both.join(prompt(length))
-    step()
+        both.join(both.prompt(length))
+    both.step()
     both.leave(1)
-    both.join(prompt(9))
-    step()
+    both.join(both.prompt(9))
+    both.step()
     both.leave(0)
     both.compact()
-    step()
-    both.join(prompt(3))
+    both.step()
+    both.join(both.prompt(3))
     both.join([])
     for _ in range(12):
-        step()
-    both.check_moved_out(2, prompt(WINDOW))
+        both.step()
+    both.check_moved_out(2, both.prompt(WINDOW))
 
 
 @every_family_but(*ALONE)
@@ -192,66 +190,31 @@ def test_rows_share_their_start_or_copy_it_and_compute_what_they_would_alone(fam
     except ModelUnsupported:
         pytest.skip("this family needs another package")
     both = Alone(network, window_of(network))
-    numbers = np.random.default_rng(0)
-
-    def prompt(tokens: int) -> list[int]:
-        return numbers.integers(2, 60, tokens).tolist()
-
-    def step() -> None:
-        both.check_step(prompt(both.rows.seats))
-
     assert compute_alike(network, both.make, both.window, shares=True) == (family not in COPIED)
     if family in COPIED:
         return
-    short, long = both.read(prompt(3)), both.read(prompt(20))
-    both.join(prompt(5), short)
-    step()
+    short, long = both.read(both.prompt(3)), both.read(both.prompt(20))
+    both.join(both.prompt(5), short)
+    both.step()
     if most_together(short) != 0:
-        both.join_together([prompt(4), prompt(2), prompt(1)], short)
+        both.join_together([both.prompt(4), both.prompt(2), both.prompt(1)], short)
     both.join([], short)
-    step()
-    both.join(prompt(9))
-    step()
-    both.join(prompt(2), long)
-    step()
+    both.step()
+    both.join(both.prompt(9))
+    both.step()
+    both.join(both.prompt(2), long)
+    both.step()
     for seat in sorted(both.alone)[:-2]:
         both.leave(seat)
-    step()
+    both.step()
     both.compact()
-    seat = both.join(prompt(6), long)
-    both.join(prompt(1), long)
+    seat = both.join(both.prompt(6), long)
+    both.join(both.prompt(1), long)
     assert both.rows.sharing(short) == []
     assert any(window.shared is not None for window in both.rows.sharing(long))
     for _ in range(3):
-        step()
-    both.check_moved_out(seat, prompt(WINDOW))
-
-
-def test_shared_tokens_are_stored_once() -> None:
-    both = Alone(network_of("llama"), None)
-    assert compute_alike(both.network, both.make, None, shares=True)
-    start = both.read([2, 3, 4, 5] * 250)
-    both.join([6, 7], start)
-    before = sum(layer.nbytes for layer in both.rows)
-    for token in range(8, 15):
-        both.join([token], start)
-    assert sum(layer.nbytes for layer in both.rows) < 1.5 * before
-    both.check_step(list(range(8)))
-
-
-def test_a_layer_that_never_attends_to_the_shared_tokens_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its model computes attention in a way of its own."""
-    network = network_of("llama")
-    monkeypatch.setattr(side_by_side, "install_cascade", lambda network: None)
-    for module in {type(each).__module__ for each in network.modules()}:
-        monkeypatch.setattr(
-            sys.modules[module], powers.ATTENTION, powers.plain_attention, raising=False
-        )
-    assert not compute_alike(
-        network, lambda: make_cache(network, WINDOW, KEEP), WINDOW, shares=True
-    )
+        both.step()
+    both.check_moved_out(seat, both.prompt(WINDOW))
 
 
 @settings(max_examples=20)
@@ -288,13 +251,6 @@ def test_a_seat_forgets_the_row_before_even_if_it_held_nan() -> None:
     both.check_step([7, 8])
 
 
-def test_a_row_that_fills_its_window_moves_out_and_goes_on_as_alone() -> None:
-    both = Alone(network_of("llama"))
-    seat = both.join(list(range(2, 2 + WINDOW)))
-    own = both.check_moved_out(seat, [token % 60 + 2 for token in range(3 * WINDOW)])
-    assert tokens_evicted(own) == 3 * WINDOW
-
-
 def test_buffers_shrink_after_a_long_row_has_left() -> None:
     both = Alone(network_of("llama"), None)
     long = both.join(np.random.default_rng(0).integers(2, 60, 700).tolist())
@@ -304,19 +260,3 @@ def test_buffers_shrink_after_a_long_row_has_left() -> None:
     both.join([5])
     both.check_step([6, 7])
     assert both.rows[1].nbytes < size / 4
-
-
-def test_a_model_that_takes_one_offset_for_all_rows_is_refused() -> None:
-    """As one with a cache of its own would; the trial compares two rows with each alone."""
-    network = network_of("llama")
-    model: Any = network
-
-    class OneOffset(nn.Module):
-        def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
-            if isinstance(cache, RowsCache):
-                for layer in cache:
-                    layer.seats.offset = mx.full(2, layer.seats.offset.max())
-            return model(tokens, cache=cache)
-
-    trial = find_support(OneOffset(), lambda: make_cache(network, WINDOW, KEEP), WINDOW)
-    assert trial == ("this model computes rows of different lengths differently", False)

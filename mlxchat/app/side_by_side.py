@@ -76,11 +76,15 @@ class SideBySide:
         self._known = Prefixes(request.setup, notify)
         self._pace = Pace(first_step(loaded.model.network))
         self._plans: deque[RowPlan] = deque()
-        self._shares_start = False
         self._begin_again()
         has_table = loaded.model.positions is not None
         self._reads_together = not has_table and most_together(self._make_cache()) != 0
-        if self._most > 1 and (reason := self._refusal()):
+        reason, self._shares_start = None, False
+        if self._most > 1:
+            reason, self._shares_start = find_support(
+                self._model.network, self._make_cache, self._window
+            )
+        if reason is not None:
             notify(f"rows run one after the other: {reason}")
             self._most = 1
         if self._most > 1 and request.generation_settings().wants_drafts:
@@ -271,11 +275,3 @@ class SideBySide:
     def _make_cache(self) -> Cache:
         # A fork, because making one tries the model's ropes.
         return self._loaded.cache.fork()
-
-    def _refusal(self) -> str | None:
-        if self._model.peers is not None:
-            return "the model is shared by several machines"
-        reason, self._shares_start = find_support(
-            self._model.network, self._make_cache, self._window
-        )
-        return reason

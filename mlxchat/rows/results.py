@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,7 @@ class Result:
     seconds: float = 0.0
     seed: int = 0
     model: str = ""
-    logprobs: list[Likely] | None = None
+    logprobs: Sequence[Likely] | None = None
     notices: tuple[str, ...] = ()
     error: str | None = None
 
