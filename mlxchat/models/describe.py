@@ -68,10 +68,10 @@ def describe(name: str, directory: Path) -> ModelFacts:
     if arrays:
         require_weights(network, arrays, directory)
     size_bytes = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-    facts = ModelFacts(name, name if is_hub_id(name) else None, "yes", size_bytes)
+    hub_id = name if is_hub_id(name) else None
+    facts = ModelFacts(name, hub_id, "yes", size_bytes, directory=str(directory))
     parameters = parameter_count(network, arrays)
-    measured = _measured(facts, config, network, parameters, _weight_bytes_of_dtype(files))
-    return replace(measured, directory=str(directory))
+    return _measured(facts, config, network, parameters, _weight_bytes_of_dtype(files))
 
 
 def describe_remote(repo_id: str) -> ModelFacts:

@@ -38,7 +38,7 @@ SPARE_DISK_BYTES = 100_000_000
 
 
 # The commit of a repository's main revision, and the size in bytes of each file that is needed.
-RemoteFiles = tuple[str, dict[str, int]]
+_RemoteFiles = tuple[str, dict[str, int]]
 
 
 class _StoppedError(Exception):
@@ -88,7 +88,7 @@ def download_adapter(repo_id: str, *, show_progress: bool, notify: Notify) -> Pa
     return _download(repo_id, files, ADAPTER_FILES, show_progress, notify)
 
 
-def _remote_files(repo_id: str, timeout_s: float, patterns: Collection[str]) -> RemoteFiles:
+def _remote_files(repo_id: str, timeout_s: float, patterns: Collection[str]) -> _RemoteFiles:
     with _one_line_errors(repo_id):
         info = _library().HfApi().model_info(repo_id, timeout=timeout_s, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
@@ -96,7 +96,7 @@ def _remote_files(repo_id: str, timeout_s: float, patterns: Collection[str]) -> 
     return info.sha or "", wanted
 
 
-def _model_files(repo_id: str) -> RemoteFiles:
+def _model_files(repo_id: str) -> _RemoteFiles:
     commit, sizes = _remote_files(repo_id, PATIENT_TIMEOUT_S, ALLOW_PATTERNS)
     if not holds_model(sizes):
         raise ModelUnsupported(
@@ -119,7 +119,7 @@ def _require_disk_space(repo_id: str, missing_bytes: int) -> None:
 
 def _download(
     repo_id: str,
-    files: RemoteFiles,
+    files: _RemoteFiles,
     patterns: Collection[str],
     show_progress: bool,
     notify: Notify,

@@ -12,8 +12,9 @@ from mlxchat.errors import MlxchatError, ModelError, ModelNotFound, UsageError
 from mlxchat.files import reported_as
 from mlxchat.models.catalog import CATALOG
 from mlxchat.models.describe import ModelFacts, describe
+from mlxchat.models.gguf import directory_name
 from mlxchat.models.hub_cache import cached_repos, cached_snapshot, disk_bytes, repo_dir
-from mlxchat.models.locate import Located, conversion_dir, embedded_model, is_hub_id
+from mlxchat.models.locate import Located, embedded_model, is_hub_id
 from mlxchat.models.skeleton import architectures, module_name, read_config
 
 
@@ -68,7 +69,9 @@ def remove(directory: Path) -> None:
 def _made_dir(located: Located) -> Path:
     if located.path is None:
         return repo_dir(located.name)
-    return conversion_dir(located.path) if located.kind == "gguf" else located.path
+    if located.kind != "gguf":
+        return located.path
+    return paths.imported_models_dir() / directory_name(located.path)
 
 
 def _state(hub_id: str) -> str:

@@ -52,11 +52,7 @@ from mlxchat.units import format_bytes
 
 Check = Callable[[nn.Module, Tokenizer], object] | None
 
-DTYPES: dict[str, mx.Dtype] = {
-    "float16": mx.float16,
-    "bfloat16": mx.bfloat16,
-    "float32": mx.float32,
-}
+DTYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
 # Larger shares of the free memory cause a warning, as in mlx-lm.
 NEARLY_ALL = 0.9
 

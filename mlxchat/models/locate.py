@@ -75,13 +75,6 @@ def embedded_model() -> Located | None:
     return Located("gguf", EMBEDDED_ALIAS, path) if path is not None else None
 
 
-def conversion_dir(gguf_file: Path) -> Path:
-    """The directory for the file's conversion; it may not exist yet."""
-    from mlxchat.models.gguf import directory_name
-
-    return paths.imported_models_dir() / directory_name(gguf_file)
-
-
 def _directory(name: str) -> Located | None:
     path = _path(name)
     if _kind(path) == "directory" and _kind(path / "config.json") is not None:

@@ -140,15 +140,12 @@ class Tokenizer:
 
     def _first_control(self, text: str, left_out: Collection[int]) -> int | None:
         """The control token at the beginning of the text, skipping any that are left out."""
-        found = [
-            id_ for id_, content in self._encoder.control_ids.items() if text.startswith(content)
-        ]
-        if not found:
-            return None
-        longest = max(found, key=lambda id_: len(self._encoder.control_ids[id_]))
-        if longest not in left_out:
-            return longest
-        return self._first_control(text[len(self._encoder.control_ids[longest]) :], left_out)
+        controls = self._encoder.control_ids.items()
+        found = {each: id_ for id_, each in controls if text.startswith(each)}
+        longest = max(found, key=len, default="")
+        if found.get(longest) not in left_out:
+            return found.get(longest)
+        return self._first_control(text.removeprefix(longest), left_out)
 
     def prompt(
         self,
