@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,6 +39,8 @@ def run(model: Path, device: FailingDevice, fails_at: int) -> tuple[dict[str, st
     data = io.BytesIO("\n".join(map(json.dumps, ROWS)).encode())
     request = BatchRequest(setup=setup, rows=4, ignore_eos=True)
     over = True
+    notices: list[str] = []
+    observer = Observer(warn=lambda notice: notices.append(str(notice)))
     results = SideBySide.results
 
     def breaking(runner: SideBySide, pending: Pending) -> Iterator[Result]:
@@ -46,7 +49,7 @@ def run(model: Path, device: FailingDevice, fails_at: int) -> tuple[dict[str, st
 
     with (
         pytest.MonkeyPatch.context() as patch,
-        open_batch(request, Observer(), write=lines.append, piped=data) as batch,
+        open_batch(request, observer, write=lines.append, piped=data) as batch,
     ):
         patch.setattr(SideBySide, "results", breaking)
         try:
@@ -59,6 +62,8 @@ def run(model: Path, device: FailingDevice, fails_at: int) -> tuple[dict[str, st
     doubled = [id_ for id_, times in Counter(each["id"] for each in found).items() if times > 1]
     assert not doubled, f"evaluation {fails_at} failed"
     assert not any("error" in each for each in found)
+    assert all(re.match(r"memory is short: \d rows? side by side", each) for each in notices)
+    assert bool(notices) == (fails_at > 0 and over)
     return {each["id"]: each["text"] for each in found}, over, count
 
 

@@ -112,10 +112,9 @@ def check_alone(model: Path, rows: list[Record], results: Mapping[Any, Record]) 
         assert result["text"] == alone(model, row, result["seed"]), row
 
 
-@pytest.mark.parametrize("side_by_side", [8, 32])
-def test_each_row_is_what_it_would_be_alone(tiny_model: Path, side_by_side: int) -> None:
-    rows = prompts(12 if side_by_side < 32 else 40)
-    check_alone(tiny_model, rows, run_batch(tiny_model, rows, rows=side_by_side))
+def test_each_row_is_what_it_would_be_alone(tiny_model: Path) -> None:
+    rows = prompts(40)
+    check_alone(tiny_model, rows, run_batch(tiny_model, rows, rows=32))
 
 
 def test_nothing_is_computed_after_the_last_token(
@@ -292,30 +291,6 @@ def test_the_schema_of_a_row_is_never_read_from_a_file(tiny_model: Path, tmp_pat
     results = run_batch(tiny_model, [named, short])
     assert "error" in results["named"]
     assert results["short"]["value"]["ok"] in (True, False)
-
-
-def test_rows_begin_again_if_memory_runs_out(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No row is lost, and each text is the same: fewer run side by side, and a notice says so."""
-    notices: list[str] = []
-    rows = prompts(10)
-    step, steps = Batch.step, 0
-
-    def failing(batch: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps in (5, 9):
-            raise RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory")
-        return step(batch)
-
-    monkeypatch.setattr(Batch, "step", failing)
-    results = run_batch(tiny_model, rows, rows=8, notices=notices)
-    check_alone(tiny_model, rows, results)
-    assert notices == [
-        "memory is short: 4 rows side by side from now on",
-        "memory is short: 2 rows side by side from now on",
-    ]
 
 
 def test_fewer_rows_run_if_memory_is_short(

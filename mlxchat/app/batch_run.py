@@ -104,13 +104,12 @@ def open_batch(
         observer.warn(notice)
     with Rows(request.input, piped, request.output) as rows:
         if request.output is None:
-            output = Output(write)
-        else:
-            with observer.waiting(f"reading {request.output} …"):
-                output = ResultFile(request.output.expanduser(), rows.stream)
+            yield BatchRun(request, rows, Output(write), observer)
+            return
+        with observer.waiting(f"reading {request.output} …"):
+            output = ResultFile(request.output.expanduser(), rows.stream)
         with output:
-            if request.output is not None:
-                notice = output.finished.notice(request.output)
-                if notice is not None:
-                    observer.warn(notice)
+            notice = output.finished.notice(request.output)
+            if notice is not None:
+                observer.warn(notice)
             yield BatchRun(request, rows, output, observer)

@@ -77,10 +77,6 @@ class RowsWindow:
     def empty(self) -> bool:
         return self.keys is None
 
-    def size(self) -> int:
-        """Tokens in the longest row, the shared ones not included."""
-        return self.seats.longest
-
     @property
     def state(self) -> list[mx.array]:
         """The arrays to evaluate."""

@@ -110,21 +110,7 @@ class Output:
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self.finished = Finished()
-        self._write = write
-
-    def write(self, line: str) -> None:
-        self._write(line)
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        # Report the first error, not one that follows from it.
-        with suppress(*([OutputError] if error is not None else [])):
-            self.close()
+        self.write = write
 
 
 class ResultFile(Output):
@@ -183,12 +169,17 @@ class ResultFile(Output):
         finally:
             os.close(self._descriptor)
 
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Close it. If nothing came of the run, a new file does not stay behind empty."""
         is_empty = os.fstat(self._descriptor).st_size == 0
         if error is not None and self._is_new and is_empty and is_at(self._descriptor, self.path):
             self.path.unlink()
-        super().__exit__(kind, error, trace)
+        # Report the first error, not one that follows from it.
+        with suppress(*([OutputError] if error is not None else [])):
+            self.close()
 
     def _sync(self, *, full: bool) -> None:
         # Set first: a failed sync is not repeated, because the system reports it only once.
