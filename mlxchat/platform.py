@@ -1,4 +1,4 @@
-"""Everything that differs between machines: BLAS, the backend's imports, device, memory.
+"""Everything that differs between machines: BLAS, the backend's imports, device, memory, sleep.
 
 Heavy imports stay inside the functions that need them, to keep `--help` fast.
 """
@@ -8,7 +8,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -410,3 +410,34 @@ def process_memory_bytes() -> int:
 
     resident = psutil.Process(os.getpid()).memory_info().rss
     return max(resident, mlx_memory_bytes()) if on_gpu() else resident
+
+
+@contextmanager
+def keep_awake(system: str = sys.platform) -> Iterator[None]:
+    """While the body runs, keep a Mac from idle sleep; do nothing on other systems.
+
+    The display may sleep, and a closed lid still puts a laptop to sleep. If it fails, the body runs
+    anyway.
+    """
+    import shutil
+    import subprocess
+
+    program = shutil.which("caffeinate") if system == "darwin" else None
+    caffeinate = None
+    if program is not None:
+        with suppress(OSError):
+            caffeinate = subprocess.Popen(
+                # It ends with this process, even if that is killed.
+                [program, "-i", "-w", str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # The terminal's Ctrl-C asks for a graceful end, which may take a while.
+                start_new_session=True,
+            )
+    try:
+        yield
+    finally:
+        if caffeinate is not None:
+            caffeinate.kill()
+            caffeinate.wait()

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlxchat.app.awake import keep_awake
+from mlxchat.platform import keep_awake
 
 Install = Callable[[str], Path]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from mlxchat.app.limits import Checkpointed, Limits, Reached, RunState, loop_of
 from mlxchat.app.opening import Loaded
-from mlxchat.app.outage import Outage
 from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.engine.generate import Stats
 from mlxchat.engine.reply import ResumePoint
@@ -29,7 +28,7 @@ from mlxchat.store.checkpoint import Checkpoint, RunRecord
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.output_file import OutputFile
 from mlxchat.store.snapshot import Restored
-from mlxchat.store.state_file import Written
+from mlxchat.store.state_file import Outage, Written
 from mlxchat.text.thinking import ThoughtsAsText
 
 

@@ -13,7 +13,6 @@ from typing import Any, Self
 
 from mlxchat.about import __version__
 from mlxchat.app.answer import is_whole, value_of
-from mlxchat.app.awake import keep_awake
 from mlxchat.app.blocks import block_reader
 from mlxchat.app.checkpoints import Checkpointer
 from mlxchat.app.events import EventWriter
@@ -32,6 +31,7 @@ from mlxchat.engine.reply import Token
 from mlxchat.errors import MlxchatError, OutputError
 from mlxchat.models.model import Model
 from mlxchat.passages.quote import Read
+from mlxchat.platform import keep_awake
 from mlxchat.progress import Progress
 from mlxchat.request import Request
 from mlxchat.store.checkpoint import Checkpoint

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from mlxchat.app.opening import Notify
-from mlxchat.app.outage import Outage
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Turn
 from mlxchat.engine.reply import Token
@@ -24,7 +23,7 @@ from mlxchat.sessions import listing
 from mlxchat.sessions.listing import prune_snapshots
 from mlxchat.sessions.session import Session
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
-from mlxchat.store.state_file import StateFile, Written
+from mlxchat.store.state_file import Outage, StateFile, Written
 from mlxchat.template_args import check_template_args
 
 # Turns between snapshots, and how many sessions keep a snapshot.

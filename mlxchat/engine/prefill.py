@@ -1,18 +1,30 @@
-"""Prefill: many prompt tokens at a time. `decode` is the other loop."""
+"""Prefill: many prompt tokens at a time. `decode` is the other loop.
+
+On a CPU with several cores, a step is computed in pieces, two at a time: MLX's CPU backend computes
+most of attention on one core, and a piece needs only the keys and values of the previous one, layer
+by layer. Pieces also spend less time and memory on keys that the mask hides.
+"""
 
 import time
 from collections.abc import Callable
 from typing import Protocol, Required, TypedDict, Unpack
 
+import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
 from mlxchat.cache import Cache
+from mlxchat.cache.layers import windows
 from mlxchat.engine.pace import Pace
-from mlxchat.engine.step import compute_step
 from mlxchat.progress import Progress
 from mlxchat.text.spans import TokenIds
 
+PIECE = 128  # tokens
+
+# Shorter steps are not divided: they take little time, and small products are inefficient.
+MIN_DIVIDED = 64
+
+Streams = tuple[mx.Stream | mx.ThreadLocalStream, ...]
 OnHeld = Callable[[TokenIds], None]
 ShouldStop = Callable[[], bool]
 
@@ -52,6 +64,30 @@ def prefill(
             if on_progress is not None:
                 on_progress(done, len(ids))
     return done
+
+
+def compute_step(network: nn.Module, cache: Cache, step: TokenIds, streams: Streams) -> None:
+    """Put the tokens `step: (S,)` into the cache and evaluate its state.
+
+    With several `streams`, usable in this thread, computes that many pieces at the same time.
+    """
+    size = _piece_size(cache, len(step), len(streams))
+    pieces = [step[first : first + size] for first in range(0, len(step), size)]
+    for first in range(0, len(pieces), len(streams)):
+        for piece, stream in zip(pieces[first:], streams, strict=False):
+            with mx.stream(stream):
+                network(mx.array(piece)[None], cache=cache)
+        mx.eval([layer.state for layer in cache])
+        mx.clear_cache()
+
+
+def _piece_size(cache: Cache, tokens: int, streams: int) -> int:
+    """Tokens per piece of a step. A window narrower than the step would lose tokens before the
+    caller can copy them, so that step is not divided."""
+    narrowest = min((w.max_size for w in windows(cache) if w.max_size is not None), default=tokens)
+    if streams == 1 or tokens < MIN_DIVIDED or narrowest < tokens:
+        return tokens
+    return min(PIECE, -(-tokens // streams))
 
 
 class Reading(TypedDict, total=False):
