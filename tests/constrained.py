@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pytest
 
 from mlxchat.constraint import library
 from mlxchat.constraint.constraint import Constraint
@@ -99,3 +100,17 @@ def assert_works_or_is_refused(build: Callable[[Any], Constraint], value: Any) -
     assert message.partition(": ")[0] in ("--schema", "--regex", "--choice", "--grammar")
     assert message.isprintable()
     assert len(message) < 500
+
+
+def accepts(constraint: Constraint, text: str) -> bool:
+    return accepted(constraint, [text]) == [text]
+
+
+def refusal(build: Callable[[Any], Constraint], value: Any) -> str:
+    """The one line in which it is refused."""
+    with pytest.raises(UsageError) as caught:
+        build(value)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 400
+    return message

@@ -28,13 +28,6 @@ class Chat(PseudoTerminal):
         self.shows(f"^> {re.escape(text[:40])}")
         self.shows(PROMPT)
 
-    def pastes(self, text: str) -> None:
-        """Paste as a terminal does, marked if the program asked for bracketed paste."""
-        lines = text.split("\n")
-        typed = "\r".join(lines)
-        self.send(typed if self._is_dumb else f"\x1b[200~{typed}\x1b[201~")
-        self.shows(f"^ *{re.escape(lines[-1])}$")
-
     def shows_draft(self, text: str) -> None:
         """Wait until `text` is in the input line, unsent."""
         if self._is_dumb:

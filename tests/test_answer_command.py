@@ -257,21 +257,15 @@ def test_an_answer_from_python_is_a_value(unthinking_model: Path) -> None:
         ("```\n```\n", ""),
         ("```sh\r\nls\r\n```\r\n", "ls\r\n"),
         ("```\n  indented\n\ttab\n```\n", "  indented\n\ttab\n"),
+        # A longer fence contains shorter ones.
+        ("````md\n```\nx\n```\n````\n", "```\nx\n```\n"),
+        ("~~~\n```\nx\n```\n~~~\n", "```\nx\n```\n"),
+        ("```\nx\n````\n", "x\n"),
+        # An answer cut off by its length still has nothing but code in it.
+        ("Here:\n```sh\nls\necho", "ls\necho"),
+        ("```\nls\n``` x", "ls\n``` x"),
+        ("```", ""),
     ],
 )
 def test_forms_of_a_block(text: str, code: str) -> None:
     assert extract_code(text) == code
-
-
-def test_a_longer_fence_contains_shorter_ones() -> None:
-    inner = "```\nx\n```\n"
-    assert extract_code(f"````md\n{inner}````\n") == inner
-    assert extract_code(f"~~~\n{inner}~~~\n") == inner
-    assert extract_code("```\nx\n````\n") == "x\n"
-
-
-def test_an_unclosed_block_extends_to_the_end() -> None:
-    """An answer cut off by its length still has nothing but code in it."""
-    assert extract_code("Here:\n```sh\nls\necho") == "ls\necho"
-    assert extract_code("```\nx\n```\n```sh\nls", last=True) == "ls"
-    assert extract_code("```") == ""

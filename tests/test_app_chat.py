@@ -21,7 +21,6 @@ from mlxchat.errors import (
     SessionError,
     TemplateError,
     UsageError,
-    WindowTooSmall,
 )
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.database import Database
@@ -354,20 +353,6 @@ def test_waiting_for_a_model_can_be_interrupted_and_begin_again(
         go_on.set()
         assert say(chat, "hello")
         assert not chat.is_loading
-
-
-def test_a_window_too_small_for_the_template_is_refused_before_any_weights_are_read(
-    options: Options, tmp_path: Path
-) -> None:
-    """It was refused after every message, once the whole model had been loaded again."""
-    model = write_tiny_model(tmp_path / "model")
-    (model / "model.safetensors").unlink()
-    setup = Setup(str(model), window=150, keep=0)
-    with Chat.open(options(setup=setup, system="x" * 50), session="mine") as chat:
-        chat.load_in_background()
-        with pytest.raises(WindowTooSmall, match=r"--max-kv-size 150 is too small .* or more"):
-            chat.wait_for_checks()
-        assert chat.has_failed
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_next"])

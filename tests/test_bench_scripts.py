@@ -13,11 +13,9 @@ import pytest
 
 from mlxchat.cache import make_cache
 from mlxchat.models.load import load
-from mlxchat.settings import SamplingSettings
-from scripts.bench import drafts, facts, plot, stream
+from scripts.bench import facts, plot, stream
 from scripts.bench.common import losses
-from scripts.bench.drafts import ROUNDING, compare, difference, generate
-from scripts.families import build_family
+from scripts.bench.drafts import compare
 
 
 @pytest.fixture(scope="module")
@@ -121,16 +119,3 @@ def test_texts_with_and_without_drafts_are_compared() -> None:
     assert found is not None
     assert (found.texts, found.differences) == (1, [])
     assert 0 < found.accepted < found.drafted
-
-
-@pytest.mark.parametrize("sampling", [SamplingSettings(), SamplingSettings(temp=0.8, seed=3)])
-def test_a_wrong_token_has_a_gap_too_large_for_rounding(
-    sampling: SamplingSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drafts, "TOKENS", 12)
-    network = build_family("llama")
-    plain = generate(network, sampling)
-    wrong = [*plain[:5], (plain[5] + 1) % 256, *plain[6:]]
-    found = difference(network, sampling, plain, wrong)
-    assert found.index == 5
-    assert found.gap > ROUNDING

@@ -134,15 +134,6 @@ def test_beyond_the_window_blocks_are_read_like_other_text(
     assert done.stdout == plain.stdout
 
 
-def test_a_short_block_is_read_with_a_notice(tiny_model: Path, run_mlxchat: RunMlxchat) -> None:
-    Path("short.md").write_text("Hello.")
-    options = ("-m", str(tiny_model), "-n", "5", "--ignore-eos")
-    done = run_mlxchat("generate", *options, *blocks("short.md"), "What?")
-    assert done.returncode == 0
-    assert "short.md is not kept as a block: it has 8 tokens" in done.stderr
-    assert done.stdout == run_mlxchat("generate", *options, "What?", stdin="Hello.").stdout
-
-
 # On the disk: bit for bit, never another model's, limited, and never an error
 
 
@@ -216,32 +207,6 @@ def files(directory: Path) -> list[Path]:
     return sorted(directory.rglob("*.safetensors"))
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "gone", "another's"])
-def test_a_damaged_block_is_deleted(
-    damage: str, model: Model, open_blocks: Open, directory: Path
-) -> None:
-    blocks = open_blocks(model)
-    blocks.save(HEAD, IDS, block_of(model))
-    (file,) = files(directory)
-    data = file.read_bytes()
-    if damage == "gone":
-        file.unlink()
-    elif damage == "another's":
-        other = text(80, seed=3)
-        blocks.save(HEAD, other, block_of(model, other))
-        (another,) = set(files(directory)) - {file}
-        file.write_bytes(another.read_bytes())
-    else:
-        changed = bytearray(data)
-        changed[-5] ^= 1
-        file.write_bytes({"cut": data[:-9], "changed": bytes(changed), "empty": b""}[damage])
-    assert blocks.load(HEAD, IDS) is None
-    assert not file.exists()
-    blocks.save(HEAD, IDS, block_of(model))
-    assert blocks.load(HEAD, IDS) is not None
-    assert blocks.error is None
-
-
 def test_the_least_recently_used_block_is_deleted_first(
     model: Model, open_blocks: Open, directory: Path
 ) -> None:
@@ -258,22 +223,8 @@ def test_the_least_recently_used_block_is_deleted_first(
     assert sum(file.stat().st_size for file in files(directory)) <= size
 
 
-def test_a_full_disk_loses_only_the_block(
-    model: Model, open_blocks: Open, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **how: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(tensor_file, "write", fail)
-    blocks = open_blocks(model)
-    blocks.save(HEAD, IDS, block_of(model))
-    assert blocks.error is not None
-    assert "No space left" in str(blocks.error)
-    assert blocks.load(HEAD, IDS) is None
-
-
 def test_without_free_space_blocks_are_read_but_not_written(
-    model: Model, open_blocks: Open, directory: Path
+    model: Model, open_blocks: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_blocks(model).save(HEAD, IDS, block_of(model))
     full = open_blocks(model, 1 << 60)
@@ -282,3 +233,12 @@ def test_without_free_space_blocks_are_read_but_not_written(
     full.save(HEAD, other, block_of(model, other))
     assert full.load(HEAD, other) is None
     assert "less free space" in str(full.error)
+
+    def fail(*_: object, **how: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tensor_file, "write", fail)
+    blocks = open_blocks(model)
+    blocks.save(HEAD, other, block_of(model, other))
+    assert blocks.load(HEAD, other) is None
+    assert "No space left" in str(blocks.error)

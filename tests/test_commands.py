@@ -13,7 +13,7 @@ import pytest
 from mlxchat.app.chat import Chat
 from mlxchat.chat.rendering import NOTE_BEGINS
 from mlxchat.chat.turn import Turn
-from mlxchat.errors import ModelNotFound, UsageError, WindowTooSmall
+from mlxchat.errors import UsageError, WindowTooSmall
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.listing import import_messages, read_session
 from mlxchat.sessions.session import Session
@@ -106,13 +106,9 @@ def test_unknown_commands_suggest_the_nearest(run: Run) -> None:
     [
         ("/regen", "unknown command /regen: use /retry"),
         ("/set parameter num_predict 5", "unknown option 'parameter': use /set max-tokens"),
-        ("/set num_ctx 512", "unknown option 'num_ctx': start mlxchat with --max-kv-size"),
         ("/set --max-kv-size 9", "unknown option '--max-kv-size': start mlxchat with --max-kv-…"),
-        ("/set max_tokens=5", "unknown option 'max_tokens=5': use /set max-tokens"),
         ("/set format json", "unknown option 'format': use /schema"),
         ("/load smollm2", "smollm2 is a model, not a session: use /model smollm2"),
-        ("/set nothink", "unknown option 'nothink': use /think off"),
-        ("/set parameter", "unknown option 'parameter': use /set"),
         ("/set xyzzy", "unknown option 'xyzzy': /set lists them"),
     ],
 )
@@ -155,10 +151,7 @@ def test_another_model_continues_the_conversation(
     before = shown.conversation
     run(f"/model {tiny_model}")
     assert shown.conversation is not before
-    with pytest.raises(ModelNotFound):
-        run("/model ./nothing-there")
-    shown.say("still here")
-    assert [turn.user for turn in shown.conversation.turns] == ["hello", "still here"]
+    assert [turn.user for turn in shown.conversation.turns] == ["hello"]
 
 
 def test_thoughts_are_turned_off_for_the_conversation(shown: ChatScreen, run: Run) -> None:
@@ -291,7 +284,9 @@ def talked(chat: Chat) -> Chat:
     return chat
 
 
-def test_a_note_is_saved_with_what_it_made_the_window_forget(tiny_model: Path) -> None:
+def test_a_note_is_saved_with_what_it_made_the_window_forget_and_resumed_to_the_bit(
+    tiny_model: Path,
+) -> None:
     with Chat.open(options_of(tiny_model), session="mine") as chat:
         compacted = talked(chat).compact()
         assert compacted is not None
@@ -303,20 +298,14 @@ def test_a_note_is_saved_with_what_it_made_the_window_forget(tiny_model: Path) -
         conversation = chat.conversation
         assert conversation.note == compacted.note
         list(chat.say("go on"))
-        assert NOTE_BEGINS in conversation.model.tokenizer.decode(conversation.held_ids)
-        conversation.set_note(None)
-        chat.save()
-        assert read_session("mine").note is None
-
-
-def test_a_note_is_restored_to_the_bit_after_the_next_turn(tiny_model: Path) -> None:
-    with Chat.open(options_of(tiny_model), session="mine") as chat:
-        talked(chat).compact()
-        list(chat.say("go on"))
-        held = chat.conversation.held_ids.tolist()
+        held = conversation.held_ids.tolist()
+        assert NOTE_BEGINS in conversation.model.tokenizer.decode(held)
     with Chat.open(options_of(tiny_model), session="mine") as chat:
         assert chat.conversation.held_ids.tolist() == held
         assert chat.notices == []
+        chat.conversation.set_note(None)
+        chat.save()
+        assert read_session("mine").note is None
 
 
 def test_leaving_right_after_a_note_resumes_from_the_transcript(tiny_model: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -152,15 +151,6 @@ def test_log_probabilities_are_those_of_the_tokens_allowed() -> None:
     assert {id_ for id_, _ in first.top} == {ord("y"), ord("n")}
     assert sum(np.exp([logprob for _, logprob in first.top])) == pytest.approx(1)
     assert all(t.logprob == 0 for t in tokens[1:])
-
-
-@pytest.mark.parametrize("count", [1, 11])
-def test_an_answer_cut_off_is_not_complete(count: int) -> None:
-    constraint = Constraint.from_regex("[ab]{12}")
-    generation = answer(constraint, max_tokens=count)
-    assert re.fullmatch(f"[ab]{{{count}}}", text_of(generation))
-    assert generation.is_complete is False
-    assert generation.stats.finish_reason == "length"
 
 
 def test_a_pause_does_not_lose_the_constraint() -> None:

@@ -1,8 +1,10 @@
-"""Expressions, choices and grammars: what each means, and which are refused."""
+"""Expressions, choices, grammars and the forms of schemas: what each means, and what is refused."""
 
+import subprocess
+import sys
 import time
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,16 +12,7 @@ from hypothesis import strategies as st
 
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import UsageError
-from tests.constrained import accepted, assert_works_or_is_refused
-
-
-def refusal(build: Any, value: Any) -> str:
-    with pytest.raises(UsageError) as caught:
-        build(value)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 400
-    return message
+from tests.constrained import accepted, accepts, assert_works_or_is_refused, refusal
 
 
 @pytest.mark.parametrize(
@@ -161,3 +154,72 @@ def test_a_schema_in_a_grammar_has_the_same_spaces_as_any_other() -> None:
     grammar = 'start: "[" %json {"type": "object", "properties": {"a": {"type": "null"}}} "]"'
     texts = ['[{"a": null}]', '[{"a":null}]', '[{"b": null}]']
     assert accepted(Constraint.from_grammar(grammar), texts) == texts[:1]
+
+
+# A schema in a file, or in short
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"type":', "invalid JSON: Expecting value: line 1 column 9"),
+        ('{"a": 1, "a": 2}', "name 'a' is given twice"),
+        ('{"minimum": NaN}', "NaN is not a finite number"),
+        ("person", "cannot read person: No such file or directory"),
+        ("name, age year", "'age year': after the name comes a type"),
+        ("a, b, a int", "field 'a' is given twice"),
+        ("", "cannot read"),
+    ],
+)
+def test_a_text_that_is_no_schema_is_refused(
+    text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert reason in refusal(Constraint.from_schema, text)
+
+
+def test_a_schema_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a schema, with a comma.json"
+    path.write_text('\ufeff{"type": "integer"}', encoding="utf-8")
+    assert accepts(Constraint.from_schema(str(path)), "7")
+    path.write_bytes(b"\xff\xfe{}")
+    assert "not UTF-8" in refusal(Constraint.from_schema, str(path))
+    path.write_bytes(b" " * 2_000_000)
+    assert "larger than" in refusal(Constraint.from_schema, str(path))
+    assert "cannot read" in refusal(Constraint.from_schema, str(tmp_path))
+
+
+def test_the_short_form_is_that_of_llm() -> None:
+    short = Constraint.from_schema("name, age int, score float, ok bool, bio: one sentence, s str")
+    assert short.schema == {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "age": {"type": "integer"},
+            "score": {"type": "number"},
+            "ok": {"type": "boolean"},
+            "bio": {"type": "string", "description": "one sentence"},
+            "s": {"type": "string"},
+        },
+        "required": ["name", "age", "score", "ok", "bio", "s"],
+    }
+    lines = Constraint.from_schema("name: the person's name, in full\nage int\n")
+    assert list(lines.schema["properties"]) == ["name", "age"]
+    assert lines.schema["properties"]["name"]["description"] == "the person's name, in full"
+
+
+def test_jsonschema_is_not_imported_for_the_short_form() -> None:
+    """It delayed the first token by a tenth of a second."""
+    code = (
+        "import sys; from mlxchat import Constraint; Constraint.from_schema('name, age int')"
+        "; assert 'jsonschema' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_multi_asks_for_a_list_of_items() -> None:
+    constraint = Constraint.from_schema("name, age int", multi=True)
+    assert constraint.schema["required"] == ["items"]
+    assert accepts(constraint, '{"items": []}')
+    assert accepts(constraint, '{"items": [{"name": "x", "age": 1}]}')
+    assert not accepts(constraint, '{"items": [{"name": "x"}]}')

@@ -4,7 +4,6 @@ it, everything shown is kept, and the next turn is the same as without the failu
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -15,10 +14,9 @@ from mlxchat.chat.turn import Forgot, Said, Turn
 from mlxchat.engine.reply import Token
 from mlxchat.errors import DeviceError, ModelBroken
 from mlxchat.failures import device_failures
-from mlxchat.models.model import Model
 from mlxchat.models.weights import fitting
-from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
-from tests.conversations import check_in_step, make_conversation, make_model, network
+from mlxchat.settings import GenerationSettings
+from tests.conversations import check_in_step, make_conversation, network
 from tests.failing_device import FULL, FailingDevice
 
 Reply = Iterator[Said]
@@ -193,12 +191,10 @@ def test_a_failure_of_the_models_code_is_one_of_the_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Loading checks shapes with two tokens; what fails only later ended in a traceback."""
-    model = make_model()
-    network: Any = model.network
-    conversation = conversation_with(model)
-    monkeypatch.setitem(network.model.norm, "weight", mx.ones((3,)))
+    conversation = make_conversation()
+    monkeypatch.setitem(conversation.model.network.model.norm, "weight", mx.ones((3,)))
     with pytest.raises(DeviceError, match=r"^the model's code failed: .*rms_norm.*"):
-        said(conversation, "one")
+        list(conversation.say("one"))
 
 
 def test_running_out_of_memory_while_loading_is_not_a_broken_model(tmp_path: Path) -> None:
@@ -206,22 +202,3 @@ def test_running_out_of_memory_while_loading_is_not_a_broken_model(tmp_path: Pat
         raise RuntimeError("[metal::malloc] Attempting to allocate 9 bytes")
     with pytest.raises(ModelBroken), fitting(tmp_path):
         raise RuntimeError("[broadcast_shapes] Shapes cannot be broadcast")
-
-
-# generate
-
-
-# chat
-
-
-def conversation_with(model: Model) -> Conversation:
-    return Conversation(
-        model,
-        CacheSettings(320, keep=0, prefill_step_size=64),
-        sampling=SamplingSettings(temp=1.0, seed=1),
-        generation=GenerationSettings(max_tokens=20, ignore_eos=True),
-    )
-
-
-def said(conversation: Conversation, text: str) -> str:
-    return "".join(each.text for each in conversation.say(text) if isinstance(each, Token))

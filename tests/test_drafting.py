@@ -5,7 +5,8 @@ The drafts come from what the same model wrote before, with errors, as if it wer
 
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from functools import cache
+from functools import cache as remembered
+from itertools import cycle
 from typing import Any
 
 import mlx.core as mx
@@ -38,15 +39,15 @@ PROMPT = np.array([7, 8, 9, 10, 11, 12, 13, 7, 8, 9] * 4, np.int32)
 WINDOW, KEEP = 32, 4
 
 
-LENGTH = 10 * WINDOW
+LENGTH = 6 * WINDOW
 
 
-@cache
+@remembered
 def network_of(family: str) -> nn.Module:
     return build_family(family)
 
 
-@cache
+@remembered
 def foreseen(family: str, sampling: SamplingSettings) -> list[int]:
     """What the model writes, with an error every 11 tokens."""
     tokens = Decoding(family, drafts=False).tokens(sampling=sampling, max_tokens=LENGTH)
@@ -292,18 +293,11 @@ def tell(conversation: Conversation) -> list[tuple[Any, ...]]:
     return states
 
 
-@pytest.mark.parametrize("window", [420, 300])
-def test_a_chat_is_the_same_with_drafts(window: int) -> None:
+def test_a_chat_is_the_same_with_drafts() -> None:
     """Turns are forgotten in the middle of a reply, retried, taken back, pinned and continued."""
-
-    def begun() -> Conversation:
-        made = make_conversation(window, max_tokens=40, keep=4)
-        made.sampling = SAMPLING
-        return made
-
-    plain = begun()
+    plain, drafting = (make_conversation(300, max_tokens=40, keep=4) for _ in range(2))
+    plain.sampling = drafting.sampling = SAMPLING
     expected = tell(plain)
-    drafting = begun()
     wrote = [turn.ids for turn in plain.turns if turn.ids is not None]
     known = drafter(*wrote)
     drafting.draft_with(known)
@@ -362,33 +356,6 @@ def check_same_state(cache: Cache, plain: Cache, tolerance: float) -> None:
                 )
 
 
-def decode_both(
-    network: nn.Module,
-    caches: tuple[Cache, Cache],
-    ids: list[int],
-    plan: Any,
-    tolerance: float = 2e-4,
-) -> int:
-    """Decode `ids` both ways; `plan` yields the tokens to draft and how many of them are right.
-    Returns the number of tokens accepted from drafts."""
-    cache, plain = caches
-    done = drafted = 0
-    while done < len(ids):
-        rows, right = next(plan)
-        rows = min(rows, cache.draft_room, len(ids) - done)
-        if rows < 2:
-            logits, right = step(network, cache, ids[done : done + 1]), 1
-        else:
-            right = max(min(right, rows), 1)
-            wrong = [(id_ + 1) % VOCABULARY for id_ in ids[done + right : done + rows]]
-            logits = draft(network, cache, [*ids[done : done + right], *wrong], right)
-            drafted += right
-        expected = np.concatenate([step(network, plain, [id_]) for id_ in ids[done : done + right]])
-        np.testing.assert_allclose(logits, expected, atol=tolerance, rtol=1e-3)
-        done += right
-    return drafted
-
-
 @settings(deadline=None)
 @given(
     window=st.integers(6, 40),
@@ -399,11 +366,23 @@ def decode_both(
 def test_accepted_tokens_are_as_if_decoded_one_by_one(
     window: int, keep: int, prompt: int, plan: list[tuple[int, int]]
 ) -> None:
-    caches = make_cache(MODEL, window, keep), make_cache(MODEL, window, keep)
-    for each in caches:
+    """`plan` has the numbers of tokens to draft, and how many of them are right."""
+    cache, plain = make_cache(MODEL, window, keep), make_cache(MODEL, window, keep)
+    for each in (cache, plain):
         step(MODEL, each, random_tokens(prompt))
-    cycle = iter(plan * 200)
-    decode_both(MODEL, caches, random_tokens(200, seed=1), cycle)
-    check_same_state(*caches, tolerance=1e-4)
-    assert tokens_held(caches[0]) == window
-    assert all(w.keys is not None and w.keys.shape[2] <= window + 16 for w in windows(caches[0]))
+    ids, planned, done = random_tokens(120, seed=1), cycle(plan), 0
+    while done < len(ids):
+        rows, right = next(planned)
+        rows = min(rows, cache.draft_room, len(ids) - done)
+        if rows < 2:
+            found, right = step(MODEL, cache, ids[done : done + 1]), 1
+        else:
+            right = min(right, rows)
+            wrong = [(id_ + 1) % VOCABULARY for id_ in ids[done + right : done + rows]]
+            found = draft(MODEL, cache, [*ids[done : done + right], *wrong], right)
+        expected = np.concatenate([step(MODEL, plain, [id_]) for id_ in ids[done : done + right]])
+        np.testing.assert_allclose(found, expected, atol=2e-4, rtol=1e-3)
+        done += right
+    check_same_state(cache, plain, tolerance=1e-4)
+    assert tokens_held(cache) == window
+    assert all(w.keys is not None and w.keys.shape[2] <= window + 16 for w in windows(cache))

@@ -12,7 +12,6 @@ import typer
 from mlxchat import cli
 from tests.test_layout import ROOT, modules
 
-CHARTS = sorted((ROOT / "scripts" / "charts").glob("*.svg"))
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md")),
     *sorted((ROOT / "mlxchat" / "manual").glob("*.md")),
@@ -88,11 +87,3 @@ def test_no_help_has_a_construction_that_reads_as_translated() -> None:
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
 def test_no_document_has_a_construction_that_reads_as_translated(file: Path) -> None:
     assert flaws(" ".join(file.read_text().split())) == {}
-
-
-@pytest.mark.parametrize("file", CHARTS, ids=lambda file: file.stem)
-def test_no_chart_has_a_construction_that_reads_as_translated(file: Path) -> None:
-    """They were drawn before their labels were corrected: "tokens a second", "behind windows"."""
-    drawn = re.findall("<!-- (.*?) -->", file.read_text())
-    assert len(drawn) > 5
-    assert [each for each in drawn if flaws(each)] == []

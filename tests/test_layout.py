@@ -144,21 +144,6 @@ def test_no_folder_is_larger_than_its_ceiling() -> None:
     assert {each: n for each, n in lines.items() if n > CEILINGS[each]} == {}
 
 
-@pytest.mark.parametrize(
-    "planted",
-    [
-        "from mlxchat.cli import options",
-        "def late() -> None:\n    from mlxchat.cli.options import with_options",
-        "if TYPE_CHECKING:\n    import mlxchat.cli.options",
-        "from ..cli import options",
-        "from mlxchat.models.load import load",
-    ],
-)
-def test_an_import_from_a_later_folder_is_found_anywhere(planted: str) -> None:
-    assert imported_from_above(PACKAGE / "cache" / "window.py", planted) != []
-    assert imported_from_above(PACKAGE / "__main__.py", planted) == []
-
-
 def test_a_package_is_imported_only_where_it_belongs() -> None:
     def misplaced(name: str, path: Path) -> list[str]:
         return [

@@ -16,7 +16,6 @@ from mlx import nn
 
 from mlxchat import platform
 from mlxchat.errors import (
-    CacheError,
     MlxchatError,
     ModelBroken,
     ModelUnsupported,
@@ -70,13 +69,6 @@ def test_packed_weights_give_the_same_results_unpacked(
     assert any("scales" in name for name, _ in named_parameters(stored.network))
     assert not any("scales" in name for name, _ in named_parameters(unpacked.network))
     np.testing.assert_allclose(logits(stored), logits(unpacked), atol=1e-4)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_weights_have_the_requested_dtype(tiny_model: Path, dtype: str) -> None:
-    model = load(tiny_model, dtype)
-    assert {array.dtype for _, array in named_parameters(model.network)} == {getattr(mx, dtype)}
-    assert model.dtype == getattr(mx, dtype)
 
 
 def test_on_a_cpu_auto_is_float32_if_it_fits_and_else_as_stored_with_a_notice(
@@ -197,20 +189,6 @@ def test_a_damaged_directory_is_refused_in_one_line(
     with pytest.raises(kind, match=complaint) as error:
         load(directory)
     assert "\n" not in str(error.value)
-
-
-def test_the_window_is_checked_before_any_weights_are_read(
-    tiny_model: Path, tmp_path: Path
-) -> None:
-    directory = tmp_path / "m"
-    shutil.copytree(tiny_model, directory)
-    (directory / "model.safetensors").unlink()
-
-    def refuse(*_: object) -> None:
-        raise CacheError("no window here")
-
-    with pytest.raises(CacheError, match="no window here"):
-        load_directory(directory, "m", dtype="auto", notify=lambda _: None, check=refuse)
 
 
 def test_experts_that_a_cpu_cannot_run_are_refused_unless_packed_or_float32(
