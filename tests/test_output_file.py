@@ -84,17 +84,15 @@ def test_a_file_that_is_being_written_is_refused(
     assert out.read_text() == "mine"
 
 
-def remove(path: Path) -> None:
-    path.unlink()
-
-
 def replace(path: Path) -> None:
     path.with_name("other").write_text("theirs")
     path.with_name("other").replace(path)
 
 
 @pytest.mark.parametrize(
-    ("lose", "name"), [(remove, "OUT.txt"), (replace, "OUT.txt.1")], ids=["removed", "replaced"]
+    ("lose", "name"),
+    [(Path.unlink, "OUT.txt"), (replace, "OUT.txt.1")],
+    ids=["removed", "replaced"],
 )
 @pytest.mark.parametrize("continues", [True, False])
 def test_a_file_that_is_deleted_is_reported_and_its_text_saved(
@@ -205,7 +203,7 @@ def insert_a_byte_far_before(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (remove, "is missing, but the checkpoint continues it: restore it"),
+        (Path.unlink, "is missing, but the checkpoint continues it: restore it"),
         (shorten, "has only 9,999 of the checkpoint's 10,000 bytes: it has been changed"),
         (alter_the_last_byte, "does not end with the text that the checkpoint continues: it has"),
         (insert_a_byte_far_before, "does not end with the text that the checkpoint continues: it"),

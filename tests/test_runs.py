@@ -91,11 +91,7 @@ def damage(state: Path) -> None:
     state.write_bytes(state.read_bytes()[:-1])
 
 
-def remove(state: Path) -> None:
-    state.unlink()
-
-
-@pytest.mark.parametrize("spoil", [damage, remove])
+@pytest.mark.parametrize("spoil", [damage, Path.unlink])
 def test_an_unusable_state_leaves_the_text_of_the_run(
     spoil: Callable[[Path], None], request_for: Make, tmp_path: Path
 ) -> None:
