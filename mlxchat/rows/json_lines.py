@@ -144,14 +144,14 @@ class _Body(_Fields):
             raise RowError("max_tokens and max_completion_tokens differ")
         if self.top_logprobs and not self.logprobs:
             raise RowError("body.top_logprobs needs logprobs: true")
-        asked = {
+        return {
+            "messages": self.messages,
             "temp": self.temperature,
             "max_tokens": next(iter(limits), None),
             "logprobs": self.top_logprobs if self.logprobs else None,
             **self.model_dump(include=same),
+            **self.response_format.schema_wanted(),
         }
-        given = {name: value for name, value in asked.items() if value is not None}
-        return {"messages": self.messages, **given, **self.response_format.schema_wanted()}
 
 
 class _Line(_Fields):
@@ -189,15 +189,13 @@ def json_rows(lines: Iterable[str], template: RowTemplate | None) -> Iterator[Ro
             is_openais = template is None and not record.keys().isdisjoint(("custom_id", "body"))
             name = "custom_id" if is_openais else "id"
             row = Row(number, _id(name, record.get(name)), openai=is_openais)
-            if template is not None and is_first:
-                check_fields(template, record)
-            if is_openais:
+            if template is not None:
+                if is_first:
+                    check_fields(template, record)
+                record = _filled(record, template)
+            elif is_openais:
                 record = _valid(_Line, record).body.in_our_form()
-            yield (
-                _own_row(row, _given(record))
-                if template is None
-                else _filled(row, record, template)
-            )
+            yield replace(row, **_asked(_given(record)))
         except RowError as error:
             yield row.broken(error)
         is_first = False
@@ -246,20 +244,24 @@ def _unknown(name: str) -> RowError:
     )
 
 
-def _own_row(row: Row, record: Mapping[str, Any]) -> Row:
+def _asked(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row in our form asks for, as fields of a Row."""
     for name in sorted(record.keys() - {*OWN_FIELDS, *ROW_OPTIONS}):
         raise _unknown(name)
     if ("prompt" in record) == ("messages" in record):
         both = "prompt and messages cannot be combined"
         raise RowError(both if "prompt" in record else "prompt or messages is missing")
-    options = _options({name: each for name, each in record.items() if name in ROW_OPTIONS})
+    options = {name: _option(name, record[name]) for name in record if name in ROW_OPTIONS}
+    constraints = [name for name in CONSTRAINTS if name in options]
+    if len(constraints) > 1:
+        raise RowError(f"{constraints[0]} and {constraints[1]} cannot be combined")
     if "prompt" in record:
         prompt = check_text("prompt", _valid(str, record["prompt"], "prompt"))
-        return replace(row, prompt=prompt, options=options)
+        return {"prompt": prompt, "options": options}
     system, messages = _conversation(_valid(list[_Said], record["messages"], "messages"))
     if system and "system" in options:
         raise RowError("system and a system message cannot be combined")
-    return replace(row, messages=messages, options=options | system)
+    return {"messages": messages, "options": options | system}
 
 
 def _conversation(said: Sequence[_Said]) -> tuple[dict[str, str], tuple[Message, ...]]:
@@ -283,15 +285,6 @@ def _conversation(said: Sequence[_Said]) -> tuple[dict[str, str], tuple[Message,
     return ({"system": "\n\n".join(system)} if system else {}), tuple(messages)
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as values of their fields; null means not given."""
-    options = {name: _option(name, value) for name, value in given.items() if value is not None}
-    constraints = [name for name in CONSTRAINTS if name in options]
-    if len(constraints) > 1:
-        raise RowError(f"{constraints[0]} and {constraints[1]} cannot be combined")
-    return options
-
-
 def _option(name: str, value: Any) -> Any:
     option = ROW_OPTIONS[name]
     checked = _valid(_KINDS.get(name, option.type), value, name)
@@ -305,7 +298,8 @@ def _option(name: str, value: Any) -> Any:
     return checked
 
 
-def _filled(row: Row, record: Mapping[str, Any], template: RowTemplate) -> Row:
+def _filled(record: Mapping[str, Any], template: RowTemplate) -> dict[str, Any]:
+    """A row in our form, with the template's prompt."""
     values: dict[str, str] = {}
     for name in template.fields:
         value = record.get(name)
@@ -314,5 +308,5 @@ def _filled(row: Row, record: Mapping[str, Any], template: RowTemplate) -> Row:
         values[name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     # An answer of an earlier batch is data as a whole.
     own = {} if "finish_reason" in record else record
-    options = _options({k: own[k] for k in ROW_OPTIONS if k in own and k not in values})
-    return row.filled(template, values, options=options)
+    options = {k: own[k] for k in ROW_OPTIONS if k in own and k not in values}
+    return {**options, "prompt": template.fill(values)}

@@ -55,9 +55,9 @@ class Row:
         message = beginning(str(error), MAX_ERROR_CHARS)
         return replace(self, prompt=None, messages=None, options={}, error=message, **changes)
 
-    def filled(self, template: RowTemplate, values: Mapping[str, str], **changes: Any) -> "Row":
+    def filled(self, template: RowTemplate, values: Mapping[str, str]) -> "Row":
         """The row with the template's prompt. Raises RowError."""
-        return replace(self, prompt=check_text("prompt", template.fill(values)), **changes)
+        return replace(self, prompt=check_text("prompt", template.fill(values)))
 
 
 def key_of(id_: RowId | None, number: int | None) -> bytes:
