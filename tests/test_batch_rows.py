@@ -25,7 +25,6 @@ from mlxchat.app.row_plan import row_seed
 from mlxchat.app.running import Running
 from mlxchat.cache import side_by_side as trials
 from mlxchat.cache.side_by_side import RowsCache
-from mlxchat.engine.batch import Batch
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.shared_prefix import shared_length
 from mlxchat.errors import ConstraintError
@@ -303,24 +302,6 @@ def test_fewer_rows_run_if_memory_is_short(
     results = run_batch(tiny_model, rows, rows=8, notices=notices)
     check_alone(tiny_model, rows, results)
     assert "memory is short" in notices[0]
-
-
-def test_memory_is_flat_over_many_rows(tiny_model: Path) -> None:
-    """Neither rows nor prefixes stay in memory."""
-    rows = [{"id": n, "prompt": f"{n} " * (n % 20), "max_tokens": 2 + n % 3} for n in range(300)]
-    sizes: list[int] = []
-    step = Batch.step
-
-    def measured(batch: Any) -> Any:
-        sizes.append(sum(layer.nbytes for layer in batch.cache))
-        return step(batch)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Batch, "step", measured)
-        run_batch(tiny_model, rows, rows=8)
-    token_bytes = sizes[0] / 64  # the smallest buffer of one row
-    assert max(sizes) <= 8 * WINDOW * token_bytes
-    assert max(sizes[len(sizes) // 2 :]) <= max(sizes[: len(sizes) // 2])
 
 
 def test_rows_of_a_model_that_computes_one_at_a_time_run_one_after_the_other(

@@ -320,7 +320,11 @@ def test_messages_may_have_all_fields_that_openais_library_writes() -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_a_table_may_have_any_line_ends_and_empty_records(end: str) -> None:
+def test_a_table_may_have_any_line_ends_and_empty_records(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of more than 16 MB that ended its lines with \\r was one line, without rows."""
+    monkeypatch.setattr(reading, "MAX_CHARS", 20)
     text = end.join(["id,prompt", "1,Hello", ",", '2,"a', 'b"', "  ,", ""])
     for data in (text.encode(), b"\xef\xbb\xbf" + text.encode()):
         rows = read(data, csv=True)
@@ -331,8 +335,6 @@ def test_a_table_whose_header_is_not_utf_8_says_so() -> None:
     """It contained a surrogate."""
     with pytest.raises(InputError, match="the header of the table is not UTF-8"):
         read("id,prompt,Café\n1,a,b\n".encode("cp1252"), csv=True)
-    with pytest.raises(InputError, match="UTF-16"):
-        read("id,prompt\n1,a\n".encode("utf-16"), csv=True)
 
 
 def test_the_name_of_a_file_says_that_it_is_a_table(tmp_path: Path) -> None:
@@ -344,15 +346,6 @@ def test_the_name_of_a_file_says_that_it_is_a_table(tmp_path: Path) -> None:
             assert [row.prompt for row in rows] == ["Hello, world"]
     with Rows(BatchInput(path, lines=True)) as rows:
         assert [row.prompt for row in rows] == ["id\tprompt", "1\tHello, world"]
-
-
-def test_lines_that_end_in_carriage_returns_are_read_in_pieces(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A table of more than 16 MB with such ends was one line, and silently without rows."""
-    monkeypatch.setattr(reading, "MAX_CHARS", 20)
-    data = b"id,prompt\r" + b"".join(b"%d,Hello\r" % number for number in range(50))
-    assert [row.prompt for row in read(data, csv=True)] == ["Hello"] * 50
 
 
 # Templates of prompts: fields in braces, and nothing that is evaluated

@@ -127,13 +127,14 @@ class RowsWindow:
         if self.keys is None or self.values is None:
             own = Entries(None, None)
         else:
-            spans, row = self.seats.latest(self.seats.row(seat).size), slice(seat, seat + 1)
+            spans = self.seats.latest(self.seats.size(self.seats.row(seat)))
+            row = slice(seat, seat + 1)
             own = Entries(_joined(self.keys[row], spans), _joined(self.values[row], spans))
         return self._shared.followed_by(own) if self.seats.row(seat).begins else own
 
     def _placed(self, entries: mx.array, seat: int) -> mx.array:
         """The latest entries, in a row of slots."""
-        size = self.seats.row(seat).size
+        size = self.seats.size(self.seats.row(seat))
         row, placed = self._room(entries), entries.shape[2] - size
         assert placed >= 0, "fewer entries than the row has tokens"
         for span in self.seats.latest(size):

@@ -14,10 +14,9 @@ SLOTS = 64
 
 @dataclass(slots=True)
 class Seat:
-    """A row that has been given `total` tokens, of which `size` are in its slots. `begins` says
-    whether it begins with the shared tokens."""
+    """A row that has been given `total` tokens. `begins` says whether it begins with the shared
+    tokens."""
 
-    size: int
     total: int
     begins: bool
 
@@ -54,7 +53,7 @@ class Seats:
     @property
     def longest(self) -> int:
         """Tokens in the longest row, the shared ones not included."""
-        return max((row.size for row in self.taken), default=0)
+        return max(map(self.size, self.taken), default=0)
 
     @property
     def any_begins(self) -> bool:
@@ -71,10 +70,10 @@ class Seats:
         """Whether this many tokens (None: any number) evict nothing."""
         return self.max_size is None or (tokens is not None and tokens <= self.max_size)
 
-    def new_row(self, total: int, *, begins: bool) -> Seat:
-        """A row of `total` tokens, which has not taken its seat yet."""
-        own = total - self.shared_tokens if begins else total
-        return Seat(own if self.max_size is None else min(own, self.max_size), total, begins)
+    def size(self, row: Seat) -> int:
+        """How many tokens of the row are in its slots."""
+        own = row.total - self.shared_tokens if row.begins else row.total
+        return own if self.max_size is None else min(own, self.max_size)
 
     # Slots
 
@@ -103,7 +102,7 @@ class Seats:
 
     def seen_by_next(self) -> np.ndarray:
         """How many tokens each row's next token sees, itself included. An empty seat sees one."""
-        seen = np.array([0 if row is None else row.size for row in self.rows], np.int32) + 1
+        seen = np.array([0 if row is None else self.size(row) for row in self.rows], np.int32) + 1
         return seen if self.max_size is None else np.minimum(seen, self.max_size)
 
     def begin_step(self) -> None:
@@ -114,9 +113,8 @@ class Seats:
         begin = self.slot + 1 - int(self._seen.max(initial=1))
         self.in_use = slice(begin, self.slot + 1) if begin >= 0 else slice(0, self.capacity)
         self._next = (self.slot + 1) % self.capacity
-        for row, seen in zip(self.rows, self._seen.tolist(), strict=True):
-            if row is not None:
-                row.size, row.total = seen, row.total + 1
+        for row in self.taken:
+            row.total += 1
 
     def visible(self, window_size: int | None) -> np.ndarray:
         """Which of the slots in use each row's token sees, `(B, S)`. If only some rows begin with

@@ -15,7 +15,7 @@ from mlxchat.cache.cascade import install_cascade
 from mlxchat.cache.layers import Cache, LayerCache, leaves, plain_refusal, recurrent_states, windows
 from mlxchat.cache.placement import Entries
 from mlxchat.cache.rows import EndingsWindow, RowsWindow
-from mlxchat.cache.seats import Seats
+from mlxchat.cache.seats import Seat, Seats
 
 # mlx-lm modules that compute attention `(B, H_kv, H / H_kv, T, T)`, and so need masks of as many
 # dimensions.
@@ -65,8 +65,8 @@ class RowsCache(list[LayerCache]):
         sharing = [] if start is None or not _total(start) else self.sharing(start)
         begin = {window.seats for window in sharing}
         for seats, own in self._groups:
-            new = seats.new_row(total, begins=seats in begin)
-            _fit(seats, own, max(seats.longest, new.size) + 1)
+            new = Seat(total, seats in begin)
+            _fit(seats, own, max(seats.longest, seats.size(new)) + 1)
             seats.rows[seat] = new
         for ours, theirs in zip(leaves(self), leaves(cache), strict=True):
             if isinstance(ours, RowsWindow):
