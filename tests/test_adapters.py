@@ -21,7 +21,7 @@ from mlxchat.models.model import Model
 from mlxchat.models.skeleton import named_parameters
 from mlxchat.request import ChatOptions, Request, Setup
 from scripts.families import build_family, write_family
-from scripts.tiny_model import tiny_config, write_tiny_model
+from scripts.tiny_model import tiny_config
 from tests.conftest import RunMlxchat, build_random_model
 from tests.fake_hub import FakeHub, FakeRepo
 from tests.in_process import run_in_process
@@ -293,6 +293,8 @@ def test_a_session_keeps_its_adapter_for_its_model(tiny_model: Path, lora: Path)
         assert applied(chat) == str(lora)
         assert list(chat.conversation.held_ids) == held
         assert chat.notices == []
+        chat.change_model(str(tiny_model))
+        assert applied(chat) is None
     with Chat.open(ChatOptions(Setup(str(tiny_model)), generation=SHORT), session="one") as chat:
         assert applied(chat) is None
 
@@ -308,14 +310,3 @@ def test_a_snapshot_with_another_adapter_is_read_again(
     with Chat.open(changed, session="one") as chat:
         assert chat.conversation.turns[0].user == "hello"
         assert any("a different adapter" in str(each) for each in chat.notices)
-
-
-def test_a_model_changed_in_a_chat_has_no_adapter(
-    tiny_model: Path, lora: Path, tmp_path: Path
-) -> None:
-    other = write_tiny_model(tmp_path / "other", seed=5)
-    setup = Setup(str(tiny_model), adapter=str(lora), keep=0)
-    with Chat.open(ChatOptions(setup, generation=SHORT), save=False) as chat:
-        chat.conversation  # noqa: B018
-        chat.change_model(str(other))
-        assert applied(chat) is None

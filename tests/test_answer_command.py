@@ -189,22 +189,15 @@ def test_a_thought_without_an_answer_is_not_complete(
     say_scripts(monkeypatch)
     (tmp_path / "model").mkdir()
     model = str(MISTRAL.write(tmp_path / "model"))
-    how = ("-m", model, "--choice", "left", "--json", "Which?")
-    for cut_off in (run_in_process("generate", "-n", "5", *how), ask_once("-n", "5", *how)):
+    for command in (["generate"], ["chat", "--no-save"]):
+        how = (*command, "-m", model, "--choice", "left", "--json", "Which?")
+        cut_off = run_in_process(*how, "-n", "5")
         done = json.loads(cut_off.stdout.splitlines()[-1])
         assert (cut_off.returncode, done["complete"], done["value"]) == (4, False, None)
         assert "the answer is not complete (finish reason: length)" in cut_off.stderr
-    for unthinking in (
-        run_in_process("generate", "--think", "off", *how),
-        ask_once("--think", "off", *how),
-    ):
-        assert unthinking.returncode == 0
+        unthinking = run_in_process(*how, "--think", "off")
         done = json.loads(unthinking.stdout.splitlines()[-1])
-        assert (done["complete"], done["thought"], done["text"]) == (True, "", "left")
-
-
-def ask_once(*arguments: str) -> Any:
-    return run_in_process("chat", "--no-save", *arguments)
+        assert (unthinking.returncode, done["complete"], done["thought"]) == (0, True, "")
 
 
 def test_the_schema_can_be_added_to_the_system_prompt(generate: Run) -> None:
@@ -212,12 +205,6 @@ def test_the_schema_can_be_added_to_the_system_prompt(generate: Run) -> None:
     described = generate("--json", "--schema", "age int", "--schema-prompt", "Who?")
     tokens = [json.loads(run.stdout.splitlines()[0])["prompt_tokens"] for run in (plain, described)]
     assert tokens[1] > tokens[0] + 50
-
-
-def test_a_schema_that_the_window_would_forget_is_refused(generate: Run) -> None:
-    run = generate("--schema", SHORT, "--schema-prompt", "--max-kv-size", "64", "Who?")
-    assert (run.returncode, run.stdout) == (2, "")
-    assert "--max-kv-size 64 is too small for a system prompt and chat template of" in run.stderr
 
 
 @pytest.mark.parametrize("answer", ["1e999", "[" * 50_000 + "]" * 50_000, "{"])

@@ -1,8 +1,6 @@
 """A saved chat from Python: turns are saved before they are shown, and resumed exactly."""
 
 import errno
-import signal
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -330,29 +328,6 @@ def test_a_model_can_load_and_fail_in_the_background(
         with pytest.raises(TemplateError):
             say(chat, "hello")
     Session.open("mine", create=True).close()
-
-
-def test_waiting_for_a_model_can_be_interrupted_and_begin_again(
-    options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After Ctrl-C while the model was loading, the next message ended in a traceback."""
-    go_on, load = threading.Event(), app_chat.load_model
-
-    def slowly(*given: Any, **how: Any) -> Any:
-        go_on.wait()
-        return load(*given, **how)
-
-    monkeypatch.setattr(app_chat, "load_model", slowly)
-    with Chat.open(options(), save=False) as chat:
-        chat.load_in_background()
-        main = threading.get_ident()
-        threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            chat.wait()
-        assert chat.is_loading
-        go_on.set()
-        assert say(chat, "hello")
-        assert not chat.is_loading
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_next"])

@@ -1,22 +1,12 @@
 """`mlxchat "question"`: one answer, saved like any chat; and what is not taken for a question."""
 
-import os
 import shlex
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from mlxchat import cli
-from mlxchat.cli.question import check_question
-from mlxchat.errors import UsageError
 from mlxchat.sessions.listing import listing, read_session
 from tests.conftest import RunMlxchat
-
-ROOT: Any = typer.main.get_command(cli.app)
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +41,8 @@ def test_continue_asks_in_the_last_session_and_saves_there(run_mlxchat: RunMlxch
 def test_a_piped_document_goes_before_the_question(run_mlxchat: RunMlxchat) -> None:
     assert run_mlxchat("Summarize", stdin="A report.\n").returncode == 0
     assert run_mlxchat("Any errors?", stdin="").returncode == 0
+    # A word that is close to a command is not a question there either.
+    assert run_mlxchat("cht", stdin="A report.\n").returncode == 2
     assert asked() == [["Any errors?"], ["A report.\n\n\nSummarize"]]
 
 
@@ -121,26 +113,6 @@ def test_words_that_are_not_a_question_are_refused_with_a_hint(
     assert done.stderr.startswith(expected)
     assert error.endswith("…") or done.stderr == f"{expected}\n"
     assert listing() == []
-
-
-@pytest.fixture
-def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    read, write = os.pipe()
-    os.close(write)
-    with os.fdopen(read) as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        yield
-
-
-@pytest.mark.parametrize(("word", "is_question"), [("Summarize", True), ("cht", False)])
-def test_a_word_next_to_a_pipe_is_a_question_unless_it_is_close_to_a_command(
-    word: str, is_question: bool, piped: None
-) -> None:
-    if is_question:
-        check_question([word], ROOT)
-    else:
-        with pytest.raises(UsageError):
-            check_question([word], ROOT)
 
 
 def test_files_go_before_the_first_turn_of_a_pipe(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:

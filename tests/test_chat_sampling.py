@@ -57,15 +57,6 @@ def test_a_family_without_sampling_values_gets_its_model_cards(
     assert found | expected == found
 
 
-def test_thoughts_turned_off_change_the_recommendation(
-    configured: Configured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = configured("mlx-community/Qwen3-8B-4bit", "qwen3")
-    assert chat_sampling(model, think=False) == QWEN_PLAIN
-    monkeypatch.setattr(type(model.tokenizer), "thinks", False)
-    assert chat_sampling(model, think=True) == QWEN_PLAIN
-
-
 @pytest.mark.parametrize(
     ("generation_config", "expected"),
     [

@@ -192,7 +192,7 @@ def test_a_failure_of_the_models_code_is_one_of_the_device(
 ) -> None:
     """Loading checks shapes with two tokens; what fails only later ended in a traceback."""
     conversation = make_conversation()
-    monkeypatch.setitem(conversation.model.network.model.norm, "weight", mx.ones((3,)))
+    monkeypatch.setitem(network().model.norm, "weight", mx.ones((3,)))
     with pytest.raises(DeviceError, match=r"^the model's code failed: .*rms_norm.*"):
         list(conversation.say("one"))
 

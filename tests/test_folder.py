@@ -35,12 +35,10 @@ SHOWN = ["a.md", "a.py", "b.py", "sub/c.py", "sub/deep/d.py", "sub-d/e.py"]
     ("path", "files"),
     [
         ("src", SHOWN),
-        ("src/", SHOWN),
         ("src/*", ["a.md", "a.py", "b.py"]),
         ("src/*.py", ["a.py", "b.py"]),
         ("src/[!b].py", ["a.py"]),
         ("src/**/*.py", SHOWN[1:]),
-        ("src/**/**/*.py", SHOWN[1:]),
         ("src/**", SHOWN),
         ("**/d.py", ["sub/deep/d.py"]),
         ("src/*/c.py", ["sub/c.py"]),
@@ -127,18 +125,15 @@ def test_what_may_not_be_read_is_left_out_too() -> None:
     ("path", "error"),
     [
         ("empty", "empty: the folder has no files"),
-        ("hidden", "hidden: the folder has no files"),
         ("src/*.rs", "src/*.rs: no file matches"),
         ("nowhere/**", "nowhere/**: no file matches"),
-        ("src/su[b]", "src/su[b]: no file matches"),
         ("src/[", "src/[: no file matches"),
         ("a\n*", "a\\n*: no file matches"),
     ],
 )
 def test_nothing_found_is_a_usage_error_that_names_it(path: str, error: str) -> None:
     Path("empty/sub").mkdir(parents=True)
-    Path("hidden").mkdir()
-    Path("hidden/.env").write_text("secret")
+    Path("empty/.env").write_text("secret")
     with pytest.raises(UsageError) as raised:
         read_input("Why?", [path], None)
     assert str(raised.value) == error
