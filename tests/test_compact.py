@@ -199,15 +199,6 @@ def test_turns_that_do_not_fit_with_the_note_stay_in_view(monkeypatch: pytest.Mo
     check_in_step(conversation)
 
 
-def test_a_turn_larger_than_the_window_is_refused() -> None:
-    conversation = make_conversation(1200, max_tokens=8)
-    say(conversation, f"begins {'y' * 2000} ends")
-    say(conversation, "go on")
-    conversation.turns[0].forgotten = False
-    with pytest.raises(UsageError, match="no room in the window to write a note"):
-        conversation.compact()
-
-
 def test_pinned_turns_stay_and_the_note_fits_next_to_them() -> None:
     conversation = talked()
     conversation.pin(2)
@@ -250,6 +241,13 @@ def test_there_must_be_something_to_compact_and_room_for_it() -> None:
     with pytest.raises(UsageError, match="no room"):
         small.compact()
     assert state(small) == before
+    # A turn larger than the window.
+    large = make_conversation(1200, max_tokens=8)
+    say(large, f"begins {'y' * 2000} ends")
+    say(large, "go on")
+    large.turns[0].forgotten = False
+    with pytest.raises(UsageError, match="no room in the window to write a note"):
+        large.compact()
 
 
 def test_a_turn_that_a_note_replaced_is_still_recalled() -> None:

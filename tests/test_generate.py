@@ -28,10 +28,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return load_directory(directory, "tiny", dtype="auto", notify=lambda _: None)
 
 
-def generate(model: Model, cache: Cache | None = None, **options: Any) -> list[Token]:
-    settings = GenerationSettings(**({"max_tokens": 20, "ignore_eos": True} | options))
+def begin(model: Model, cache: Cache | None = None, *, settings: Any = None, **how: Any) -> Any:
+    chosen = GenerationSettings(**({"max_tokens": 20, "ignore_eos": True} | (settings or {})))
     cache = make_cache(model.network) if cache is None else cache
-    return list(Generation(model, PROMPT, cache, settings=settings))
+    return Generation(model, PROMPT, cache, settings=chosen, **how)
+
+
+def generate(model: Model, cache: Cache | None = None, **settings: Any) -> list[Token]:
+    return list(begin(model, cache, settings=settings))
 
 
 def ids_of(tokens: Iterable[Token]) -> list[int]:
@@ -48,13 +52,7 @@ def plain_greedy(network: nn.Module, ids: list[int], n: int) -> list[int]:
 
 @pytest.mark.parametrize("step_size", [1, 7, 33, 512])
 def test_greedy_text_does_not_depend_on_the_step_size(model: Model, step_size: int) -> None:
-    generation = Generation(
-        model,
-        PROMPT,
-        make_cache(model.network, 200),
-        settings=GenerationSettings(max_tokens=20, ignore_eos=True),
-        prefill_step_size=step_size,
-    )
+    generation = begin(model, make_cache(model.network, 200), prefill_step_size=step_size)
     assert ids_of(generation) == plain_greedy(model.network, PROMPT.tolist(), 20)
 
 
@@ -121,15 +119,7 @@ def test_log_probabilities_are_computed_only_on_request(
     monkeypatch.setattr(mx, "logsumexp", refuse)
     assert all(token.logprob is None for token in generate(model))
     sampling = SamplingSettings(temp=1.0, top_k=5, min_p=0.1, seed=1)
-    list(
-        Generation(
-            model,
-            PROMPT,
-            make_cache(model.network),
-            sampling=sampling,
-            settings=GenerationSettings(max_tokens=3),
-        )
-    )
+    list(begin(model, sampling=sampling))
 
 
 def test_an_end_token_ends_a_generation_and_is_not_counted(
@@ -139,9 +129,7 @@ def test_an_end_token_ends_a_generation_and_is_not_counted(
     end = ids[6]
     first = ids.index(end)
     monkeypatch.setattr(model.tokenizer, "eos_ids", frozenset([end]))
-    generation = Generation(
-        model, PROMPT, make_cache(model.network), settings=GenerationSettings(max_tokens=20)
-    )
+    generation = begin(model, settings={"ignore_eos": False})
     assert ids_of(generation) == ids[:first]
     assert generation.stats.finish_reason == "stop"
     assert generation.stats.generated_tokens == first
@@ -156,23 +144,15 @@ def test_a_stop_text_ends_a_generation_and_is_not_shown(model: Model) -> None:
 
 def test_an_interruption_takes_effect_between_tokens_and_prefill_steps(model: Model) -> None:
     seen: list[Token] = []
-    generation = Generation(
-        model,
-        PROMPT,
-        make_cache(model.network),
-        settings=GenerationSettings(ignore_eos=True),
-        should_stop=lambda: len(seen) == 5,
-    )
+    generation = begin(model, should_stop=lambda: len(seen) == 5)
     for token in generation:
         seen.append(token)
     assert generation.stats.finish_reason == "interrupted"
     # The token already being computed is yielded too.
     assert generation.stats.generated_tokens == 6
     steps: list[int] = []
-    stopped = Generation(
+    stopped = begin(
         model,
-        PROMPT,
-        make_cache(model.network),
         prefill_step_size=10,
         on_prefill=lambda done, _: steps.append(done),
         should_stop=lambda: len(steps) == 3,
@@ -185,9 +165,7 @@ def test_an_interruption_takes_effect_between_tokens_and_prefill_steps(model: Mo
 
 def test_stats_count_what_happened(model: Model) -> None:
     cache = make_cache(model.network, 32, 4)
-    generation = Generation(
-        model, PROMPT, cache, settings=GenerationSettings(max_tokens=20, ignore_eos=True)
-    )
+    generation = begin(model, cache)
     list(generation)
     stats = generation.stats
     assert stats.finish_reason == "length"
