@@ -218,6 +218,9 @@ def test_a_field_that_the_template_uses_is_no_option() -> None:
     with pytest.raises(UsageError, match="rows have no field 'a', only 'b': use those in "):
         one({"b": 1}, "{a}")
     assert one(chat() | {"body": "x"}, "{body}").prompt == "x"
+    # An answer of an earlier batch is data, too.
+    answer = Result(Row(1, "a", prompt="hi"), text="Yes", logprobs=(), finish_reason="stop")
+    assert one(json.loads(answer.line()), "Why {text}?") == Row(1, "a", prompt="Why Yes?")
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
