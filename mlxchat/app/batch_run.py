@@ -16,11 +16,11 @@ from mlxchat.engine.prefill import ShouldStop
 from mlxchat.errors import UsageError
 from mlxchat.request import BatchRequest, Request
 from mlxchat.rows.output import Output, ResultFile
-from mlxchat.rows.pending import Figures, Pending
+from mlxchat.rows.pending import BatchFigures, Pending
 from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result
 
-OnProgress = Callable[[Figures], object]
+OnProgress = Callable[[BatchFigures], object]
 
 
 class BatchRun:

@@ -86,14 +86,14 @@ class _Fields(BaseModel):
     _given = model_validator(mode="before")(_given)
 
 
-class _Part(_Fields):
+class _ContentPart(_Fields):
     type: Literal["text"]
     text: str
 
 
-class _Said(_Fields):
+class _Message(_Fields):
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[_Part], BeforeValidator(_parts)] = []
+    content: Annotated[list[_ContentPart], BeforeValidator(_parts)] = []
     reasoning_content: Any = None
 
 
@@ -116,7 +116,7 @@ class _ResponseFormat(_Fields):
 
 
 class _Body(_Fields):
-    messages: list[_Said]
+    messages: list[_Message]
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     temperature: float | None = Field(None, ge=0, le=2)
@@ -258,13 +258,13 @@ def _asked(record: Mapping[str, Any]) -> dict[str, Any]:
     if "prompt" in record:
         prompt = check_text("prompt", _valid(str, record["prompt"], "prompt"))
         return {"prompt": prompt, "options": options}
-    system, messages = _conversation(_valid(list[_Said], record["messages"], "messages"))
+    system, messages = _conversation(_valid(list[_Message], record["messages"], "messages"))
     if system and "system" in options:
         raise RowError("system and a system message cannot be combined")
     return {"messages": messages, "options": options | system}
 
 
-def _conversation(said: Sequence[_Said]) -> tuple[dict[str, str], tuple[Message, ...]]:
+def _conversation(said: Sequence[_Message]) -> tuple[dict[str, str], tuple[Message, ...]]:
     """The system prompt, if any, as an option, and the messages after it, of which the last is the
     user's."""
     messages: list[Message] = []

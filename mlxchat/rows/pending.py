@@ -16,7 +16,7 @@ MAX_PASSED = 256
 
 
 @dataclass
-class Figures:
+class BatchFigures:
     """The progress of a batch of `total` rows (None if unknown), and the tokens of this run.
 
     `skipped` rows were finished by an earlier run; `incomplete` are among `finished`; `malformed`,
@@ -51,7 +51,7 @@ class Pending:
     """Yields each row that is to be run, and writes the results."""
 
     def __init__(self, rows: Rows, output: Output) -> None:
-        self.figures = Figures()
+        self.figures = BatchFigures()
         self._next: Row | None = None
         self._rows = rows
         self._output = output

@@ -1,1 +1,1 @@
-"""Persistent data: snapshots of a cache, transcripts, sessions. Files only; prints nothing."""
+"""What can be computed again, in files: snapshots, pages, blocks; and checkpoints and output."""

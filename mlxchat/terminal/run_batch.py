@@ -1,6 +1,6 @@
 """Runs `mlxchat batch`: its progress on a terminal, its closing line, and its exit status."""
 
-from mlxchat.app.batch_run import BatchRun, Figures, open_batch
+from mlxchat.app.batch_run import BatchFigures, BatchRun, open_batch
 from mlxchat.errors import ExitStatus, MlxchatError
 from mlxchat.request import BatchRequest
 from mlxchat.request.shown import Shown
@@ -72,7 +72,7 @@ def _how_to_continue(batch: BatchRun) -> str:
     return f"{finished}; run the same command again for the rest"
 
 
-def figures_line(figures: Figures) -> str:
+def figures_line(figures: BatchFigures) -> str:
     """The closing figures."""
     parts = [count(figures.done, "row")]
     if figures.skipped:
@@ -90,7 +90,7 @@ def figures_line(figures: Figures) -> str:
     return " · ".join(parts)
 
 
-def _speed(figures: Figures) -> str:
+def _speed(figures: BatchFigures) -> str:
     return f"{figures.tokens_per_s:,.1f} tok/s"
 
 

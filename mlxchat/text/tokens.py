@@ -77,7 +77,7 @@ class ChatMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _Rendered:
     """A message as passed to a template: the texts of its content, and of its thought if that goes
     into a separate field."""
 
@@ -254,10 +254,10 @@ class Tokenizer:
             case _:
                 return value
 
-    def _written(self, message: ChatMessage, mark: str, variables: Mapping[str, Any]) -> _Written:
+    def _written(self, message: ChatMessage, mark: str, variables: Mapping[str, Any]) -> _Rendered:
         """The message in the form this template expects."""
         if message.role != "assistant":
-            return _Written(message.role, (Known(self._encoder.cut(message.content, mark)),))
+            return _Rendered(message.role, (Known(self._encoder.cut(message.content, mark)),))
         probed = self._probe(variables)
         own = self._own_controls(message)
         ids = message.ids
@@ -270,14 +270,14 @@ class Tokenizer:
         )
         if probed.inline:
             segments = enclosed(segments, probed)
-            return _Written(
+            return _Rendered(
                 message.role, tuple(self._known(segment, mark, own) for segment in segments)
             )
         thought, content = (
             tuple(self._known(segment, mark, own) for segment in segments if segment.kind is kind)
             for kind in (Kind.THOUGHT, Kind.ANSWER)
         )
-        return _Written(message.role, content, thought)
+        return _Rendered(message.role, content, thought)
 
     def _known(self, segment: Segment, mark: str, own: Collection[str]) -> Known:
         if segment.kind is Kind.MARKER:

@@ -22,7 +22,7 @@ MAX_LIST_ENTRIES = 1_000_000
 T = TypeVar("T", bool, float, int, list, str)
 
 
-class _Reader(GGUFReader):
+class _CheckedReader(GGUFReader):
     """The package's reader, with checked bounds, and a list of numbers as one array: its own counts
     on past the file's end, and takes seconds for a vocabulary."""
 
@@ -85,7 +85,7 @@ def open_gguf(path: Path) -> GgufFile:
     """Read a GGUF file's header. Raises ModelBroken if it is not a valid one."""
     try:
         with reported_as(ModelBroken, f"read {path}"):
-            reader = _Reader(path)
+            reader = _CheckedReader(path)
         metadata = {name: _value(field) for name, field in reader.fields.items()}
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise ModelBroken(
