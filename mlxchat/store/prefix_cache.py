@@ -8,7 +8,6 @@ restore exactly what prefill computed, bit for bit. Any problem costs no more th
 
 import hashlib
 import time
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -79,10 +78,11 @@ class PrefixCache:
         states = states_of(self.like).keys()
         while pages and not states <= pages[-1].keys():
             pages.pop()
+        found = len(pages)
         if pages:
-            self._restore(cache, self._joined(cache, pages), len(pages) * PAGE)
-            self.files.touch(keys[: len(pages)])
-        return len(pages) * PAGE
+            self._restore(cache, self._joined(cache, pages), found * PAGE)
+            self.files.touch(keys[:found])
+        return found * PAGE
 
     def known(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
         """How many tokens `fill` will restore, if every stored page can be read."""
@@ -143,19 +143,22 @@ class PrefixCache:
         """Whether the stored page has all that the model needs to continue after it."""
         return not recurrent_states(self.like) or bool(self.files.facts(key).get("has_states"))
 
-    def _joined(self, cache: Cache, pages: Sequence[Tensors]) -> Arrays:
-        """The arrays of all layers after these pages."""
+    def _joined(self, cache: Cache, pages: list[Tensors]) -> Arrays:
+        """The arrays of all layers after these pages. Empties `pages`, so that each is freed once
+        copied."""
         tokens = len(pages) * PAGE
         whole: Tensors = {}
         for i in used_layers(self.like):
             size = min(tokens, windows(cache)[i].max_size or tokens)
             for name, array in arrays_of(i, windows(self.like)[i]):
                 whole[name] = tensor_file.empty(of_length(size, array), array.dtype)
+        states = {name: pages[-1][name] for name in states_of(self.like)}
         # Copied from the mapped files without the device, which waits only once, for all pages.
-        for number, page in enumerate(pages, 1):
+        while pages:
+            page = pages.pop()
             for name, tensor in whole.items():
-                _put(tensor.bits, page[name].bits, tokens - number * PAGE)
-        return tensor_file.loaded(whole | {name: pages[-1][name] for name in states_of(self.like)})
+                _put(tensor.bits, page[name].bits, tokens - (len(pages) + 1) * PAGE)
+        return tensor_file.loaded(whole | states)
 
     def _restore(self, cache: Cache, loaded: Arrays, tokens: int) -> None:
         for i in used_layers(self.like):
