@@ -3,9 +3,11 @@
 import importlib.metadata
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from mlxchat import platform
 from mlxchat.errors import UsageError
@@ -70,3 +72,13 @@ def test_mlx_lm_can_still_be_imported_as_usual() -> None:
     code = "import sys, mlxchat\nassert 'transformers' not in sys.modules\n"
     code += "from mlx_lm import generate\nimport mlx_lm\nassert callable(mlx_lm.load)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("name", ["mlx", "mlx-lm", "huggingface-hub", "typer"])
+def test_what_breaks_in_small_releases_has_an_upper_bound(name: str) -> None:
+    """mlx and mlx-lm have broken cache classes in patch releases."""
+    pyproject = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())
+    requirements = map(Requirement, pyproject["project"]["dependencies"])
+    bounds = [each.specifier for each in requirements if each.name == name]
+    assert bounds
+    assert all(any(bound.operator == "<" for bound in each) for each in bounds)
