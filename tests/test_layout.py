@@ -32,7 +32,7 @@ CEILINGS = {
     "models": 3_880,
     "engine": 2_547,
     "chat": 2_210,
-    "store": 1_714,
+    "store": 1_717,
     "sessions": 1_977,
     "rows": 1_182,
     "distributed": 1_174,
