@@ -36,7 +36,7 @@ CEILINGS = {
     "sessions": 1_977,
     "rows": 1_182,
     "distributed": 1_174,
-    "app": 4_089,
+    "app": 4_093,
     "bench": 1_476,
     "terminal": 4_074,
     "doctor": 301,

@@ -6,6 +6,8 @@ from concurrent.futures import Future, wait
 
 from mlxchat.models.model import Model
 
+HANDLE_SIGNALS_S = 0.1
+
 
 class Loading:
     """A model being loaded in its own thread.
@@ -37,8 +39,10 @@ class Loading:
 
     def wait(self) -> Model:
         """Wait for the model. Raises the error of loading."""
-        # Once a `join` has been interrupted, Python takes the thread for one that has ended.
-        wait([self._model])
+        # Once a `join` has been interrupted, Python takes the thread for one that has ended. And a
+        # signal that comes just before a wait, or to another thread, is handled only after it.
+        while not wait([self._model], HANDLE_SIGNALS_S).done:
+            pass
         # If the program is about to exit: a thread that used MLX must not outlive it.
         self._thread.join()
         return self._model.result()
