@@ -99,6 +99,7 @@ def test_ranks_and_gpus_compute_on_one_stream(monkeypatch: pytest.MonkeyPatch) -
     """Ranks that sent their messages in different orders would wait for each other forever."""
     monkeypatch.setattr(platform, "cpu_cores", lambda: 2)
     monkeypatch.setattr(platform.sys, "platform", "linux")
+    monkeypatch.setattr(platform, "on_gpu", lambda: False)
     with platform.prefill_streams() as streams:
         assert len(streams) == 2
     monkeypatch.setenv("MLX_RANK", "0")
