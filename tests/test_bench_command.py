@@ -14,15 +14,7 @@ from typing import Any, ClassVar
 import mlx.core as mx
 import pytest
 
-from mlxchat.bench import (
-    batch,
-    decode,
-    paired,
-    startup,
-    theirs,
-    workloads,
-)
-from mlxchat.bench.benchmarks import BENCHES, Benchmark
+from mlxchat.bench import BENCHES, Benchmark, batch, decode, paired, startup, theirs
 from mlxchat.bench.paired import Spread, ratios
 from mlxchat.bench.report import Figures, tables
 from mlxchat.bench.startup import process_seconds
@@ -42,7 +34,6 @@ FIGURES = {
     ("startup", "start"),
     ("prefill", "prefill"),
     ("decode", "stretch"),
-    ("decode", "workload"),
     ("batch", "rows"),
     ("batch", "shared"),
 }
@@ -152,8 +143,6 @@ def test_a_pipe_gets_only_tables(everything: Everything) -> None:
     ("arguments", "status", "complaint"),
     [
         (["unheard-of"], 2, "unheard-of"),
-        (["prefill", "--workload", "chat"], 2, "--workload"),
-        (["decode", "--workload", "poetry"], 2, "poetry"),
         (["prefill", "--against", "llama.cpp"], 2, "llama.cpp"),
         (["prefill", "--json", "/no/such/directory/file"], 1, "/no/such/directory/file"),
         (["prefill", "-m", "/no/such/model"], 1, "/no/such/model"),
@@ -244,18 +233,6 @@ def test_a_ratio_is_a_tie_or_unclear(ratio: Spread | None, cell: str) -> None:
     values = {"side": "mlxchat", "speed_ratio": ratio}
     (table,) = tables([Figures("reading", values)], {"reading": "Reading"})
     assert table.rows == (("mlxchat", cell) if cell else ("mlxchat",),)
-
-
-def test_a_workload_has_the_same_tokens_with_drafts_without_and_from_mlx_lm(
-    subject: Subject,
-) -> None:
-    """All runs continue the same prompt, from a cache that no earlier run has changed."""
-    *_, found = workloads.measure(subject, theirs.load_tokenizer(subject.directory))
-    names = [each.name for each in workloads.workloads(quick=True)]
-    values = [each.values for each in found]
-    assert [each["workload"] for each in values] == [name for name in names for _ in range(2)]
-    assert {(each["same_tokens"], each["tokens"]) for each in values} == {(16, 16)}
-    assert all((each["speed_ratio"] is None) == (each["side"] == "mlx-lm") for each in values)
 
 
 def test_a_failed_process_is_an_error_with_its_last_line() -> None:

@@ -89,6 +89,21 @@ def test_recall_brings_back_what_the_window_forgot(figures: Any) -> None:
     assert by_way["without"]["quote_tokens"] == 0
 
 
+def test_a_workload_has_the_same_tokens_with_drafts_without_and_from_mlx_lm(figures: Any) -> None:
+    """All runs continue the same prompt, from a cache that no earlier run has changed."""
+    found = figures("workloads", "--against", "mlx-lm")
+    assert [each["workload"] for each in found] == [
+        "edit",
+        "edit",
+        "prose",
+        "prose",
+        "chat",
+        "chat",
+    ]
+    assert {(each["same_tokens"], each["tokens"]) for each in found} == {(16, 16)}
+    assert all((each["speed_ratio"] is None) == (each["side"] == "mlx-lm") for each in found)
+
+
 @pytest.mark.slow
 def test_passages_of_a_document_have_the_facts_that_rolled_out_of_the_window(figures: Any) -> None:
     by_way = {each["way"]: each for each in figures("documents")}

@@ -1,2 +1,34 @@
-"""Measures this program's speed and memory: each benchmark turns a model into figures. Nothing here
-prints; `benchmarks` explains how to add one."""
+"""Start-up, prefill, decode and batch, measured; nothing is printed. `terminal/run_bench` shows it.
+
+Each benchmark is a module of this folder with TITLES, one for each kind of its figures, and
+`measure(subject)`, which yields all figures so far, repeatedly, so that an interrupted run keeps
+them. `paired` alternates the sides, `report` makes tables, `record` lines of JSON. Quality is
+measured by `scripts/bench`. Read `prefill` first.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark, before its module is imported. `on_ranks`: it can run under MLX's launcher."""
+
+    name: str
+    measures: str
+    on_ranks: bool = False
+
+
+BENCHES = (
+    # First, before this process holds weights: it starts processes that load their own.
+    Benchmark("startup", "time to --help and to the first token"),
+    Benchmark("prefill", "reading a prompt: tokens per second, peak memory"),
+    Benchmark("decode", "generating: tokens per second, memory", on_ranks=True),
+    Benchmark("batch", "many prompts at once: speed, memory"),
+)
+
+
+def load(name: str) -> Any:
+    """The benchmark's module."""
+    return import_module(f"mlxchat.bench.{name}")

@@ -4,9 +4,8 @@ ones that share their beginning."""
 import io
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import mlx.core as mx
 import numpy as np
@@ -40,7 +39,8 @@ TITLES = {
 
 # Called with the number of tokens generated since the last call.
 Take = Callable[[int], object]
-
+# Generates after each prompt, so many side by side, so many tokens each.
+Generate = Callable[[Subject, Sequence[str], int, int, Take], None]
 
 # The side, and its rows.
 Case = tuple[str, int]
@@ -48,7 +48,8 @@ Case = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    tokens_per_s: float
+    seconds: float
+    tokens: int
     ttft_s: float
     peak_memory_bytes: int
 
@@ -71,83 +72,73 @@ QUICK = Amounts(rows=(1, 8), tokens=16, rounds=2, prompts=8)
 
 
 def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
+    """Greedy generation, without an end token."""
     amounts = QUICK if subject.quick else FULL
     return one_after_another((_different(subject, amounts), _shared(subject, amounts)))
 
 
 def _different(subject: Subject, amounts: Amounts) -> Iterator[Sequence[Figures]]:
-    """Greedy generation after different prompts, without an end token."""
-    tokens = amounts.tokens
-    prompts = different_prompts(subject.model, max(amounts.rows), PROMPT_TOKENS)
-    names = (OURS, ALONE, *((THEIRS,) if subject.against else ()))
+    prompts = _different_prompts(subject.model, max(amounts.rows))
+    generators: dict[str, Generate] = {OURS: _side_by_side, ALONE: _one_by_one}
+    if subject.against:
+        generators[THEIRS] = _by_mlx_lm
     sides = {
-        (name, rows): _side(subject, name, prompts[:rows], tokens)
+        (name, rows): Side(
+            f"{count(rows, 'row')}, {name}",
+            run=lambda generate=generate, rows=rows: _generated(
+                generate, subject, prompts[:rows], rows, amounts.tokens
+            ),
+            warm_up=lambda generate=generate, rows=rows: _generated(
+                generate, subject, prompts[:rows], rows, WARM_UP_TOKENS
+            ),
+        )
         for rows in amounts.rows
-        for name in names
+        for name, generate in generators.items()
     }
     prompt_tokens = len(subject.model.tokenizer.prompt(prompts[0]).ids)
     for runs in interleave(sides, amounts.rounds, subject.tick):
-        yield [_figures(case, runs, prompt_tokens, tokens) for case in runs]
+        yield [_figures(case, runs, prompt_tokens, amounts.tokens) for case in runs]
 
 
-def different_prompts(model: Model, number: int, tokens: int) -> list[str]:
-    """Prompts of about `tokens` tokens each; no two begin alike."""
+def _different_prompts(model: Model, number: int) -> list[str]:
+    """Prompts of about PROMPT_TOKENS tokens each; no two begin alike."""
     random = np.random.default_rng(0)
     words = " ".join(SENTENCES).split()
-    prompts: list[str] = []
-    for n in range(number):
-        text = " ".join([str(n), *random.permutation(words)])
-        ids = model.tokenizer.encode(text)
-        prompts.append(model.tokenizer.decode(np.resize(ids, tokens).tolist()))
-    return prompts
+    texts = [" ".join([str(n), *random.permutation(words)]) for n in range(number)]
+    ids = [np.resize(model.tokenizer.encode(text), PROMPT_TOKENS) for text in texts]
+    return [model.tokenizer.decode(each.tolist()) for each in ids]
 
 
-def _side(subject: Subject, name: str, prompts: Sequence[str], tokens: int) -> Side[Generated]:
-    generate = {OURS: generate_side_by_side, ALONE: _one_by_one, THEIRS: generate_theirs}[name]
+def _generated(
+    generate: Generate, subject: Subject, prompts: Sequence[str], rows: int, tokens: int
+) -> Generated:
+    """Generate, timed. All sides must do the same work."""
+    taken = 0
+    first_s: float | None = None
 
-    def run() -> Generated:
-        timer = Timer()
-        mx.reset_peak_memory()
-        generate(subject, prompts, tokens, timer.take)
-        return timer.run(len(prompts) * tokens)
+    def take(new: int) -> None:
+        nonlocal taken, first_s
+        if new and first_s is None:
+            first_s = time.perf_counter()
+        taken += new
 
-    return Side(
-        f"{count(len(prompts), 'row')}, {name}",
-        run=run,
-        warm_up=lambda: generate(subject, prompts, WARM_UP_TOKENS, lambda _: None),
-    )
-
-
-class Timer:
-    """Times a generation from now on; `take` gets the numbers of generated tokens."""
-
-    def __init__(self) -> None:
-        self._began_s = time.perf_counter()
-        self._first_s: float | None = None
-        self.tokens = 0
-
-    def take(self, tokens: int) -> None:
-        if tokens and self._first_s is None:
-            self._first_s = time.perf_counter()
-        self.tokens += tokens
-
-    def run(self, expected_tokens: int) -> Generated:
-        """The run ends now. All sides must do the same work."""
-        seconds = time.perf_counter() - self._began_s
-        assert self.tokens == expected_tokens, f"{self.tokens} tokens, not {expected_tokens}"
-        assert self._first_s is not None
-        return Generated(self.tokens / seconds, self._first_s - self._began_s, mx.get_peak_memory())
+    mx.reset_peak_memory()
+    began_s = time.perf_counter()
+    generate(subject, prompts, rows, tokens, take)
+    seconds = time.perf_counter() - began_s
+    assert taken == len(prompts) * tokens, f"{taken} tokens, not {len(prompts) * tokens}"
+    assert first_s is not None
+    return Generated(seconds, taken, first_s - began_s, mx.get_peak_memory())
 
 
-def generate_side_by_side(
-    subject: Subject, prompts: Sequence[str], tokens: int, take: Take, rows: int | None = None
+def _side_by_side(
+    subject: Subject, prompts: Sequence[str], rows: int, tokens: int, take: Take
 ) -> None:
-    """As `mlxchat batch` does, without files; all prompts side by side, or `rows` of them. Raises
-    ModelError if a row fails."""
+    """As `mlxchat batch` does, without files. Raises ModelError if a row fails."""
     model, settings = subject.model, CacheSettings(None)
     request = BatchRequest(
         setup=Setup(prefix_cache=False),
-        rows=rows or len(prompts),
+        rows=rows,
         max_tokens=tokens,
         ignore_eos=True,
         lookup=False,
@@ -169,7 +160,9 @@ def generate_side_by_side(
         pending.finish(result)
 
 
-def _one_by_one(subject: Subject, prompts: Sequence[str], tokens: int, take: Take) -> None:
+def _one_by_one(
+    subject: Subject, prompts: Sequence[str], rows: int, tokens: int, take: Take
+) -> None:
     settings = GenerationSettings(max_tokens=tokens, ignore_eos=True, lookup=False)
     model = subject.model
     for prompt in prompts:
@@ -178,23 +171,22 @@ def _one_by_one(subject: Subject, prompts: Sequence[str], tokens: int, take: Tak
             take(token.id is not None)
 
 
-def generate_theirs(
-    subject: Subject, prompts: Sequence[str], tokens: int, take: Take, rows: int | None = None
+def _by_mlx_lm(
+    subject: Subject, prompts: Sequence[str], rows: int, tokens: int, take: Take
 ) -> None:
-    """All prompts side by side, or `rows` of them."""
     model = subject.model
     ids = [model.tokenizer.prompt(prompt).ids for prompt in prompts]
-    for new in theirs.generate_batch(model, ids, tokens, rows or len(prompts)):
+    for new in theirs.generate_batch(model, ids, tokens, rows):
         take(new)
 
 
 def _figures(
-    case: Case, runs: dict[Case, list[Generated]], prompt_tokens: int, tokens: int
+    case: Case, runs: Mapping[Case, list[Generated]], prompt_tokens: int, tokens: int
 ) -> Figures:
     name, rows = case
 
     def speeds(side: str) -> list[float]:
-        return [run.tokens_per_s for run in runs.get((side, rows), [])]
+        return [run.tokens / run.seconds for run in runs.get((side, rows), [])]
 
     own = runs[case]
     return Figures(
@@ -214,20 +206,31 @@ def _figures(
 
 
 def _shared(subject: Subject, amounts: Amounts) -> Iterator[Sequence[Figures]]:
-    """Greedy generation after prompts that begin alike, without an end token."""
-    prompts = sharing_prompts(subject, amounts)
-    generators = {OURS: generate_side_by_side}
+    tokenizer = subject.model.tokenizer
+    begin = tokenizer.decode(subject.prompt_ids(amounts.shared).tolist())
+    prompts: list[str] = []
+    for n in range(amounts.prompts):
+        own = tokenizer.encode(f"\n{n:02} is bread, onions, maps or stars?")[:OWN_TOKENS]
+        prompts.append(begin + tokenizer.decode(own.tolist()))
+    generators: dict[str, Generate] = {OURS: _side_by_side}
     if subject.against:
-        generators[THEIRS] = generate_theirs
-    sides: dict[str, Side[float]] = {}
-    for name, generate in generators.items():
-        rows = min(SHARED_ROWS, len(prompts))
-        run = partial(generate, subject, rows=rows, take=lambda _: None)
-        timed = partial(_seconds, partial(run, prompts=prompts, tokens=amounts.shared_tokens))
-        warm_up = partial(run, prompts=prompts[:WARM_UP_PROMPTS], tokens=WARM_UP_TOKENS)
-        sides[name] = Side(name, timed, warm_up)
-    prompt_tokens = len(subject.model.tokenizer.prompt(prompts[0]).ids)
+        generators[THEIRS] = _by_mlx_lm
+    rows = min(SHARED_ROWS, len(prompts))
+    sides = {
+        name: Side(
+            name,
+            run=lambda generate=generate: _generated(
+                generate, subject, prompts, rows, amounts.shared_tokens
+            ),
+            warm_up=lambda generate=generate: _generated(
+                generate, subject, prompts[:WARM_UP_PROMPTS], rows, WARM_UP_TOKENS
+            ),
+        )
+        for name, generate in generators.items()
+    }
+    prompt_tokens = len(tokenizer.prompt(prompts[0]).ids)
     for runs in interleave(sides, 1, subject.tick):
+        seconds = {name: [run.seconds for run in each] for name, each in runs.items()}
         yield [
             Figures(
                 "shared",
@@ -237,26 +240,9 @@ def _shared(subject: Subject, amounts: Amounts) -> Iterator[Sequence[Figures]]:
                     "shared_tokens": amounts.shared,
                     "prompt_tokens": prompt_tokens,
                     "tokens": amounts.shared_tokens,
-                    "seconds": Spread.of(seconds),
-                    "times_ours": None if name == OURS else ratios(seconds, runs[OURS]),
+                    "seconds": Spread.of(seconds[name]),
+                    "times_ours": None if name == OURS else ratios(seconds[name], seconds[OURS]),
                 },
             )
-            for name, seconds in runs.items()
+            for name in runs
         ]
-
-
-def sharing_prompts(subject: Subject, amounts: Amounts) -> list[str]:
-    """Prompts with the same text and then different ends, in about `OWN_TOKENS` tokens each."""
-    tokenizer = subject.model.tokenizer
-    shared = tokenizer.decode(subject.prompt_ids(amounts.shared).tolist())
-    prompts: list[str] = []
-    for n in range(amounts.prompts):
-        own = tokenizer.encode(f"\n{n:02} is bread, onions, maps or stars?")[:OWN_TOKENS]
-        prompts.append(shared + tokenizer.decode(own.tolist()))
-    return prompts
-
-
-def _seconds(run: partial[None]) -> float:
-    began_s = time.perf_counter()
-    run()
-    return time.perf_counter() - began_s

@@ -1,6 +1,4 @@
-"""Generation: speed and memory over time, with and without a window. Then drafts, on workloads. On
-several ranks, generation only.
-"""
+"""Generation: speed and memory over time, with and without a window."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,9 +7,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlxchat.bench import theirs, workloads
+from mlxchat.bench import theirs
 from mlxchat.bench.paired import Side, Spread, interleave, ratios
-from mlxchat.bench.report import Figures, one_after_another
+from mlxchat.bench.report import Figures
 from mlxchat.bench.subject import Subject
 from mlxchat.engine.generate import Generation
 from mlxchat.models.model import Model
@@ -34,10 +32,7 @@ class Stretches:
 
 FULL = Stretches(200, stretches=5, window=512, rounds=5)
 QUICK = Stretches(16, stretches=4, window=32, rounds=3)
-TITLES = workloads.TITLES | {
-    "stretch": "Generating, by stretches; active memory is MLX's at the end of each",
-}
-
+TITLES = {"stretch": "Generating, by stretches; active memory is MLX's at the end of each"}
 
 # The side, and its window.
 Case = tuple[str, int | None]
@@ -46,18 +41,9 @@ Timed = list[tuple[float, int]]
 
 
 def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
-    """Greedy generation after a short prompt, without an end token, and workloads."""
+    """Greedy generation after a short prompt, without an end token."""
     tokenizer = theirs.load_tokenizer(subject.directory) if subject.against else None
     amounts = QUICK if subject.quick else FULL
-    if subject.workloads:
-        return workloads.measure(subject, tokenizer)
-    stretches = _stretches(subject, amounts, tokenizer)
-    if subject.model.peers is not None:
-        return stretches
-    return one_after_another((stretches, workloads.measure(subject, tokenizer)))
-
-
-def _stretches(subject: Subject, amounts: Stretches, tokenizer: Any) -> Iterator[Sequence[Figures]]:
     names = (OURS, THEIRS) if subject.against else (OURS,)
     sides = {
         (name, window): _side(subject, (name, window), amounts, tokenizer)

@@ -3,16 +3,20 @@ programs that track figures over time. manual/benchmarks.md documents the fields
 
 import os
 import platform as system_platform
-from collections.abc import Iterable, Iterator, Sequence
+import shlex
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from importlib.metadata import version
-from pathlib import Path
+from typing import Self
 
 from mlxchat import platform
 from mlxchat.about import __version__
 from mlxchat.bench.report import Figures
-from mlxchat.errors import OutputError
-from mlxchat.files import append_line, json_line, open_to_append, reported_as
+from mlxchat.bench.subject import Subject
+from mlxchat.files import json_line
+from mlxchat.models.skeleton import named_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,22 @@ class Circumstances:
     weights_bytes: int | None
     machine: Machine
 
+    @classmethod
+    def of(cls, name: str, subject: Subject, machine: Machine, *, complete: bool) -> Self:
+        model = subject.model if subject.has_model else None
+        weights = named_parameters(model.network) if model is not None else None
+        return cls(
+            bench=name,
+            time=datetime.now().astimezone().isoformat(timespec="seconds"),
+            command=shlex.join(["mlxchat", *sys.argv[1:]]),
+            complete=complete,
+            quick=subject.quick,
+            model=subject.name,
+            dtype=subject.dtype if model is None else str(model.dtype).rpartition(".")[2],
+            weights_bytes=None if weights is None else sum(array.nbytes for _, array in weights),
+            machine=machine,
+        )
+
     def in_words(self) -> str:
         """One line for people."""
         incomplete = "" if self.complete else ", not complete"
@@ -86,22 +106,9 @@ class Circumstances:
         return f"{self.command}{incomplete}: {self.model}, {self.dtype}, {machine}"
 
 
-def lines(found: Sequence[Figures], circumstances: Circumstances) -> Iterator[str]:
+def lines(found: Sequence[Figures], circumstances: Circumstances) -> list[str]:
     """JSON objects, one per figure, without line ends."""
-    for figures in found:
-        record = asdict(circumstances) | {"kind": figures.kind}
-        yield json_line(record | {"figures": asdict(figures)["values"]})
-
-
-class RecordFile:
-    """A file that lines are appended to. Raises OutputError if it cannot be written or created."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with reported_as(OutputError, f"write {path}"):
-            os.close(open_to_append(path))
-
-    def append(self, records: Iterable[str]) -> None:
-        with reported_as(OutputError, f"write {self._path}"):
-            for record in records:
-                append_line(self._path, record)
+    record = asdict(circumstances)
+    return [
+        json_line(record | {"kind": each.kind, "figures": asdict(each)["values"]}) for each in found
+    ]

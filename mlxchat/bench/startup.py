@@ -42,7 +42,7 @@ def _side(subject: Subject, until: str, name: str, directory: Path) -> Side[floa
         command, environment = _their_command(directory, until), theirs.environment()
 
     def run() -> float:
-        return process_seconds(command, environment)[0]
+        return process_seconds(command, environment)
 
     # The first run compiles everything, and reads the model's files.
     return Side(f"{until}, {name}", run, warm_up=run)
@@ -67,36 +67,36 @@ def _their_command(directory: Path, until: str) -> list[str]:
     )
 
 
-def process_seconds(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
-    """Seconds until the first character of the answer, after mlx-lm's line of equals signs, and
-    until the end. Raises ModelError, with the last line of the process's output, if it fails."""
+def process_seconds(command: Sequence[str], environment: Mapping[str, str]) -> float:
+    """Seconds until the first character of the answer, after mlx-lm's line of equals signs.
+
+    The process then runs to its end. Raises ModelError, with the last line of its output, if it
+    fails.
+    """
     with tempfile.TemporaryFile() as errors:
         started_s = time.perf_counter()
-        process = subprocess.Popen(
+        with subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment,
-        )
-        assert process.stdout is not None
-        with process.stdout as stdout:
+        ) as process:
+            assert process.stdout is not None
             try:
-                while stdout.read(1) in (b"=", b"\n"):
+                while process.stdout.read(1) in (b"=", b"\n"):
                     pass
                 first_s = time.perf_counter() - started_s
-                stdout.read()
-                status = process.wait()
+                process.stdout.read()
             except BaseException:
                 process.kill()
-                process.wait()
                 raise
-        ended_s = time.perf_counter() - started_s
-        if status != 0:
+        if process.returncode != 0:
             errors.seek(0)
             said = errors.read().decode(errors="replace").strip().splitlines() or ["nothing"]
-            raise ModelError(f"{' '.join(command[1:4])} failed with status {status}: {said[-1]}")
-    return first_s, ended_s
+            status = f"status {process.returncode}"
+            raise ModelError(f"{' '.join(command[1:4])} failed with {status}: {said[-1]}")
+    return first_s
 
 
 def _figures(until: str, name: str, runs: dict[tuple[str, str], list[float]]) -> Figures:

@@ -1,7 +1,7 @@
 """The subject of a benchmark: the model, with or without mlx-lm, quick or full.
 Anything slow is loaded on first use."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from mlxchat.bench.paired import Tick
-from mlxchat.bench.workload_texts import WorkloadName
 from mlxchat.models.model import Model
 from mlxchat.progress import Notify
 from mlxchat.text.spans import TokenIds
@@ -25,8 +24,7 @@ SENTENCES = (
 
 @dataclass
 class Subject:
-    """`dtype`, `device` and `adapter` have the options' values. `scratch` is an empty directory. If
-    there are `workloads`, only those are measured."""
+    """`dtype`, `device` and `adapter` have the options' values. `scratch` is an empty directory."""
 
     directory: Path
     name: str
@@ -38,7 +36,6 @@ class Subject:
     device: str = "auto"
     quick: bool = False
     against: bool = False
-    workloads: Sequence[WorkloadName] = ()
     adapter: str | None = None
 
     @cached_property

@@ -3,7 +3,6 @@
 Anything that imports transformers is imported on use: it takes seconds.
 """
 
-import copy
 import json
 import os
 import shutil
@@ -76,25 +75,6 @@ def generate_batch(
         while responses := generator.next_generated():
             yield len(responses)
         generator.close()
-
-
-def prefilled_cache(network: nn.Module, ids: TokenIds) -> list[Any]:
-    """mlx-lm's plain cache with the tokens `ids: (T,)`."""
-    cache = make_prompt_cache(network)
-    with mlx_lms_own():
-        for start in range(0, len(ids), DEFAULT_STEP_SIZE):
-            network(mx.array(ids[start : start + DEFAULT_STEP_SIZE])[None], cache=cache)
-            mx.eval([layer.state for layer in cache])
-    return cache
-
-
-def resume(
-    model: Model, tokenizer: Any, ids: TokenIds, cache: list[Any], max_tokens: int
-) -> Iterator[int]:
-    """The tokens of `stream_generate` after `cache`, which does not change, and then `ids`."""
-    own = copy.deepcopy(cache)
-    for response in generate(model, tokenizer, ids, max_tokens, prompt_cache=own):
-        yield response.token
 
 
 def keeps_window(network: nn.Module, max_kv_size: int | None) -> bool:

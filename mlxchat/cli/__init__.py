@@ -17,7 +17,8 @@ from mlxchat.about import __version__
 from mlxchat.cli import completion
 from mlxchat.cli.batch import EPILOG as BATCH_EPILOG
 from mlxchat.cli.batch import batch
-from mlxchat.cli.bench import bench_app
+from mlxchat.cli.bench import EPILOG as BENCH_EPILOG
+from mlxchat.cli.bench import bench
 from mlxchat.cli.chat import EPILOG as CHAT_EPILOG
 from mlxchat.cli.chat import IMPLIED, chat
 from mlxchat.cli.config import config_app
@@ -161,7 +162,7 @@ app.add_typer(models_app, name="models")
 app.add_typer(session_app, name="session")
 app.add_typer(prompts_app, name="prompts")
 app.add_typer(cache_app, name="cache")
-app.add_typer(bench_app, name="bench")
+app.command(epilog=BENCH_EPILOG)(bench)
 app.add_typer(config_app, name="config")
 app.command(epilog="Example: mlxchat doctor --offline")(doctor)
 app.command("help", epilog=HELP_EPILOG)(help_)

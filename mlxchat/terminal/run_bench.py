@@ -1,27 +1,26 @@
 """Runs `mlxchat bench`: each benchmark in turn, reported even if interrupted."""
 
-import shlex
+import os
 import shutil
-import sys
 import tempfile
 import textwrap
-from contextlib import ExitStack, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Self
 
-from rich.progress import TaskID
+from rich.progress import Progress, TaskID
 
 from mlxchat.app.opening import find_model, load_model, start
 from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
-from mlxchat.bench.benchmarks import Benchmark, load
-from mlxchat.bench.measure import Measured, measure
-from mlxchat.bench.record import RecordFile, lines, this_machine
-from mlxchat.bench.report import Table, tables
+from mlxchat.bench import Benchmark, load
+from mlxchat.bench.record import Circumstances, Machine, lines, this_machine
+from mlxchat.bench.report import Figures, Table, tables
 from mlxchat.bench.subject import Subject
-from mlxchat.bench.workload_texts import WorkloadName
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError
+from mlxchat.failures import device_failures
+from mlxchat.files import append_line, open_to_append, reported_as
 from mlxchat.request import Setup
 from mlxchat.terminal import visible
 from mlxchat.terminal.messages import Messages, show_error
@@ -45,7 +44,6 @@ class BenchRequest:
     quick: bool
     json_file: str | None
     quiet: bool
-    workloads: tuple[WorkloadName, ...] = ()
 
 
 def run_benches(request: BenchRequest) -> int:
@@ -58,14 +56,13 @@ def run_benches(request: BenchRequest) -> int:
 def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
     setup = request.setup
     check_ranks(ranks, pipeline=setup.pipeline, adapter=setup.adapter is not None)
-    compared = request.against or request.workloads
-    if ranks is not None and (compared or not all(e.on_ranks for e in request.entries)):
+    if ranks is not None and (request.against or not all(e.on_ranks for e in request.entries)):
         raise UsageError(
             "under mlx.launch, only the decode benchmark works, without a comparison: the others "
             "measure one machine"
         )
     messages = Messages(request.quiet)
-    report = BenchReport.prepare(request.json_file)
+    _check_output(request.json_file)
     start(setup, messages.warn)
     found = find_model(setup, observer_of(messages))
     machine = this_machine()
@@ -93,22 +90,12 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
             device=setup.device,
             quick=request.quick,
             against=request.against,
-            workloads=request.workloads,
             adapter=setup.adapter,
             notify=messages.warn,
         )
         for entry in request.entries:
             try:
-                measure(
-                    load(entry.name),
-                    entry,
-                    subject,
-                    machine,
-                    command=shlex.join(["mlxchat", *sys.argv[1:]]),
-                    shown=line if is_drawn(request.quiet) else nullcontext(),
-                    hand_out=report.hand_out,
-                    note=messages.note,
-                )
+                _measure(entry.name, subject, machine, request, line)
             except OutputError:
                 raise
             except MlxchatError as error:
@@ -119,41 +106,61 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
     return status
 
 
-@dataclass(frozen=True, slots=True)
-class BenchReport:
-    """Tables or JSON Lines on stdout, JSON Lines in a file."""
+def _measure(
+    name: str, subject: Subject, machine: Machine, request: BenchRequest, line: Progress
+) -> None:
+    """Measure, and write the figures, however it ended.
 
-    json_to_stdout: bool
-    file: RecordFile | None
-
-    @classmethod
-    def prepare(cls, json_file: str | None) -> Self:
-        """Check before measuring that the results can be saved. Raises OutputError."""
-        Stdout()
-        on_stdout = json_file == STDOUT
-        file = None if json_file is None or on_stdout else RecordFile(Path(json_file))
-        return cls(on_stdout, file)
-
-    def hand_out(self, measured: Measured) -> None:
-        """Write the file and stdout: if one fails, the other is still written."""
-        with ExitStack() as rest:
-            rest.callback(self._show, measured)
-            if self.file is not None:
-                self.file.append(lines(measured.found, measured.circumstances))
-
-    def _show(self, measured: Measured) -> None:
-        stdout = Stdout()
-        if self.json_to_stdout:
-            records = lines(measured.found, measured.circumstances)
-            stdout.write("".join(f"{record}\n" for record in records))
-            return
-        head = measured.circumstances.in_words()
-        stdout.write(_remark(head, stdout.is_terminal))
-        for table in tables(measured.found, measured.bench.TITLES):
-            stdout.write(format_bench_table(table, for_terminal=stdout.is_terminal))
+    Raises DeviceError or OutputError if MLX or the system reports that memory or a disk is full.
+    """
+    bench = load(name)
+    found: Sequence[Figures] = ()
+    complete = False
+    try:
+        shown = line if is_drawn(request.quiet) else nullcontext()
+        with shown, device_failures(), reported_as(OutputError, f"measure {name}"):
+            for so_far in bench.measure(subject):
+                found = so_far
+        complete = True
+    finally:
+        if not complete:
+            Messages(request.quiet).note(f"bench {name} is incomplete")
+        if found:
+            circumstances = Circumstances.of(name, subject, machine, complete=complete)
+            _write(found, bench.TITLES, circumstances, request.json_file)
 
 
-def format_bench_table(table: Table, *, for_terminal: bool) -> str:
+def _check_output(json_file: str | None) -> None:
+    """Check before measuring that the figures can be saved. Raises OutputError."""
+    Stdout()
+    if json_file not in (None, STDOUT):
+        with reported_as(OutputError, f"write {json_file}"):
+            os.close(open_to_append(Path(json_file)))
+
+
+def _write(
+    found: Sequence[Figures],
+    titles: Mapping[str, str],
+    circumstances: Circumstances,
+    json_file: str | None,
+) -> None:
+    """Write the file and stdout: if one fails, the other is still written."""
+    records, stdout = lines(found, circumstances), Stdout()
+    if json_file == STDOUT:
+        text = "".join(f"{record}\n" for record in records)
+    else:
+        parts = [format_bench_table(each, stdout.is_terminal) for each in tables(found, titles)]
+        text = _remark(circumstances.in_words(), stdout.is_terminal) + "".join(parts)
+    try:
+        stdout.write(text)
+    finally:
+        if json_file not in (None, STDOUT):
+            with reported_as(OutputError, f"write {json_file}"):
+                for record in records:
+                    append_line(Path(json_file), record)
+
+
+def format_bench_table(table: Table, for_terminal: bool) -> str:
     """A title and the table, with numbers aligned right."""
     columns = zip(table.headers, zip(*table.rows, strict=True), strict=True)
     numbers = [name for name, cells in columns if all(map(_is_number, filter(None, cells)))]
