@@ -11,7 +11,6 @@ import pytest
 from mlxchat import paths
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
-from mlxchat.sessions import journal as journal_module
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.journal import Journal
 from mlxchat.sessions.listing import read_session
@@ -123,10 +122,9 @@ def test_a_full_disk_damages_nothing_and_is_reported_once(
 
 @pytest.mark.parametrize("too_late", [False, True])
 def test_an_interruption_at_any_statement_does_no_harm(
-    too_late: bool, chat: Any, database: FailingDatabase, monkeypatch: pytest.MonkeyPatch
+    too_late: bool, chat: Any, database: FailingDatabase
 ) -> None:
-    """Ctrl-C between the end of a transaction and the next line of Python, of a piece's too."""
-    monkeypatch.setattr(journal_module, "PIECES_EVERY_S", 0)
+    """Ctrl-C between the end of a transaction and the next line of Python."""
     chat()
     database.error, database.too_late = KeyboardInterrupt(), too_late
     for number in range(len(database.executed)):

@@ -16,8 +16,7 @@ from mlxchat import platform
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions import database as database_module
-from mlxchat.sessions import journal as journal_module
-from mlxchat.sessions.database import Database, Work, names_by_use
+from mlxchat.sessions.database import Database, names_by_use
 from mlxchat.sessions.listing import listing, read_session, search
 from mlxchat.sessions.session import Session
 from tests.elsewhere import elsewhere, run_elsewhere
@@ -34,9 +33,9 @@ def make_session() -> None:
 def test_a_database_of_a_newer_version_is_refused_by_number(sessions: Path) -> None:
     make_session()
     with sqlite3.connect(sessions / "sessions.db") as connection:
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute("PRAGMA user_version = 4")
     before = (sessions / "sessions.db").read_bytes()
-    with pytest.raises(SessionError, match=r"newer mlxchat, in version 3 .* reads version 2"):
+    with pytest.raises(SessionError, match=r"newer mlxchat, in version 4 .* reads version 3"):
         listing()
     with Session.new() as session, pytest.raises(SessionError, match="continues unsaved"):
         session.journal.record(None, [Turn("hello")])
@@ -94,32 +93,13 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert {path.name: path.read_bytes() for path in sessions.iterdir()} == before
 
 
-def test_a_turn_is_forced_out_of_the_drives_cache_and_a_piece_is_not(
-    sessions: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_turn_is_forced_out_of_the_drives_cache(sessions: Path) -> None:
     """SQLite does what these settings say: on macOS, F_FULLFSYNC instead of fsync."""
-    settings: list[tuple[int, int]] = []
-
-    def write(database: Database, work: Work[object], *, forced: bool = True) -> object:
-        def observed(connection: sqlite3.Connection) -> object:
-            (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
-            (full,) = connection.execute("PRAGMA fullfsync").fetchone()
-            settings.append((synchronous, full))
-            return work(connection)
-
-        return real(database, observed, forced=forced)
-
-    real = Database.write
-    monkeypatch.setattr(Database, "write", write)
-    monkeypatch.setattr(journal_module, "PIECES_EVERY_S", 0)
-    normal, full = 1, 2
-    with Session.open("mine", create=True) as session:
-        turn = Turn("hello")
-        session.journal.record(None, [turn])
-        session.journal.show("yes")
-        turn.reply, turn.finish_reason = "yes", "stop"
-        session.journal.record(None, [turn])
-    assert settings == [(full, 1), (normal, 1), (full, 1)]
+    full = 2
+    with Database() as database:
+        for setting, value in (("synchronous", full), ("fullfsync", 1)):
+            query = f"PRAGMA {setting}"
+            assert database.read(lambda c, query=query: c.execute(query).fetchone()) == (value,)
 
 
 def test_a_network_disk_gets_a_rollback_journal(

@@ -24,7 +24,7 @@ from mlxchat.sessions import backup
 from mlxchat.sessions.tables import SCHEMA
 
 NAME = "sessions.db"
-FORMAT = 2
+FORMAT = 3
 # Marks the file as ours: "mlxc".
 APPLICATION = 0x6D6C7863
 # How long to wait for another process's transaction, which takes milliseconds.
@@ -50,7 +50,6 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         # The file that was opened, or that could not be.
         self._file: os.stat_result | None = None
-        self._forced: bool | None = None
 
     @property
     def path(self) -> Path:
@@ -70,7 +69,6 @@ class Database:
     def close(self) -> None:
         """Close it; any method opens it again."""
         connection, self._connection = self._connection, None
-        self._forced = None
         if connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
@@ -82,10 +80,10 @@ class Database:
         """
         return self._reported(lambda: self._read(work))
 
-    def write(self, work: Work[T], *, forced: bool = True) -> T:
-        """Run a transaction; return once it would survive a power cut if `forced`, otherwise once
-        it would survive a kill. If `work` raises, nothing changes. Raises what `read` raises."""
-        return self._reported(lambda: self._write(work, forced))
+    def write(self, work: Work[T]) -> T:
+        """Run a transaction; return once it would survive a power cut. If `work` raises, nothing
+        changes. Raises what `read` raises."""
+        return self._reported(lambda: self._write(work))
 
     def _read(self, work: Work[T]) -> T:
         try:
@@ -101,11 +99,8 @@ class Database:
         finally:
             connection.rollback()
 
-    def _write(self, work: Work[T], forced: bool) -> T:
+    def _write(self, work: Work[T]) -> T:
         connection = self._current()
-        if forced is not self._forced:
-            connection.execute(f"PRAGMA synchronous = {'FULL' if forced else 'NORMAL'}")
-            self._forced = forced
         try:
             connection.execute("BEGIN IMMEDIATE")
             self._check_not_replaced()
@@ -176,7 +171,7 @@ class Database:
                 # Only an index is damaged, which SQLite may call a damaged file.
                 from mlxchat.sessions.records import rebuild_indexes
 
-                self._write(rebuild_indexes, forced=True)
+                self._write(rebuild_indexes)
                 return run()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             # Python cannot decode SQLite's message about a name that is no longer text.
@@ -229,6 +224,7 @@ def connect(path: Path, fill: Callable[[sqlite3.Connection], object]) -> sqlite3
         # The shared memory of a write-ahead log does not reach other machines.
         mode = "TRUNCATE" if platform.on_network_disk(path) else "WAL"
         connection.execute(f"PRAGMA journal_mode = {mode}")
+        connection.execute("PRAGMA synchronous = FULL")
         # On macOS only this forces data out of the drive's own cache.
         connection.execute("PRAGMA fullfsync = ON")
         # What is deleted is overwritten with zeros.

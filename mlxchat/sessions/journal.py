@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -20,36 +19,48 @@ from mlxchat.sessions.reply_file import ReplyFile, read_reply, reply_path
 from mlxchat.sessions.saved import NOTE, Saved, Scalar
 from mlxchat.units import count
 
-# How often the reply in progress goes to the database, too.
-PIECES_EVERY_S = 0.25
 INTERRUPTED = "interrupted"
 # Fields of a turn that can change; the user's text cannot.
 _CAN_CHANGE = [each.name for each in fields(Turn) if each.name not in ("user", "time")]
 
 
-@dataclass(frozen=True, slots=True)
-class _SavedTurn:
-    """A turn of the conversation, and a copy of it as the database has it in the row `id`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    """A turn of the conversation, and a copy of it as the database has it in the row `id`: 0 if it
+    has none yet."""
 
-    serial: int
+    id: int
     turn: Turn
     saved: Turn
-    size_bytes: int
-    id: int = 0
+
+    @property
+    def is_current(self) -> bool:
+        # Of thousands of turns, nearly all are unchanged, which comparing identities shows.
+        same = all(getattr(self.turn, name) is getattr(self.saved, name) for name in _CAN_CHANGE)
+        return same or records.turn_columns(0, self.turn) == records.turn_columns(0, self.saved)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
     """What the database has. Replaced as a whole, so that an interruption does no harm.
 
-    `lost` is how many turns are damaged there, or missing.
+    `last` is the latest row that the session had, `lost` how many turns are damaged or missing.
     """
 
-    last_serial: int = 0
     system: str | None = None
     settings: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
-    entries: tuple[_SavedTurn, ...] = ()
+    rows: tuple[_Row, ...] = ()
+    last: int = 0
     lost: int = 0
+
+    def with_turns(self, turns: Sequence[Turn]) -> _Stored:
+        """What it should have: rows of turns that are gone or in another order are left out."""
+        rows: list[_Row] = []
+        for row in self.rows:
+            if len(rows) < len(turns) and row.turn is turns[len(rows)]:
+                rows.append(row if row.is_current else replace(row, saved=replace(row.turn)))
+        rows += [_Row(0, turn, replace(turn)) for turn in turns[len(rows) :]]
+        return self if rows == list(self.rows) else replace(self, rows=tuple(rows))
 
 
 class Journal:
@@ -72,25 +83,20 @@ class Journal:
         self._database = database
         self._begin = begin
         self._id = None if session is None else session.id
-        self.contents, self._written = Saved(), _Stored()
+        self.contents, self._stored = Saved(), _Stored()
         if session is not None:
-            self.contents, self._written = database.read(
+            self.contents, self._stored = database.read(
                 lambda c: read_contents(c, database.directory, session)
             )
         self._settings = dict(self.contents.settings)
-        self._serials: dict[int, int] | None = None
-        # The last reply, after its thought, as it was when it began or was continued.
-        self._so_far = ("", "")
-        self._unfinished: int | None = None
-        # All of its pieces, and when they were last saved in the database.
-        self._pieces: list[tuple[bool, str]] = []
-        self._saved_s = 0.0
         self._reply_file = ReplyFile()
+        # The row whose reply is in the file, and the last reply when it was recorded.
+        self._shown: int | None = None
+        self._so_far = ("", "")
         self._in_step = self._is_gone = False
 
     def record(self, system: str | None, turns: Sequence[Turn], note: str | None = None) -> None:
-        """Save every change since the last call, and force it to the disk. A reply in
-        progress is recorded later. Raises SessionError."""
+        """Save every change since the last call, and force it to the disk. Raises SessionError."""
         if note != self._settings.get(NOTE):
             self._settings[NOTE] = note
         self.recovered, self._in_step = False, False
@@ -98,124 +104,108 @@ class Journal:
         if self._id is None and not turns:
             self.outage = None
             return
-        ended = not self._is_being_written(turns)
-        changes = _Edits(self._written, system=system, settings=self._settings)
-        changes.turns(turns, self._unfinished if ended else None)
-        error = self._save(changes, ended)
-        self._in_step = error is None
-        if self._in_step and ended and self._id is not None:
-            self._unfinished = None
+        self._save(replace(self._stored.with_turns(turns), system=system))
+        self._in_step = self.outage is None
+        if self._in_step and not self._is_in_progress:
+            assert self._id is not None
+            self._shown = None
             self._reply_file.remove(reply_path(self._database.directory, self._id))
-        self._report(error)
 
     def settings(self, values: Mapping[str, Scalar]) -> None:
         """Change some of the settings. During an outage, the next `record` saves them. Raises
         SessionError."""
         self._settings |= values
         if self._id is not None and self.outage is None:
-            changes = _Edits(self._written, system=self._written.system, settings=self._settings)
-            self._report(self._save(changes, ended=False))
+            self._save(self._stored)
 
     def show(self, text: str, thought: bool = False) -> None:
-        """Save more of the reply in progress, or of its thought, before it is shown: in a file, and
-        every quarter of a second in the database. Raises SessionError.
+        """Save more of the reply in progress, or of its thought, before it is shown: in a file,
+        since waiting for the disk takes longer than a token. Raises SessionError.
 
         It belongs to the last recorded turn; without one, nothing is saved.
         """
-        if not self._in_step or not self._written.entries:
+        if not self._in_step or not self._stored.rows:
             return
         assert self._id is not None
-        path = reply_path(self._database.directory, self._id)
-        if self._unfinished is None:
+        path, turn = reply_path(self._database.directory, self._id), self._stored.rows[-1].id
+        pieces = [(thought, text)]
+        if self._shown is None:
             self._reply_file.remove(path)
-            self._saved_s = time.monotonic()
-            self._pieces = [(True, self._so_far[0]), (False, self._so_far[1])]
-            self._unfinished = self._written.entries[-1].serial
-        self._pieces.append((thought, text))
+            self._shown = turn
+            pieces = [(True, self._so_far[0]), (False, self._so_far[1]), *pieces]
         try:
-            self._reply_file.write(path, self._unfinished, self._pieces)
-            is_due = time.monotonic() - self._saved_s >= PIECES_EVERY_S
-        except OSError:
-            is_due = True
-        if is_due and self.outage is None:
-            self._save_so_far(self._id)
-
-    def _save_so_far(self, id_: int) -> None:
-        entry = self._written.entries[-1]
-        thought, reply = (
-            "".join(text for of_thought, text in self._pieces if of_thought is kind)
-            for kind in (True, False)
-        )
-        turn = replace(entry.saved)
-        _interrupt(turn, thought, reply)
-        try:
-            self._database.write(
-                lambda c: records.update_turn(c, entry.id, id_, entry.serial, turn), forced=False
-            )
-            self._saved_s = time.monotonic()
-        except (OSError, SessionError) as error:
+            self._reply_file.add(path, turn, pieces)
+        except OSError as error:
             self._report(error)
 
     @property
     def saved_turns(self) -> int:
         """How many turns are saved completely."""
-        return 0 if self._is_gone else sum(map(_is_as_saved, self._written.entries))
+        return 0 if self._is_gone else sum(row.is_current for row in self._stored.rows)
 
     def serial_of(self, turn: Turn) -> int | None:
         """The number by which other files may refer to the turn; None if it is not recorded."""
-        if self._serials is None:
-            self._serials = {id(each.turn): each.serial for each in self._written.entries}
-        return self._serials.get(id(turn))
+        return next((row.id for row in self._stored.rows if row.turn is turn), None)
 
     def turn_of(self, serial: int) -> Turn | None:
-        entries = self._written.entries
-        return next((each.turn for each in entries if each.serial == serial), None)
+        return next((row.turn for row in self._stored.rows if row.id == serial), None)
 
-    def _is_being_written(self, turns: Sequence[Turn]) -> bool:
-        """Whether the last reply is in progress, and its pieces are part of it."""
-        if not turns or turns[-1].finish_reason or not self._written.entries:
-            return False
-        last = self._written.entries[-1]
-        return last.turn is turns[-1] and self._unfinished == last.serial
+    @property
+    def _is_in_progress(self) -> bool:
+        """Whether the file has the reply of the last turn, which goes on."""
+        last = self._stored.rows[-1:]
+        return bool(last) and last[0].id == self._shown and not last[0].turn.finish_reason
 
-    def _save(self, changes: _Edits, ended: bool) -> OSError | SessionError | None:
-        """Write the changes. If this succeeds, replace `_written`."""
-        if changes.after is not self._written:
-            try:
-                id_, after = self._database.write(lambda c: self._write(c, changes))
-            except (OSError, SessionError) as raised:
-                return raised
-            self._id, self._written, self._serials = id_, after, None
-            self.recovered, self.outage = self.outage is not None, None
-        elif ended:
-            # What could not be saved was taken back.
+    def _save(self, wanted: _Stored) -> None:
+        """Make the database what is `wanted`, with the settings. Raises SessionError if that fails
+        and nobody knows yet."""
+        if wanted.settings != self._settings:
+            wanted = replace(wanted, settings=dict(self._settings))
+        try:
+            if wanted != self._stored:
+                self._id, self._stored = self._database.write(lambda c: self._write(c, wanted))
+                self.recovered = self.recovered or self.outage is not None
+            # Or what could not be saved was taken back.
             self.outage = None
-        return None
+        except (OSError, SessionError) as error:
+            self._report(error)
 
-    def _write(self, connection: sqlite3.Connection, changes: _Edits) -> tuple[int, _Stored]:
+    def _write(self, connection: sqlite3.Connection, wanted: _Stored) -> tuple[int, _Stored]:
+        """Doing it twice does no harm: a commit can succeed just before an interruption."""
         id_ = self._begin(connection, self._id)
         session = records.session_with(connection, id_)
         if session is None:
             self._is_gone = True
             raise SessionError("the session no longer exists")
-        after = changes.apply(connection, id_)
-        turns = [entry.turn for entry in after.entries]
+        before = {row.id: row for row in self._stored.rows}
+        records.delete_turns(connection, "session = ? AND id > ?", (id_, self._stored.last))
+        for gone in before.keys() - {row.id for row in wanted.rows}:
+            records.delete_turns(connection, "id = ?", (gone,))
+        rows: list[_Row] = []
+        for row in wanted.rows:
+            if row.id == 0:
+                rows.append(replace(row, id=records.insert_turn(connection, id_, row.saved)))
+                continue
+            if row is not before[row.id]:
+                records.update_turn(connection, row.id, id_, row.saved)
+            rows.append(row)
+        turns = [row.saved for row in rows]
         changed = replace(
             session,
             updated=records.now(),
-            system=after.system,
-            settings=after.settings,
-            last_serial=after.last_serial,
-            turns=len(turns) + after.lost,
+            system=wanted.system,
+            settings=wanted.settings,
+            turns=len(turns) + wanted.lost,
             forgotten=sum(turn.forgotten for turn in turns),
-            text_bytes=sum(entry.size_bytes for entry in after.entries),
+            text_bytes=sum(map(records.size_bytes, turns)),
             first=records.beginning(turns),
         )
         records.update_session(connection, changed)
-        return id_, after
+        last = max([wanted.last, *(row.id for row in rows)])
+        return id_, replace(wanted, rows=tuple(rows), last=last)
 
-    def _report(self, error: OSError | SessionError | None) -> None:
-        if error is None or self.outage is not None:
+    def _report(self, error: OSError | SessionError) -> None:
+        if self.outage is not None:
             return
         self.outage = str(getattr(error, "strerror", None) or error)
         raise SessionError(
@@ -228,120 +218,38 @@ def read_contents(
 ) -> tuple[Saved, _Stored]:
     """What was saved of a session, what is damaged left out and named in a notice."""
     found, damaged = records.turns_of(connection, session.id)
-    serials = [serial for _, serial, _ in found]
     missing = max(0, session.turns - len(found) - len(damaged))
     notices: list[str] = []
     if session.damaged:
         notices.append(
             f"the system prompt and the settings of session {session.name!r} are damaged"
         )
-    for serial in damaged:
-        number = records.number_of(connection, session.id, serial)
+    for id_ in damaged:
+        number = records.number_of(connection, session.id, id_)
         notices.append(f"turn {number} of session {session.name!r} is damaged and is left out")
     if missing:
         notices.append(f"session {session.name!r} lacks {count(missing, 'turn')}")
-    turns = [turn for _, _, turn in found]
-    saved = Saved(session.system, turns, serials, dict(session.settings), tuple(notices))
-    written = _Stored(
-        last_serial=max([session.last_serial, *serials, *damaged]),
-        system=saved.system,
-        settings=dict(saved.settings),
-        entries=tuple(
-            _SavedTurn(serial, turn, replace(turn), records.size_bytes(turn), id_)
-            for id_, serial, turn in found
-        ),
+    rows = tuple(_Row(id_, turn, replace(turn)) for id_, turn in found)
+    stored = _Stored(
+        session.system,
+        dict(session.settings),
+        rows,
+        last=max([0, *(row.id for row in rows), *damaged]),
         lost=len(damaged) + missing,
     )
     shown = read_reply(reply_path(directory, session.id))
-    if shown is not None:
-        _add_unfinished(saved, *shown)
-    return saved, written
+    if shown is not None and rows and shown[0] == rows[-1].id:
+        notices += _add_shown(rows[-1].turn, *shown[1:])
+    turns = [row.turn for row in rows]
+    return Saved(session.system, turns, dict(session.settings), tuple(notices)), stored
 
 
-def _add_unfinished(saved: Saved, serial: int, thought: str, reply: str) -> None:
-    """Replace the last reply with what was shown of it, unless less than the database has: a power
-    cut can have damaged the file."""
-    if not saved.turns or serial != saved.serials[-1]:
-        return
-    turn = saved.turns[-1]
+def _add_shown(turn: Turn, thought: str, reply: str) -> list[str]:
+    """Replace the reply with what was shown of it, unless that is less: a power cut can have
+    damaged the file."""
     more = len(thought) + len(reply) - len(turn.thought) - len(turn.reply)
-    if more < 0 or (more == 0 and turn.finish_reason != INTERRUPTED):
-        return
-    _interrupt(turn, thought, reply)
-    saved.notices += ("the last reply was interrupted: kept what had been shown",)
-
-
-def _interrupt(turn: Turn, thought: str, reply: str) -> None:
-    """Make it a turn of which this much has been shown."""
+    if more < 0 or (more == 0 and turn.finish_reason):
+        return []
     turn.thought, turn.reply, turn.finish_reason = thought, reply, INTERRUPTED
     turn.ids, turn.exact = None, False
-
-
-class _Edits:
-    """What brings the database up to date."""
-
-    def __init__(
-        self, written: _Stored, *, system: str | None, settings: Mapping[str, Scalar]
-    ) -> None:
-        self._before = self.after = written
-        if (system, settings) != (written.system, written.settings):
-            self.after = replace(written, system=system, settings=dict(settings))
-        self._undone: list[_SavedTurn] = []
-        self._rewritten: list[_SavedTurn] = []
-        self._new: list[_SavedTurn] = []
-
-    def turns(self, turns: Sequence[Turn], shown: int | None) -> None:
-        """`shown` is the turn of which the database may have a part of the reply."""
-        entries: list[_SavedTurn] = []
-        n = 0
-        # Of thousands of turns, nearly all are unchanged, which comparing identities shows.
-        for entry in self._before.entries:
-            if n == len(turns) or entry.turn is not turns[n]:
-                self._undone.append(entry)
-                continue
-            n += 1
-            was_shown = entry.serial == shown
-            is_same = _is_as_saved(entry) and not was_shown
-            entries.append(entry if is_same else self._changed(entry, n == len(turns), was_shown))
-        serials = range(self.after.last_serial + 1, self.after.last_serial + 1 + len(turns) - n)
-        self._new = [
-            _SavedTurn(serial, turn, replace(turn), records.size_bytes(turn))
-            for serial, turn in zip(serials, turns[n:], strict=True)
-        ]
-        if self._undone or self._rewritten or self._new:
-            last_serial = self.after.last_serial + len(self._new)
-            self.after = replace(
-                self.after, entries=(*entries, *self._new), last_serial=last_serial
-            )
-
-    def apply(self, connection: sqlite3.Connection, session: int) -> _Stored:
-        """Write everything; return what the database then has. Doing it twice does no harm: a
-        commit can succeed just before an interruption."""
-        records.delete_turns(
-            connection, "session = ? AND serial > ?", (session, self._before.last_serial)
-        )
-        for entry in self._undone:
-            records.delete_turns(connection, "id = ?", (entry.id,))
-        for entry in self._rewritten:
-            records.update_turn(connection, entry.id, session, entry.serial, entry.saved)
-        inserted = [
-            replace(entry, id=records.insert_turn(connection, session, entry.serial, entry.saved))
-            for entry in self._new
-        ]
-        unchanged = self.after.entries[: len(self.after.entries) - len(inserted)]
-        return replace(self.after, entries=(*unchanged, *inserted))
-
-    def _changed(self, entry: _SavedTurn, is_last: bool, was_shown: bool) -> _SavedTurn:
-        turn, saved = entry.turn, entry.saved
-        if is_last and not turn.finish_reason:
-            changed = replace(saved, forgotten=turn.forgotten, pinned=turn.pinned)
-        else:
-            changed = replace(turn)
-        after = replace(entry, saved=changed, size_bytes=records.size_bytes(changed))
-        if was_shown or records.turn_columns(0, 0, saved) != records.turn_columns(0, 0, changed):
-            self._rewritten.append(after)
-        return after
-
-
-def _is_as_saved(entry: _SavedTurn) -> bool:
-    return all(getattr(entry.turn, name) is getattr(entry.saved, name) for name in _CAN_CHANGE)
+    return ["the last reply was interrupted: kept what had been shown"]

@@ -21,7 +21,7 @@ from mlxchat.sessions.journal import read_contents
 from mlxchat.sessions.records import SessionRecord
 from mlxchat.sessions.reply_file import reply_path
 from mlxchat.sessions.saved import Saved, read_messages
-from mlxchat.sessions.session import existing, locked, records_by_use
+from mlxchat.sessions.session import Session, existing, locked, records_by_use
 
 MOST_FINDS = 50
 # More turns are not ranked, which takes seconds for thousands: the latest come first.
@@ -118,19 +118,15 @@ def import_messages(path: Path, name: str) -> int:
     """Make a session of a file of messages; return the number of turns. Raises SessionError."""
     records.check_name(name)
     saved = read_messages(path)
-
-    def insert(connection: sqlite3.Connection) -> None:
+    if not saved.turns:
+        raise SessionError(f"{path} has no message of a user")
+    with Session.open(name, create=True) as session:
+        if session.snapshot_path is not None:
+            raise records.already_exists(session.name)
         try:
-            records.insert_saved(connection, name, saved)
-        except sqlite3.IntegrityError:
-            raise records.already_exists(name) from None
-
-    with Database() as database, session_errors(f"import {path}"):
-        taken = sessions.find(database, name)
-        if taken is not None:
-            raise records.already_exists(taken.name)
-        with sessions.named(database, name):
-            database.write(insert)
+            session.journal.record(saved.system, saved.turns, saved.note)
+        except SessionError as error:
+            raise SessionError(f"cannot import {path}: {session.journal.outage}") from error
     return len(saved.turns)
 
 
@@ -192,10 +188,10 @@ def _found(connection: sqlite3.Connection, terms: list[str]) -> list[Find]:
         # The index may know a turn that is damaged.
         if (row := records.turn_with(connection, id_)) is None:
             continue
-        session, serial, turn = row
+        session, turn = row
         record = records.session_with(connection, session)
         if record is not None:
-            number = records.number_of(connection, session, serial)
+            number = records.number_of(connection, session, id_)
             found.append(Find(record.name, number, *_best_line(turn.user, turn.reply, terms)))
     return found
 

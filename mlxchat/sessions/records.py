@@ -11,7 +11,7 @@ import sqlite3
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
@@ -22,7 +22,7 @@ from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.recall.words import words
 from mlxchat.sessions import tables
-from mlxchat.sessions.saved import Saved, Scalar
+from mlxchat.sessions.saved import Scalar
 from mlxchat.sessions.tables import INDEX, INSERTION, SELECTION, UPDATE, Value, sealed
 
 FIRST_CHARS = 200
@@ -44,7 +44,6 @@ class SessionRecord:
     updated: str = ""
     system: str | None = None
     settings: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
-    last_serial: int = 0
     turns: int = 0
     forgotten: int = 0
     text_bytes: int = 0
@@ -55,11 +54,11 @@ class SessionRecord:
     @property
     def columns(self) -> tuple[Value, ...]:
         values = [_encoded(getattr(self, name)) for name in _SESSION_FIELDS]
-        return sealed("sessions", (*values, folded(self.name)), self.id)
+        return sealed("sessions", (*values, folded(self.name)))
 
     @classmethod
     def of(cls, id_: int, columns: Sequence[Value]) -> SessionRecord:
-        if not tables.is_sound("sessions", columns, id_):
+        if not tables.is_sound("sessions", columns):
             name = columns[0]
             known = isinstance(name, str) and is_name(name)
             return cls(str(name) if known else f"damaged-{id_}", id=id_, damaged=True)
@@ -133,9 +132,7 @@ def now() -> str:
 
 def insert_session(connection: sqlite3.Connection, record: SessionRecord) -> int:
     """Its id, which is never used again. Raises sqlite3.IntegrityError if the name is taken."""
-    id_ = _inserted(connection.execute(INSERTION["sessions"], record.columns))
-    update_session(connection, replace(record, id=id_))
-    return id_
+    return _inserted(connection.execute(INSERTION["sessions"], record.columns))
 
 
 def update_session(connection: sqlite3.Connection, record: SessionRecord) -> None:
@@ -159,25 +156,6 @@ def session_named(connection: sqlite3.Connection, name: str) -> SessionRecord | 
     return next((each for each in sessions_by_use(connection) if each.name == name), None)
 
 
-def insert_saved(connection: sqlite3.Connection, name: str, saved: Saved) -> None:
-    """A new session with these turns. Raises sqlite3.IntegrityError if the name is taken."""
-    record = SessionRecord(
-        name,
-        created=now(),
-        updated=now(),
-        system=saved.system,
-        settings=saved.settings,
-        last_serial=max(saved.serials, default=0),
-        turns=len(saved.turns),
-        forgotten=sum(turn.forgotten for turn in saved.turns),
-        text_bytes=sum(map(size_bytes, saved.turns)),
-        first=beginning(saved.turns),
-    )
-    id_ = insert_session(connection, record)
-    for serial, turn in zip(saved.serials, saved.turns, strict=True):
-        insert_turn(connection, id_, serial, turn)
-
-
 def session_with(connection: sqlite3.Connection, id_: int) -> SessionRecord | None:
     found = connection.execute(f"{SELECTION['sessions']} WHERE id = ?", (id_,)).fetchone()
     return None if found is None else SessionRecord.of(id_, found[1:])
@@ -188,20 +166,18 @@ def delete_session(connection: sqlite3.Connection, id_: int) -> None:
     connection.execute("DELETE FROM sessions WHERE id = ?", (id_,))
 
 
-def insert_turn(connection: sqlite3.Connection, session: int, serial: int, turn: Turn) -> int:
-    """The id of its row."""
-    id_ = _inserted(connection.execute(INSERTION["turns"], turn_columns(session, serial, turn)))
+def insert_turn(connection: sqlite3.Connection, session: int, turn: Turn) -> int:
+    """The id of its row, which is never used again: the turns of a session are in its order."""
+    id_ = _inserted(connection.execute(INSERTION["turns"], turn_columns(session, turn)))
     _add_words(connection, id_, turn)
     return id_
 
 
-def update_turn(
-    connection: sqlite3.Connection, id_: int, session: int, serial: int, turn: Turn
-) -> None:
+def update_turn(connection: sqlite3.Connection, id_: int, session: int, turn: Turn) -> None:
     before = turn_with(connection, id_)
-    _update(connection, "turns", (*turn_columns(session, serial, turn), id_))
-    if before is not None and before[2].reply != turn.reply:
-        _remove_words(connection, id_, before[2])
+    _update(connection, "turns", (*turn_columns(session, turn), id_))
+    if before is not None and before[1].reply != turn.reply:
+        _remove_words(connection, id_, before[1])
         _add_words(connection, id_, turn)
 
 
@@ -217,32 +193,32 @@ def delete_turns(connection: sqlite3.Connection, where: str, parameters: Sequenc
 
 def turns_of(
     connection: sqlite3.Connection, session: int
-) -> tuple[list[tuple[int, int, Turn]], list[int]]:
-    """The turns of a session in order, each with the id of its row and its serial; and the serials
-    of those that are damaged."""
-    found: list[tuple[int, int, Turn]] = []
+) -> tuple[list[tuple[int, Turn]], list[int]]:
+    """The turns of a session in order, each with the id of its row; and the rows of those that are
+    damaged."""
+    found: list[tuple[int, Turn]] = []
     damaged: list[int] = []
-    query = f"{SELECTION['turns']} WHERE session = ? ORDER BY serial"
+    query = f"{SELECTION['turns']} WHERE session = ? ORDER BY id"
     for id_, *columns in connection.execute(query, (session,)).fetchall():
-        if tables.is_sound("turns", columns) and columns[-3] == session:
-            found.append((id_, columns[-2], _turn_of(columns)))
+        if tables.is_sound("turns", columns) and columns[-2] == session:
+            found.append((id_, _turn_of(columns)))
         else:
-            damaged.append(columns[-2])
+            damaged.append(id_)
     return found, damaged
 
 
-def turn_with(connection: sqlite3.Connection, id_: int) -> tuple[int, int, Turn] | None:
-    """The session's id, the serial and the turn; None if there is none, or it is damaged."""
+def turn_with(connection: sqlite3.Connection, id_: int) -> tuple[int, Turn] | None:
+    """The session's id and the turn; None if there is none, or it is damaged."""
     found = connection.execute(f"{SELECTION['turns']} WHERE id = ?", (id_,)).fetchone()
     if found is None or not tables.is_sound("turns", found[1:]):
         return None
-    return found[-3], found[-2], _turn_of(found[1:])
+    return found[-2], _turn_of(found[1:])
 
 
-def number_of(connection: sqlite3.Connection, session: int, serial: int) -> int:
+def number_of(connection: sqlite3.Connection, session: int, id_: int) -> int:
     """The number of a turn in its session, counted from 1."""
-    query = "SELECT COUNT(*) FROM turns WHERE session = ? AND serial <= ?"
-    (number,) = connection.execute(query, (session, serial)).fetchone()
+    query = "SELECT COUNT(*) FROM turns WHERE session = ? AND id <= ?"
+    (number,) = connection.execute(query, (session, id_)).fetchone()
     return int(number)
 
 
@@ -277,10 +253,10 @@ def _words(turn: Turn) -> str:
     return " ".join(words(clean(f"{turn.reply}\n{turn.user}")[:INDEXED_CHARS]))
 
 
-def turn_columns(session: int, serial: int, turn: Turn) -> tuple[Value, ...]:
+def turn_columns(session: int, turn: Turn) -> tuple[Value, ...]:
     """The row of a turn, with its checksum."""
     values = [_encoded(getattr(turn, name)) for name in _TURN_FIELDS]
-    return sealed("turns", (*values, session, serial))
+    return sealed("turns", (*values, session))
 
 
 def _turn_of(columns: Sequence[Value]) -> Turn:

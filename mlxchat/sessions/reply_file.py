@@ -1,18 +1,19 @@
 """The reply in progress, in a file next to the database.
 
 What is written there survives a kill of the process, and nothing waits for the disk. Each line is a
-piece, `[serial of the turn, whether it is of the thought, text]`.
+piece, `[id of the turn's row, whether it is of the thought, text]`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from mlxchat.files import open_file, open_to_read, write_all
+from mlxchat.text.thinking import Piece
 
 MAX_BYTES = 1 << 28
 
@@ -22,26 +23,25 @@ class ReplyFile:
 
     def __init__(self) -> None:
         self._descriptor = -1
-        self._pieces = self._bytes = 0
+        self._bytes = 0
+        self._waiting = b""
 
-    def write(self, path: Path, serial: int, pieces: Sequence[tuple[bool, str]]) -> None:
-        """Add those that are not in the file yet. Raises OSError; then the next call adds them."""
+    def add(self, path: Path, turn: int, pieces: Iterable[Piece]) -> None:
+        """Raises OSError; then the next call adds these pieces, too."""
+        lines = (json.dumps([turn, *piece], ensure_ascii=False) for piece in pieces)
+        # Unpaired surrogates become question marks.
+        self._waiting += "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
         if self._descriptor < 0:
             self._descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        lines = [
-            json.dumps([serial, *piece], ensure_ascii=False) for piece in pieces[self._pieces :]
-        ]
-        # Unpaired surrogates become question marks.
-        data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
         # At its place: after an interruption, it is written again.
-        write_all(self._descriptor, data, self._bytes)
-        self._pieces, self._bytes = len(pieces), self._bytes + len(data)
+        write_all(self._descriptor, self._waiting, self._bytes)
+        self._bytes, self._waiting = self._bytes + len(self._waiting), b""
 
     def remove(self, path: Path) -> None:
         """Also one that a killed process has left. One that stays is no longer than its turn."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        self._descriptor, self._pieces, self._bytes = -1, 0, 0
+        self._descriptor, self._bytes, self._waiting = -1, 0, b""
         with suppress(OSError):
             path.unlink()
 
@@ -52,7 +52,7 @@ def reply_path(directory: Path, id_: int) -> Path:
 
 
 def read_reply(path: Path) -> tuple[int, str, str] | None:
-    """The serial, the thought and the reply; None if there is no file. A kill or a power cut can
+    """The turn, the thought and the reply; None if there is no file. A kill or a power cut can
     have damaged the end."""
     try:
         with open_to_read(path) as file:
@@ -67,8 +67,8 @@ def read_reply(path: Path) -> tuple[int, str, str] | None:
         except (ValueError, RecursionError):
             break
         match piece:
-            case [int(serial), bool(of_thought), str(text)]:
-                found = serial
+            case [int(turn), bool(of_thought), str(text)]:
+                found = turn
                 texts[of_thought].append(text)
             case _:
                 break

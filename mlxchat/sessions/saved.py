@@ -26,12 +26,10 @@ Scalar = str | int | float | bool | None
 
 @dataclass(slots=True)
 class Saved:
-    """A conversation as it was saved. `serials` are the numbers of its turns, which only increase;
-    `notices` name what is missing."""
+    """A conversation as it was saved; `notices` name what is missing."""
 
     system: str | None = None
     turns: list[Turn] = field(default_factory=list[Turn])
-    serials: list[int] = field(default_factory=list[int])
     settings: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
     notices: tuple[str, ...] = ()
 
@@ -53,7 +51,6 @@ def read_messages(path: Path) -> Saved:
                 _add(saved, _parsed(line))
             except ValueError as error:
                 raise SessionError(f"{path}, line {number}: {error}") from error
-    saved.serials = list(range(1, len(saved.turns) + 1))
     return saved
 
 

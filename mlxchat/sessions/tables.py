@@ -15,7 +15,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     # `settings` is JSON; from `turns` on, for lists.
     "sessions": (
         *("name TEXT NOT NULL", "created TEXT", "updated TEXT", "system TEXT"),
-        *("settings TEXT NOT NULL", "last_serial INTEGER NOT NULL", "turns INTEGER NOT NULL"),
+        *("settings TEXT NOT NULL", "turns INTEGER NOT NULL"),
         *("forgotten INTEGER NOT NULL", "text_bytes INTEGER NOT NULL", "first TEXT NOT NULL"),
         "folded TEXT NOT NULL UNIQUE",
     ),
@@ -24,7 +24,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         *("user TEXT NOT NULL", "reply TEXT NOT NULL", "ids BLOB", "exact INTEGER NOT NULL"),
         *("pinned INTEGER NOT NULL", "forgotten INTEGER NOT NULL", "finish_reason TEXT NOT NULL"),
         *("thought TEXT NOT NULL", "later_thoughts TEXT NOT NULL", "time TEXT NOT NULL"),
-        *("session INTEGER NOT NULL", "serial INTEGER NOT NULL"),
+        "session INTEGER NOT NULL",
     ),
 }
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -40,7 +40,7 @@ SCHEMA = (
         "checksum INTEGER NOT NULL)"
         for table, columns in COLUMNS.items()
     ),
-    "CREATE UNIQUE INDEX turns_by_serial ON turns (session, serial)",
+    "CREATE INDEX turns_by_session ON turns (session)",
     "CREATE INDEX sessions_by_use ON sessions (updated)",
     INDEX,
 )
@@ -60,19 +60,19 @@ UPDATE = {
 SELECTION = {table: f"SELECT id, {', '.join(names)} FROM {table}" for table, names in NAMES.items()}
 
 
-def sealed(table: str, values: Sequence[Value], id_: int = 0) -> tuple[Value, ...]:
-    """The values with their checksum, which includes the id if other rows refer to it."""
-    return (*values, _checksum(table, id_, values))
+def sealed(table: str, values: Sequence[Value]) -> tuple[Value, ...]:
+    """The values with their checksum."""
+    return (*values, _checksum(table, values))
 
 
-def is_sound(table: str, row: Sequence[object], id_: int = 0) -> bool:
+def is_sound(table: str, row: Sequence[object]) -> bool:
     """Whether the row, without its id, is as it was `sealed`."""
     *values, checksum = row
     try:
-        return len(row) == len(NAMES[table]) and checksum == _checksum(table, id_, values)
+        return len(row) == len(NAMES[table]) and checksum == _checksum(table, values)
     except TypeError:
         return False
 
 
-def _checksum(table: str, id_: int, values: Sequence[object]) -> int:
-    return zlib.crc32(json.dumps([table, id_, *values], default=bytes.hex).encode())
+def _checksum(table: str, values: Sequence[object]) -> int:
+    return zlib.crc32(json.dumps([table, *values], default=bytes.hex).encode())

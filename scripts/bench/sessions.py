@@ -77,13 +77,12 @@ def _insert(
             updated=now(),
             settings={"model": "smollm2"},
             turns=turns,
-            last_serial=turns,
             first=first,
         )
         id_ = insert_session(connection, record)
-        for serial in range(1, turns + 1):
+        for _ in range(turns):
             turn = Turn(next(texts), next(texts), finish_reason="stop", time=now())
-            insert_turn(connection, id_, serial, turn)
+            insert_turn(connection, id_, turn)
 
 
 def _texts() -> Iterator[str]:
