@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlxchat import paths
-from mlxchat.config.edit import set_default_model, set_key
+from mlxchat.config.edit import set_key
 from mlxchat.config.file import ConfigFile, read_user_config
 from mlxchat.errors import ConfigError, OutputError
 
@@ -173,6 +173,6 @@ def test_a_link_to_the_file_stays_a_link(tmp_path: Path):
     path = paths.config_file()
     path.parent.mkdir(parents=True)
     path.symlink_to(real)
-    set_default_model("new")
+    set_key(path, ("model",), "new")
     assert path.is_symlink()
     assert real.read_text() == 'model = "new"\n'

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.named_prompt import PromptName, take_prompt
+from mlxchat.cli.configured import PromptName, take_prompt
 from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_options
 from mlxchat.cli.question import check_question
 from mlxchat.errors import UsageError

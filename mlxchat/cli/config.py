@@ -2,24 +2,22 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from mlxchat.cli.completion import Names, quietly
-from mlxchat.cli.configured import (
-    check_file,
-    configurable,
-    configured,
-    keys_of,
-    option_value,
-)
+from mlxchat.cli.configured import check_file, configurable, configured, keys_of, option_value
 from mlxchat.cli.group import App
-from mlxchat.cli.named_prompt import check_prompts
 from mlxchat.cli.options import COMMANDS, Json
-from mlxchat.config.file import check_text, nearest, read_text, read_user_config
-from mlxchat.config.precedence import Setting, configured_model
+from mlxchat.config.file import (
+    Setting,
+    check_text,
+    configured_model,
+    nearest,
+    read_text,
+    read_user_config,
+)
 from mlxchat.errors import ConfigError, MlxchatError, UsageError
 from mlxchat.terminal.table import write, write_json_lines, write_table
 
@@ -53,9 +51,6 @@ NEW_FILE = """\
 """
 
 NO_MODEL = "a recommended one that fits, else the embedded one"
-
-
-TABLES = ("model", "aliases")
 
 
 @quietly
@@ -125,16 +120,30 @@ def set_value(
     The value is checked like that of the option; comments and other keys stay.
     """
     from mlxchat import paths
+    from mlxchat.config.edit import set_key
+    from mlxchat.terminal.messages import Messages
 
     path = paths.config_file()
     if unset:
         if values:
             raise UsageError(f"--unset takes no VALUE, got {values[0]!r}")
-        _unset(context, path, key)
+        # An invalid key can be removed, too.
+        if not set_key(path, tuple(key.split(".", 1)), None):
+            _parsed(context, key)
+            Messages().warn(f"{key} is not set in {path}")
     elif not values:
         raise UsageError(f"{key} needs a VALUE, or --unset to remove it")
     else:
-        _set(context, path, _parsed(context, key), values)
+        names = _parsed(context, key)
+        set_key(path, names, _checked(context, names, values))
+        try:
+            row = next((row for row in _rows(context) if row["key"] == key), None)
+        except ConfigError as error:
+            Messages().warn(f"set in {path}, but: {error}")
+            return
+        Messages().note(f"set in {path}")
+        if row is not None and row["where"] != str(path):
+            Messages().warn(f"{row['where']} overrides it: {key} is {_as_text(row)}")
 
 
 @config_app.command(epilog="Example: EDITOR=nano mlxchat config edit")
@@ -158,7 +167,6 @@ def edit(context: typer.Context) -> None:
     try:
         file = check_text(path, edited)
         check_file(file, _root(context), context)
-        check_prompts(file, _root(context), context)
         install(path, edited, instead_of=text)
     except MlxchatError:
         Messages().warn(f"{path} is unchanged; your edits are in {_kept(edited)}")
@@ -223,33 +231,6 @@ def _as_text(row: dict[str, Any]) -> str:
 # Changing the file
 
 
-def _set(context: typer.Context, path: Path, key: tuple[str, ...], values: Sequence[str]) -> None:
-    from mlxchat.config.edit import set_key
-    from mlxchat.terminal.messages import Messages
-
-    set_key(path, key, _checked(context, key, values))
-    dotted = ".".join(key)
-    try:
-        row = next((row for row in _rows(context) if row["key"] == dotted), None)
-    except ConfigError as error:
-        Messages().warn(f"set in {path}, but: {error}")
-        return
-    Messages().note(f"set in {path}")
-    if row is not None and row["where"] != str(path):
-        Messages().warn(f"{row['where']} overrides it: {dotted} is {_as_text(row)}")
-
-
-def _unset(context: typer.Context, path: Path, text: str) -> None:
-    """Remove a key, even an invalid one."""
-    from mlxchat.config.edit import unset_key
-    from mlxchat.terminal.messages import Messages
-
-    if unset_key(path, tuple(text.split(".", 1))):
-        return
-    _parsed(context, text)
-    Messages().warn(f"{text} is not set in {path}")
-
-
 def _parsed(context: typer.Context, text: str) -> tuple[str, ...]:
     """The key as a path of TOML tables. Raises UsageError."""
     table, _, name = text.partition(".")
@@ -263,7 +244,7 @@ def _parsed(context: typer.Context, text: str) -> tuple[str, ...]:
 def _checked(context: typer.Context, key: tuple[str, ...], values: Sequence[str]) -> Any:
     """The value as TOML stores it. Raises UsageError, and ModelError for an unknown model."""
     dotted = ".".join(key)
-    command = None if key[0] in TABLES else _root(context).commands[key[0]]
+    command = _root(context).commands.get(key[0])
     option = None if command is None else configurable(command)[key[1]]
     if len(values) > 1 and (option is None or not option.multiple):
         raise UsageError(f"{dotted} takes one value, got {len(values)}")

@@ -1,22 +1,47 @@
-"""Commands whose options can be configured: environment and file set what no flag does.
+"""Commands whose options can be configured: a prompt (`-p`), the environment and the file set what
+no flag does.
 
 An option's name is its first long flag without dashes, `max-kv-size`; its key begins with the
 command, `chat.max-kv-size`.
 """
 
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, MutableMapping
+from dataclasses import replace
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperOption
 from typer.exceptions import TyperException
 
+from mlxchat.cli.completion import complete_prompt
 from mlxchat.cli.group import Command
-from mlxchat.cli.options import COMMANDS
+from mlxchat.cli.options import COMMANDS, given_names
 from mlxchat.cli.usage_errors import in_words, refuse_run_together
-from mlxchat.config.file import ConfigFile, nearest, read_user_config
-from mlxchat.config.precedence import MODEL_VARIABLE, Setting, settings_in, variables_for
+from mlxchat.config.file import (
+    MODEL_VARIABLE,
+    TEXT,
+    ConfigFile,
+    Setting,
+    nearest,
+    read_user_config,
+    variables_for,
+)
 from mlxchat.errors import ConfigError, UsageError
+from mlxchat.options import Panel
+
+PromptName = Annotated[
+    str | None,
+    typer.Option(
+        "-p",
+        "--prompt",
+        metavar="NAME",
+        help="Use a prompt of the configuration",
+        show_default=False,
+        rich_help_panel=Panel.INPUT,
+        autocompletion=complete_prompt,
+    ),
+]
 
 
 class Configured(Command):
@@ -64,53 +89,58 @@ def configured(command: Any, context: Any) -> dict[str, Setting]:
 
     `models.resolve` handles the model for all commands, since it reports where its name comes from.
     """
-    found = checked(command, settings_in(read_user_config(), command.name), context)
+    found = checked(command, read_user_config().settings_for(command.name), context)
     if os.environ.get(MODEL_VARIABLE):
         found.pop("model", None)
     return found | checked(command, variables_for(command.name), context)
 
 
+def take_prompt(
+    context: typer.Context, name: str | None, values: MutableMapping[str, Any]
+) -> tuple[str | None, frozenset[str]]:
+    """The text of the prompt, empty if it has none, and the fields that it sets; None without a
+    name. Its options become values, except those given on the command line. Raises UsageError,
+    ConfigError."""
+    if name is None:
+        return None, frozenset()
+    settings = read_user_config().prompt(name)
+    text = settings.pop(TEXT, None)
+    found = checked(context.command, settings.values(), context)
+    given = given_names(context)
+    values |= {field: each.value for field, each in found.items() if field not in given}
+    return "" if text is None else text.value, frozenset(found)
+
+
 def check_file(file: ConfigFile, root: Any, context: Any) -> None:
     """Raise ConfigError for a value that no command of the group `root` accepts."""
     for name in COMMANDS:
-        checked(root.commands[name], settings_in(file, name), context)
-
-
-def check_variables(root: Any, context: Any) -> None:
-    """The same for the environment."""
-    for name in COMMANDS:
-        checked(root.commands[name], variables_for(name), context)
+        checked(root.commands[name], file.settings_for(name), context)
+    commands = [root.commands[name] for name in ("generate", "chat")]
+    for name in file.prompts:
+        for key, setting in file.prompt(name).items():
+            if key != TEXT:
+                having = [each for each in commands if key in configurable(each)]
+                checked((having or commands)[0], [setting], context)
 
 
 def checked(command: Any, settings: Iterable[Setting], context: Any) -> dict[str, Setting]:
-    """The settings by parameter. Raises ConfigError for an option that the command does not have,
-    and an invalid value."""
+    """The settings by parameter, with values of the options' own types. Raises ConfigError, with
+    its place, for an option that the command does not have, and an invalid value."""
+    options = configurable(command)
     found: dict[str, Setting] = {}
     for setting in settings:
-        option = option_of(command, setting)
-        value = read_setting(command, option, setting, context)
-        found[str(option.name)] = Setting(setting.key, value, setting.where)
+        name = setting.key.rpartition(".")[2]
+        if name not in options:
+            raise ConfigError(
+                f"{setting.where}: {setting.key} is not an option of {command.name}"
+                + nearest(name, options)
+            )
+        try:
+            value = option_value(command, options[name], setting.value, context)
+        except UsageError as error:
+            raise setting.wrong(error) from error
+        found[str(options[name].name)] = replace(setting, value=value)
     return found
-
-
-def option_of(command: Any, setting: Setting) -> TyperOption:
-    """The option that the setting is for. Raises ConfigError."""
-    name = setting.key.rpartition(".")[2]
-    options = configurable(command)
-    if name not in options:
-        raise ConfigError(
-            f"{setting.where}: {setting.key} is not an option of {command.name}"
-            + nearest(name, options)
-        )
-    return options[name]
-
-
-def read_setting(command: Any, option: TyperOption, setting: Setting, context: Any) -> Any:
-    """The value in the option's own type. Raises ConfigError naming its place if it is invalid."""
-    try:
-        return option_value(command, option, setting.value, context)
-    except UsageError as error:
-        raise setting.wrong(error) from error
 
 
 def option_value(command: Any, option: TyperOption, written: Any, context: Any) -> Any:

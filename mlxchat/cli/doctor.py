@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlxchat.cli.configured import check_file, check_variables
-from mlxchat.cli.options import Json
-from mlxchat.config.file import read_user_config
+from mlxchat.cli.configured import check_file, checked
+from mlxchat.cli.options import COMMANDS, Json
+from mlxchat.config.file import read_user_config, variables_for
 from mlxchat.errors import ConfigError, ExitStatus
 from mlxchat.terminal.table import write, write_json_lines
 
@@ -70,6 +70,7 @@ def _configuration(context: typer.Context) -> Iterator["Finding"]:
     except ConfigError as error:
         yield problem(CONFIGURATION, str(error), "mlxchat config edit")
     try:
-        check_variables(root, context)
+        for name in COMMANDS:
+            checked(root.commands[name], variables_for(name), context)
     except ConfigError as error:
         yield problem(CONFIGURATION, str(error), "unset the variable, or give it another value")

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.named_prompt import PromptName, take_prompt
+from mlxchat.cli.configured import PromptName, take_prompt
 from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_options
 from mlxchat.errors import UsageError
 from mlxchat.options import Panel, options_of

@@ -150,7 +150,8 @@ def default(
 
     -m and the variable MLXCHAT_MODEL override it.
     """
-    from mlxchat.config.edit import set_default_model
+    from mlxchat import paths
+    from mlxchat.config.edit import set_key
     from mlxchat.config.file import read_user_config
     from mlxchat.errors import ModelNotFound, UsageError
     from mlxchat.models.hub_cache import cached_snapshot
@@ -160,7 +161,7 @@ def default(
     if unset and name is not None:
         raise UsageError("--unset takes no NAME")
     if unset:
-        set_default_model(None)
+        set_key(paths.config_file(), ("model",), None)
         write("removed the default model\n")
     elif name is not None:
         located = _locate(name)
@@ -170,7 +171,7 @@ def default(
                 "first"
             )
         lasting = lasting_name(name, read_user_config().aliases)
-        set_default_model(lasting)
+        set_key(paths.config_file(), ("model",), lasting)
         write(f"default model: {lasting}\n")
     elif (model := read_user_config().model) is not None:
         write(f"{model}\n")

@@ -9,7 +9,6 @@ from mlxchat.cli.config import edit as edit_config
 from mlxchat.cli.group import App
 from mlxchat.cli.options import Json
 from mlxchat.config.file import TEXT, read_user_config
-from mlxchat.config.precedence import prompt_in
 from mlxchat.terminal.table import write, write_json_lines, write_table
 
 prompts_app = App(
@@ -45,7 +44,7 @@ def show(name: Name) -> None:
     """Print a prompt and its options."""
     import tomlkit
 
-    prompt = prompt_in(read_user_config(), name)
+    prompt = read_user_config().prompt(name)
     write(tomlkit.dumps({"prompts": {name: {key: each.value for key, each in prompt.items()}}}))
 
 

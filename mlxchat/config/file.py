@@ -1,4 +1,4 @@
-"""The user's configuration file: its contents, and the errors in it.
+"""The configuration: the user's file, and variables of the environment, which override it.
 
     model = "qwen3-4b"
 
@@ -11,10 +11,11 @@
     [prompts.commit]
     prompt = "Write a commit message for this change:"
 
-It knows which commands have a table. The commands define their options and the values these take.
-`precedence` combines the levels; `edit` changes a file.
+A variable is named after its flag: MLXCHAT_GENERATE_MAX_TOKENS. The commands define their options
+and the values these take.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,15 +23,36 @@ from pathlib import Path
 from typing import Any
 
 from mlxchat import paths
-from mlxchat.errors import ConfigError
+from mlxchat.errors import ConfigError, UsageError
 from mlxchat.files import open_to_read
 from mlxchat.manual.equivalents import option_for
 
 COMMANDS = ("batch", "chat", "generate")
+KEYS = ("model", "aliases", "prompts", *COMMANDS)
+MODEL_VARIABLE = "MLXCHAT_MODEL"
 
 # The key of a prompt's own text, next to its options.
 TEXT = "prompt"
 PROMPT_NAME = re.compile(r"\w[\w-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value as it was written: a string in a variable, a TOML value in a file. `where` is the
+    variable or the file; `key` is what it sets: "model", "chat.temp"."""
+
+    key: str
+    value: Any
+    where: str
+
+    @property
+    def is_variable(self) -> bool:
+        return self.where.startswith("MLXCHAT_")
+
+    def wrong(self, reason: object) -> ConfigError:
+        # A variable's name includes the key.
+        place = self.where if self.is_variable else f"{self.where}: {self.key}"
+        return ConfigError(f"{place}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +66,47 @@ class ConfigFile:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     prompts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    def settings_for(self, command: str) -> list[Setting]:
+        return self._settings(command, self.options.get(command, {}))
+
+    def prompt(self, name: str) -> dict[str, Setting]:
+        """The settings of a prompt, by option. Raises UsageError for an unknown name."""
+        if name not in self.prompts:
+            hint = nearest(name, self.prompts) if self.prompts else ": no prompts are configured"
+            if " " in name:
+                hint = ": to ask this, leave out the option"
+            raise UsageError(f"unknown prompt {name!r}{hint}")
+        table = self.prompts[name]
+        return dict(zip(table, self._settings(f"prompts.{name}", table), strict=True))
+
+    def _settings(self, table: str, values: Mapping[str, Any]) -> list[Setting]:
+        return [Setting(f"{table}.{name}", each, str(self.path)) for name, each in values.items()]
+
 
 def read_user_config() -> ConfigFile:
-    """Read the user's file. Raises ConfigError as `read_config_file` does."""
-    return read_config_file(paths.config_file())
-
-
-def read_config_file(path: Path) -> ConfigFile:
-    """Read a configuration file; a missing one is empty.
-
-    Raises ConfigError naming the file and the key if it cannot be read, is not TOML, has an
-    unknown key, or a value has the wrong type.
-    """
+    """Read the user's file; a missing one is empty. Raises ConfigError as `check_text` does."""
+    path = paths.config_file()
     return check_text(path, read_text(path))
+
+
+def variables_for(command: str) -> list[Setting]:
+    """What the environment sets for the command. Empty variables count as unset."""
+    prefix = f"MLXCHAT_{command.upper()}_"
+    return [
+        Setting(
+            f"{command}.{name.removeprefix(prefix).lower().replace('_', '-')}", value, where=name
+        )
+        for name, value in sorted(os.environ.items())
+        if name.startswith(prefix) and value
+    ]
+
+
+def configured_model() -> Setting | None:
+    """The model for all commands: MLXCHAT_MODEL, or `model` of the file."""
+    if named := os.environ.get(MODEL_VARIABLE):
+        return Setting("model", named, MODEL_VARIABLE)
+    file = read_user_config()
+    return None if file.model is None else Setting("model", file.model, str(file.path))
 
 
 def read_text(path: Path) -> str:
@@ -89,16 +139,26 @@ def parse(path: Path, text: str) -> dict[str, Any]:
 
 
 def check_text(path: Path, text: str) -> ConfigFile:
-    """Check a text for the file at `path`. Raises ConfigError as `read_config_file` does."""
-    table = parse(path, text)
+    """Check a text for the file at `path`.
+
+    Raises ConfigError naming the file and the key if it is not TOML, has an unknown key, or a value
+    has the wrong type.
+    """
+    found = parse(path, text)
     try:
-        _refuse_unknown_keys(table)
+        for key in found:
+            if key not in KEYS:
+                raise _WrongError(f"unknown key {key!r}" + nearest(key, KEYS))
+        prompts = _table("prompts", found)
         return ConfigFile(
             path,
-            model=_model(table),
-            aliases=_aliases(table),
-            options={command: _options(table, command) for command in COMMANDS if command in table},
-            prompts=_prompts(table),
+            model=_text("model", found["model"]) if "model" in found else None,
+            aliases={
+                alias: _text(f"aliases.{alias}", target)
+                for alias, target in _table("aliases", found).items()
+            },
+            options={command: _options(command, found) for command in COMMANDS if command in found},
+            prompts={name: _prompt(name, prompts) for name in prompts},
         )
     except _WrongError as error:
         raise ConfigError(f"{path}: {error}") from error
@@ -122,65 +182,43 @@ class _WrongError(Exception):
     """The problem with a key, without the name of the file."""
 
 
-def _refuse_unknown_keys(table: dict[str, Any]) -> None:
-    valid = ("model", "aliases", "prompts", *COMMANDS)
-    for key in table:
-        if key not in valid:
-            raise _WrongError(f"unknown key {key!r}" + nearest(key, valid))
+def _prompt(name: str, prompts: dict[str, Any]) -> dict[str, Any]:
+    if not PROMPT_NAME.fullmatch(name):
+        raise _WrongError(f"prompts.{name!r}: a name has only letters, digits, _ and -")
+    options = _options(name, prompts, f"prompts.{name}")
+    if TEXT in options:
+        _text(f"prompts.{name}.{TEXT}", options[TEXT])
+    return options
 
 
-def _model(table: dict[str, Any]) -> str | None:
-    return _name("model", table["model"]) if "model" in table else None
-
-
-def _aliases(table: dict[str, Any]) -> dict[str, str]:
-    aliases = _table(table, "aliases")
-    return {alias: _name(f"aliases.{alias}", target) for alias, target in aliases.items()}
-
-
-def _prompts(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    prompts = _table(table, "prompts")
-    for name in prompts:
-        if not PROMPT_NAME.fullmatch(name):
-            raise _WrongError(f"prompts.{name!r}: a name has only letters, digits, _ and -")
-    found = {name: _options(prompts, name, f"prompts.{name}") for name in prompts}
-    for name, options in found.items():
-        if TEXT in options:
-            _name(f"prompts.{name}.{TEXT}", options[TEXT])
-    return found
-
-
-def _options(table: dict[str, Any], key: str, path: str = "") -> dict[str, Any]:
-    options = _table(table, key, path)
+def _options(key: str, tables: dict[str, Any], path: str = "") -> dict[str, Any]:
+    options = _table(key, tables, path)
     for name, value in options.items():
         for each in value if isinstance(value, list) else [value]:
             if not isinstance(each, str | int | float | bool):
                 raise _WrongError(
                     f"{path or key}.{name} must be a string, a number, true or false, or a list of "
-                    f"those, not {_describe(each)}"
+                    f"those, not {_described(each)}"
                 )
     return options
 
 
-def _table(table: dict[str, Any], key: str, path: str = "") -> dict[str, Any]:
-    value = table.get(key, {})
+def _table(key: str, tables: dict[str, Any], path: str = "") -> dict[str, Any]:
+    value = tables.get(key, {})
     if not isinstance(value, dict):
-        path = path or key
-        raise _WrongError(f"{path} must be a table, [{path}], not {_describe(value)}")
+        raise _WrongError(
+            f"{path or key} must be a table, [{path or key}], not {_described(value)}"
+        )
     return value
 
 
-def _name(key: str, value: object) -> str:
+def _text(key: str, value: object) -> str:
     if not isinstance(value, str):
-        raise _WrongError(f"{key} must be a string in quotes, not {_describe(value)}")
+        raise _WrongError(f"{key} must be a string in quotes, not {_described(value)}")
     if not value.strip():
         raise _WrongError(f"{key} must not be empty")
     return value
 
 
-def _describe(value: object) -> str:
-    if isinstance(value, dict):
-        return "a table"
-    if isinstance(value, list):
-        return "a list"
-    return repr(value)
+def _described(value: object) -> str:
+    return {dict: "a table", list: "a list"}.get(type(value), repr(value))

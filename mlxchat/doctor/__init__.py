@@ -17,8 +17,7 @@ from pathlib import Path
 
 from mlxchat import paths, platform
 from mlxchat.about import __version__
-from mlxchat.config.file import read_user_config
-from mlxchat.config.precedence import configured_model
+from mlxchat.config.file import configured_model, read_user_config
 from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
 from mlxchat.models.catalog import EMBEDDED_ALIAS, RECOMMENDED
 from mlxchat.models.hub_cache import (
