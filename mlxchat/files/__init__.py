@@ -15,7 +15,7 @@ from mlxchat.files.disk import (
     sync_directory,
     write_all,
 )
-from mlxchat.files.lock import Lock, exclusive, holder, is_at, open_locked, try_lock
+from mlxchat.files.lock import Lock, exclusive, holder, is_at, open_locked
 
 __all__ = [
     "Lock",
@@ -35,7 +35,6 @@ __all__ = [
     "replacing",
     "reported_as",
     "sync_directory",
-    "try_lock",
     "write_all",
     "write_atomically",
 ]

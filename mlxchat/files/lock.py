@@ -32,21 +32,15 @@ def exclusive(directory: Path, on_wait: Callable[[], object] = lambda: None) -> 
         os.close(descriptor)
 
 
-def try_lock(descriptor: int) -> bool:
-    """Lock an open file until it is closed; return False if another process has it locked. Some
-    network file systems cannot lock, and are not asked again."""
-    try:
-        return _lock(descriptor, fcntl.LOCK_EX)
-    except OSError:
-        return True
-
-
 def open_locked(path: Path, flags: int, mode: int = 0o600) -> int | None:
     """Open a file and lock it until it is closed; None if another process has it locked. What is
     locked is at `path`, not deleted by then. Raises OSError."""
     while True:
         descriptor = os.open(path, flags, mode)
-        is_locked = try_lock(descriptor)
+        is_locked = True
+        # Some network file systems cannot lock, and are not asked again.
+        with suppress(OSError):
+            is_locked = _lock(descriptor, fcntl.LOCK_EX)
         if is_locked and is_at(descriptor, path):
             return descriptor
         os.close(descriptor)
@@ -66,15 +60,21 @@ class Lock:
     """Held until `release`, or until the process ends for any reason.
 
     The file at `path` is created if necessary, and stays. Raises SessionError naming the process
-    that has `what` open, OSError if nothing can be locked.
+    that has `what` open, unless it has not `signed` yet, OSError if nothing can be locked.
     """
 
-    def __init__(self, path: Path, what: str) -> None:
+    def __init__(self, path: Path, what: str, *, signed: bool = True) -> None:
         self._path = path
         self._descriptor = _take(path, what)
         with suppress(OSError):
-            # If this fails, the lock still holds, but its holder cannot be named.
             os.ftruncate(self._descriptor, 0)
+        if signed:
+            self.sign()
+
+    def sign(self) -> None:
+        """Name this process as the holder."""
+        with suppress(OSError):
+            # If this fails, the lock still holds.
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:

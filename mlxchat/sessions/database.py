@@ -24,6 +24,8 @@ from mlxchat.sessions import backup
 from mlxchat.sessions.tables import SCHEMA
 
 NAME = "sessions.db"
+# A file for each name that a process has open.
+LOCKS = "name-*.lock"
 FORMAT = 3
 # Marks the file as ours: "mlxc".
 APPLICATION = 0x6D6C7863
@@ -148,7 +150,7 @@ class Database:
 
     def _chat(self) -> int | None:
         """A process with a chat that is saved in the database."""
-        return next(filter(None, map(holder, self.directory.glob("[0-9]*.lock"))), None)
+        return next(filter(None, map(holder, self.directory.glob(LOCKS))), None)
 
     def _is_replaced(self) -> bool:
         found = _status(self.path)

@@ -86,28 +86,26 @@ def read_session(name: str) -> Saved:
 def rename(old: str, new: str) -> None:
     """Raises SessionError: not found, open, or the new name is taken or invalid."""
     records.check_name(new)
-    with Database() as database:
-        record = existing(database, old)
-        with locked(database, record):
-            sessions.rename(database, record.id, record.name, new)
+    with Session.open(old) as session:
+        session.rename(new)
 
 
 def remove(*names: str) -> None:
     """Delete sessions permanently, also from the backup. Raises SessionError if one is open; then
     it and those after it stay."""
     with Database() as database:
-        found = [existing(database, name) for name in names]
+        names = tuple(existing(database, name).name for name in names)
         try:
             with session_errors("renew the backup"), backup.renewed(database.path):
-                for record in found:
-                    _remove(database, record)
+                for name in names:
+                    _remove(database, name)
         except sqlite3.Error as error:
             raise SessionError(f"cannot renew the backup: {error}") from error
 
 
-def _remove(database: Database, record: SessionRecord) -> None:
-    snapshot = sessions.snapshot_path(database, record.id)
-    with locked(database, record), session_errors(f"remove session {record.name!r}"):
+def _remove(database: Database, name: str) -> None:
+    with locked(database, name) as record, session_errors(f"remove session {name!r}"):
+        snapshot = sessions.snapshot_path(database, record.id)
         remove_unfinished(snapshot)
         snapshot.unlink(missing_ok=True)
         reply_path(database.directory, record.id).unlink(missing_ok=True)
@@ -151,7 +149,7 @@ def prune_snapshots(keep: int = 10) -> int:
             snapshot = sessions.snapshot_path(database, record.id)
             if not snapshot.is_file():
                 continue
-            with suppress(SessionError, OSError), locked(database, record):
+            with suppress(SessionError, OSError), locked(database, record.name):
                 remove_unfinished(snapshot)
                 snapshot.unlink()
                 pruned += 1
@@ -171,7 +169,7 @@ def _info(database: Database, record: SessionRecord) -> SessionInfo:
         bytes=record.text_bytes + snapshot_bytes,
         first=record.first,
         model=model if isinstance(model, str) else None,
-        open_in=holder(sessions.lock_path(database, record.id)),
+        open_in=holder(sessions.lock_path(database, record.name)),
         error="the row of this session is damaged" if record.damaged else None,
     )
 
