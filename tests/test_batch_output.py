@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlxchat.errors import OutputError
-from mlxchat.files import lock, try_lock
+from mlxchat.files import lock
 from mlxchat.manual import read_page
 from mlxchat.request import BatchInput
 from mlxchat.rows import pending
@@ -232,12 +232,12 @@ def test_a_refused_run_does_not_delete_the_file_of_another(
     """One that had created the file, but was not the first to lock it, deleted it."""
     winners: list[Any] = []
 
-    def lose(descriptor: int) -> bool:
+    def lose(descriptor: int, operation: int) -> None:
         monkeypatch.undo()
         winners.append(ResultFile(out))
-        return try_lock(descriptor)
+        lock.fcntl.flock(descriptor, operation)
 
-    monkeypatch.setattr(lock, "try_lock", lose)
+    monkeypatch.setattr(lock.fcntl, "flock", lose)
     with pytest.raises(OutputError, match="is being written by another process"):
         ResultFile(out)
     with winners[0] as winner:
