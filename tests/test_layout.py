@@ -33,7 +33,7 @@ CEILINGS = {
     "engine": 2_547,
     "chat": 2_210,
     "store": 1_717,
-    "sessions": 1_820,
+    "sessions": 1_789,
     "rows": 1_182,
     "distributed": 1_174,
     "app": 4_093,

@@ -28,8 +28,8 @@ PATIENCE_S = 10.0
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # "ok", or about an index, which is rebuilt from the tables.
 _OF_AN_INDEX = re.compile(r"^ok$|FTS5|(in|from) index ")
-# What SQLite keeps next to a database: changes that are not in it yet, and memory that is shared.
-_BESIDE = ("wal", "journal", "shm")
+# What SQLite keeps next to a database: changes that are not in it yet.
+_LOGS = ("wal", "journal")
 
 
 def path_of(database: Path) -> Path:
@@ -39,6 +39,12 @@ def path_of(database: Path) -> Path:
 def is_damage(error: Exception) -> bool:
     """Whether the file, or only an index in it, is damaged."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
+
+
+def damage(problem: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(problem)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
 
 
 def connected(path: Path | str, busy_s: float = PATIENCE_S) -> sqlite3.Connection:
@@ -58,7 +64,8 @@ def connected_unchanging(path: Path) -> sqlite3.Connection:
 def is_suspect(database: Path) -> bool:
     """Whether the file may be damaged: the last process to use it did not close it, or its copy was
     not sound."""
-    return bool(_logs(database)) or _mark(database).exists()
+    logs = (Path(f"{database}-{name}") for name in _LOGS)
+    return _mark(database).exists() or any(log.exists() and log.stat().st_size > 0 for log in logs)
 
 
 def check(connection: sqlite3.Connection, database: Path) -> None:
@@ -144,54 +151,47 @@ def _alone(database: Path) -> Iterator[None]:
         lock.remove()
 
 
-def replace(database: Path, problem: str, *, is_damaged: bool) -> str:
+def replace(database: Path, problem: str) -> str:
     """Set aside the file with a `problem`, and put its backup, if that is sound, in its place;
-    return what to report. A new database begins if it is not damaged, but of an earlier format.
-    Nobody may open it meanwhile. Raises OSError, sqlite3.Error."""
-    aside = Path(f"{database}.aside-{datetime.now():%Y-%m-%d-%H%M%S}")
-    if aside.exists():
-        raise FileExistsError(f"{aside} exists")
-    if not database.exists():
-        return _put_in_place(database, aside, f"{database} {problem}", restores=True)
-    with closing(connected(database)) as connection:
-        try:
-            # Nobody writes meanwhile.
-            connection.execute("BEGIN EXCLUSIVE")
-            if is_damaged and database.stat().st_size > 1:
-                _check(connection, "integrity_check")
-                _mark(database).unlink(missing_ok=True)
-                return f"{database} seemed damaged, but is not"
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            if not is_damage(error):
-                raise
-        found = f"{database} {problem} and is now {aside.name}"
-        return _put_in_place(database, aside, found, restores=is_damaged)
-
-
-def _put_in_place(database: Path, aside: Path, found: str, *, restores: bool) -> str:
-    """Set the file aside; put its backup in its place if it `restores` that and it is sound."""
-    copy = path_of(database)
-    # Copied first: SQLite deletes those of a database that is gone, should this be killed.
-    for log in _logs(database):
-        copyfile(log, f"{aside}{log.name.removeprefix(database.name)}")
+    return what to report. Nobody may open it meanwhile. Raises OSError, sqlite3.Error."""
     with ExitStack() as stack:
-        if restores and _is_sound_copy(copy):
-            made = datetime.fromtimestamp(copy.stat().st_mtime)
-            copyfile(copy, stack.enter_context(replacing(database)))
-            found += f"; its backup of {made:%Y-%m-%d %H:%M} replaces it, without anything later"
-        elif copy.exists():
-            copy.replace(f"{aside}.backup")
-        for path in database.parent.iterdir():
-            # They refer to turns that another turn may replace.
-            if path.stem.isdecimal() and path.suffix == ".reply":
-                path.replace(f"{aside}-{path.name}")
-            elif path.stem.isdecimal() and path.suffix == ".safetensors":
-                path.unlink()
+        if database.exists():
+            connection = stack.enter_context(closing(connected(database)))
+            try:
+                # Nobody writes meanwhile.
+                connection.execute("BEGIN EXCLUSIVE")
+                if database.stat().st_size > 1:
+                    _check(connection, "integrity_check")
+                    _mark(database).unlink(missing_ok=True)
+                    return f"{database} seemed damaged, but is not"
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                if not is_damage(error):
+                    raise
+        return _put_in_place(database, problem)
+
+
+def _put_in_place(database: Path, problem: str) -> str:
+    aside = Path(f"{database}.aside-{datetime.now():%Y-%m-%d-%H%M%S}")
+    aside.mkdir(mode=0o700)
+    found, copy = f"{database} {problem}", path_of(database)
+    if database.exists():
+        found += f" and is now in {aside.name}"
+    is_restored = _is_sound_copy(copy)
+    logs = [Path(f"{database}-{name}") for name in _LOGS]
+    # Replies refer to turns that another turn may replace, and states too.
+    replies = database.parent.glob("[0-9]*.reply")
+    for path in (*logs, *replies, database, *([] if is_restored else [copy])):
+        # SQLite would delete the log of a database that is gone.
         with suppress(FileNotFoundError):
-            database.replace(aside)
-        for suffix in _BESIDE:
-            Path(f"{database}-{suffix}").unlink(missing_ok=True)
-    _mark(database).unlink(missing_ok=True)
+            path.replace(aside / path.name)
+    states = database.parent.glob("[0-9]*.safetensors")
+    for path in (*states, Path(f"{database}-shm"), _mark(database)):
+        path.unlink(missing_ok=True)
+    if is_restored:
+        with replacing(database) as new:
+            copyfile(copy, new)
+        made = datetime.fromtimestamp(copy.stat().st_mtime)
+        found += f"; its backup of {made:%Y-%m-%d %H:%M} replaces it, without anything later"
     sync_directory(database.parent)
     return found
 
@@ -217,15 +217,7 @@ def _check(connection: sqlite3.Connection, pragma: str) -> None:
     found = (text for (text,) in connection.execute(f"PRAGMA {pragma}"))
     problem = next((text for text in found if not _OF_AN_INDEX.search(text)), None)
     if problem is not None:
-        error = sqlite3.DatabaseError(problem)
-        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-        raise error
-
-
-def _logs(database: Path) -> list[Path]:
-    """Files with changes that are not in the database yet."""
-    logs = (Path(f"{database}-{suffix}") for suffix in ("wal", "journal"))
-    return [log for log in logs if log.exists() and log.stat().st_size > 0]
+        raise damage(problem)
 
 
 def _mark(database: Path) -> Path:

@@ -42,8 +42,8 @@ Work = Callable[[sqlite3.Connection], T]
 class Database:
     """The database in the directory of sessions, opened when first used. For one thread.
 
-    If it `mends`, a damaged database, or one of an earlier format, is set aside; the command that
-    notices ends with a SessionError that says so.
+    If it `mends`, a damaged database is set aside; the command that notices ends with a
+    SessionError that says so.
     """
 
     def __init__(self, *, mends: bool = True) -> None:
@@ -105,11 +105,10 @@ class Database:
         connection = self._current()
         try:
             connection.execute("BEGIN IMMEDIATE")
-            self._check_not_replaced()
+            if self._is_replaced():
+                raise OSError(f"{self.path} was replaced by another process")
             result = work(connection)
             connection.execute("COMMIT")
-            # A file so damaged that it cannot be locked may be replaced meanwhile.
-            self._check_not_replaced()
         except BaseException:
             with suppress(sqlite3.Error):
                 connection.rollback()
@@ -126,9 +125,9 @@ class Database:
             with exclusive(self.directory):
                 self._file = _status(self.path)
                 if self._is_lost:
-                    raise UnusableError("was missing or empty", True)
+                    raise backup.damage("missing or empty")
                 is_suspect = backup.is_suspect(self.path) and self._chat() is None
-                connection = connect(self.path, self._fill)
+                connection = connect(self.path)
                 self._file = _status(self.path)
             if is_suspect:
                 backup.check(connection, self.path)
@@ -142,12 +141,6 @@ class Database:
         # SQLite takes a single byte for an empty database, too.
         return size <= 1 and backup.path_of(self.path).exists()
 
-    def _fill(self, connection: sqlite3.Connection) -> None:
-        # What another database has left must not be taken for the files of new sessions.
-        ids = (int(path.stem) for path in self.directory.iterdir() if path.stem.isdecimal())
-        last = max(ids, default=0)
-        connection.execute("INSERT INTO sqlite_sequence VALUES ('sessions', ?)", (last,))
-
     def _chat(self) -> int | None:
         """A process with a chat that is saved in the database."""
         return next(filter(None, map(holder, self.directory.glob(LOCKS))), None)
@@ -155,10 +148,6 @@ class Database:
     def _is_replaced(self) -> bool:
         found = _status(self.path)
         return found is None or self._file is None or not os.path.samestat(self._file, found)
-
-    def _check_not_replaced(self) -> None:
-        if self._is_replaced():
-            raise OSError(f"{self.path} was replaced by another process")
 
     def _reported(self, run: Callable[[], T]) -> T:
         try:
@@ -178,13 +167,12 @@ class Database:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             # Python cannot decode SQLite's message about a name that is no longer text.
             if backup.is_damage(error):
-                raise self._replaced("was damaged", True) from error
+                raise self._replaced() from error
             raise OSError(f"{self.path}: {error}") from error
-        except UnusableError as error:
-            raise self._replaced(*error.args) from error
 
-    def _replaced(self, problem: str, is_damaged: bool) -> SessionError:
+    def _replaced(self) -> SessionError:
         """Set the file aside, unless a chat is saved in it; return what to report."""
+        problem = "was missing or empty" if self._is_lost else "was damaged"
         self.close()
         if not self._mends:
             return SessionError(f"{self.path} {problem}")
@@ -196,22 +184,18 @@ class Database:
                 if process is not None:
                     chat = f"the chat in process {process}"
                     return SessionError(f"{self.path} {problem}: end {chat}, then try again")
-                found = backup.replace(self.path, problem, is_damaged=is_damaged)
+                found = backup.replace(self.path, problem)
                 return SessionError(f"{found}: try again")
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", None) or error
             return SessionError(f"{self.path} {problem}, but could not be set aside: {reason}")
 
 
-class UnusableError(Exception):
-    """The database is to be set aside: for a problem, and whether that is damage."""
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the database to read and write; create it if it is missing.
 
-
-def connect(path: Path, fill: Callable[[sqlite3.Connection], object]) -> sqlite3.Connection:
-    """Open the database to read and write; create it if it is missing, filled by `fill`.
-
-    Private to its owner, as are SQLite's other files. Raises OSError, sqlite3.Error,
-    UnusableError, and SessionError for a database of a newer version or of another program.
+    Private to its owner, as are SQLite's other files. Raises OSError, sqlite3.Error, and
+    SessionError for a database of another version or program.
     """
     if not os.path.lexists(path):
         os.close(open_file(path, os.O_RDWR | os.O_CREAT))
@@ -232,7 +216,7 @@ def connect(path: Path, fill: Callable[[sqlite3.Connection], object]) -> sqlite3
         # What is deleted is overwritten with zeros.
         connection.execute("PRAGMA secure_delete = ON")
         if is_new:
-            _create(connection, path, fill)
+            _create(connection, path)
     except BaseException:
         connection.close()
         raise
@@ -243,16 +227,12 @@ def connect(path: Path, fill: Callable[[sqlite3.Connection], object]) -> sqlite3
 def _connected_to_read(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the database on a disk that cannot be written. Raises what `connect` raises."""
     with tempfile.TemporaryDirectory(prefix="mlxchat-") as scratch:
-        log = Path(f"{path}-wal")
-        if log.exists() and log.stat().st_size > 0:
-            # SQLite reads a log only if it can write next to it.
-            copy = Path(scratch) / path.name
-            copyfile(path, copy)
-            copyfile(log, f"{copy}-wal")
-            connection = backup.connected(copy)
-        else:
-            connection = backup.connected_unchanging(path)
-        with closing(connection):
+        # SQLite reads a log only if it can write next to it.
+        copy = Path(scratch) / path.name
+        copyfile(path, copy)
+        with suppress(FileNotFoundError):
+            copyfile(f"{path}-wal", f"{copy}-wal")
+        with closing(backup.connected(copy)) as connection:
             _is_new(connection, path)
             yield connection
 
@@ -266,19 +246,15 @@ def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
         return True
     if application != APPLICATION:
         raise SessionError(f"{path} is the database of another program")
-    if version > FORMAT:
+    if version != FORMAT:
         raise SessionError(
-            f"{path} was written by a newer mlxchat, in version {version} of the format; "
-            f"this mlxchat reads version {FORMAT}"
+            f"{path} was written by another version of mlxchat, in version {version} of the "
+            f"format; this mlxchat reads version {FORMAT}: rename the file to begin a new one"
         )
-    if version < FORMAT:
-        raise UnusableError("had an earlier format", False)
     return False
 
 
-def _create(
-    connection: sqlite3.Connection, path: Path, fill: Callable[[sqlite3.Connection], object]
-) -> None:
+def _create(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
     if not _is_new(connection, path):
         # Another process was faster: not every network disk can lock a directory.
@@ -286,7 +262,6 @@ def _create(
         return
     for statement in SCHEMA:
         connection.execute(statement)
-    fill(connection)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {FORMAT}")
     connection.execute("COMMIT")

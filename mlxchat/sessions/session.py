@@ -184,6 +184,8 @@ class Session:
                     raise SessionError(message) from None
                 self._choose_name()
                 continue
+            # Of another database.
+            snapshot_path(self._database, id_).unlink(missing_ok=True)
             # The user has seen the name: it changed only if it was taken.
             self._chosen = True
             return id_
