@@ -249,13 +249,6 @@ class GenerationSettings:
     def __post_init__(self) -> None:
         check_options(self)
 
-    def check_constraint(self, constraint: str) -> None:
-        """Raise UsageError if the answer cannot also be constrained, by the field `constraint`,
-        because only the constraint decides where it ends."""
-        for name in ("ignore_eos", "min_tokens"):
-            if getattr(self, name):
-                raise UsageError(f"{flag(constraint)} and {flag(name)} cannot be combined")
-
     @classmethod
     def of(cls, request: Any) -> "GenerationSettings":
         """The fields of a `request` that are declared here."""

@@ -98,7 +98,10 @@ def failure(run_mlxchat: RunMlxchat, model: Path, *arguments: str) -> tuple[int,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*blocks("a.md"), "--no-prefix-cache"], "--block needs the prefix cache"),
+        (
+            [*blocks("a.md"), "--no-prefix-cache"],
+            "--no-prefix-cache and --block cannot be combined",
+        ),
         ([*blocks("a.md"), "--checkpoint", "run"], "cannot be combined"),
         ([*blocks("-"), "-f", "-"], "only one - is allowed"),
     ],

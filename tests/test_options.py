@@ -18,12 +18,18 @@ from mlxchat.app.session import resumed
 from mlxchat.cli.options import COMMANDS, build, with_options
 from mlxchat.errors import UsageError
 from mlxchat.options import Panel, at_least, check_options, flag, option, options_of, same_as
-from mlxchat.request import CHAT, Answer, BatchInput, ChatOptions, Overnight, Request, Setup
+from mlxchat.request import Answer, BatchInput, ChatOptions, Overnight, Request, Setup
 from mlxchat.request.batch import BatchRequest
+from mlxchat.request.commands import ChatShown
 from mlxchat.request.pairs import PAIRS, refuse_pairs
-from mlxchat.request.shown import ChatShown
 from mlxchat.sessions.session import Session
-from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings, recommended
+from mlxchat.settings import (
+    CacheSettings,
+    GenerationSettings,
+    Overflow,
+    SamplingSettings,
+    recommended,
+)
 from mlxchat.terminal.commands import SETTABLE
 
 ROOT: Any = typer.main.get_command(cli.app)
@@ -154,7 +160,7 @@ def chat_options(tiny_model: Path) -> ChatOptions:
 def test_a_session_saves_the_options_declared_so(chat_options: ChatOptions) -> None:
     with Session.open("mine") as session:
         kept = session.journal.contents.settings
-    assert {*kept} == {name for name, each in CHAT.items() if each.saved}
+    assert {*kept} == {name for name, each in COMMANDS["chat"].items() if each.saved}
     assert kept["window"] == 320
 
 
@@ -177,21 +183,34 @@ def of_kind(kind: type, **values: Any) -> Any:
     """A dataclass with these of its fields set, unchecked."""
     made = object.__new__(kind)
     for each in fields(kind):
-        object.__setattr__(made, each.name, values.get(each.name))
+        object.__setattr__(made, each.name, values.get(each.name, DEFAULTS.get(each.name)))
     return made
+
+
+KINDS = (Setup, Answer, Overnight, Request, BatchInput, ChatShown)
+DEFAULTS = {name: each.default for kind in KINDS for name, each in options_of(kind).items()}
+
+
+def chosen(name: str) -> tuple[str, Any, str]:
+    """The field that the table means by the name, a value that counts, and how messages name it."""
+    field, _, value = name.partition("=")
+    each = next(found[field] for kind in KINDS if field in (found := options_of(kind)))
+    if value:
+        return field, Overflow(value), f"{each.flag} {value}"
+    return field, not each.default, f"--no-{each.name}" if each.default else each.flag
 
 
 @pytest.mark.parametrize(
     ("one", "other"), [(one, other) for one, others, _ in PAIRS for other in others]
 )
 def test_options_that_exclude_each_other_are_refused_by_name(one: str, other: str) -> None:
-    kinds = (Setup, Answer, Overnight, Request, BatchInput)
-    flags = {name: each.flag for kind in kinds for name, each in options_of(kind).items()}
     for name in (one, other):
-        refuse_pairs(*(of_kind(kind, **{name: True}) for kind in kinds))
+        field, value, _ = chosen(name)
+        refuse_pairs(*(of_kind(kind, **{field: value}) for kind in KINDS))
+    values = {field: value for field, value, _ in (chosen(one), chosen(other))}
     with pytest.raises(UsageError) as refused:
-        refuse_pairs(*(of_kind(kind, **{one: True, other: True}) for kind in kinds))
-    assert {flags[one], flags[other]} <= {*re.findall(r"--[\w-]+", str(refused.value))}
+        refuse_pairs(*(of_kind(kind, **values) for kind in KINDS))
+    assert all(chosen(name)[2] in str(refused.value) for name in (one, other))
 
 
 def test_the_parts_of_a_request_are_compared_with_each_other(tmp_path: Path) -> None:
@@ -204,7 +223,7 @@ def test_the_parts_of_a_request_are_compared_with_each_other(tmp_path: Path) -> 
         lambda: BatchInput(lines=True, csv=True),
         lambda: Answer(regex="a", choice=("b",)),
         lambda: Overnight(until=datetime(2099, 1, 1), lasting_s=1),
-        lambda: GenerationSettings(min_tokens=5).check_constraint("regex"),
+        lambda: refuse_pairs(GenerationSettings(min_tokens=5), constraint="regex"),
         lambda: ChatShown(session="mine", latest=True),
         lambda: ChatShown(session="mine", save=False),
     ):

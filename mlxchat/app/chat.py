@@ -43,7 +43,8 @@ from mlxchat.errors import CacheError, MlxchatError, SessionError, TemplateError
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.models.sampling import asks_for_greedy, chat_sampling
-from mlxchat.request import CHAT, ChatOptions, Setup
+from mlxchat.options import options_of
+from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.database import Database
 from mlxchat.sessions.records import already_exists, check_name, folded
 from mlxchat.sessions.saved import read_messages
@@ -389,7 +390,9 @@ class Chat:
         known = SAMPLING | GENERATION | OWN
         for name in sorted(options.keys() - known):
             raise UsageError(f"unknown option {name!r}")
-        recalls = CHAT["recalls"].value_of(options.get("recalls", conversation.recalls))
+        recalls = options_of(ChatOptions)["recalls"].value_of(
+            options.get("recalls", conversation.recalls)
+        )
         sampling = {name: value for name, value in options.items() if name in SAMPLING}
         new_sampling = replace(conversation.sampling, **sampling)
         generation = {name: value for name, value in options.items() if name in GENERATION}

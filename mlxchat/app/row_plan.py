@@ -13,6 +13,7 @@ from mlxchat.engine.constrained import Constrained
 from mlxchat.errors import UsageError
 from mlxchat.options import flag, options_of
 from mlxchat.request import BatchRequest
+from mlxchat.request.pairs import refuse_pairs
 from mlxchat.rows.json_lines import CONSTRAINTS
 from mlxchat.rows.row import Row
 from mlxchat.settings import GenerationSettings, SamplingSettings
@@ -72,7 +73,7 @@ class RowPlanner:
         constraint = _constraint(json.dumps(own)) if own else self._constraint
         settings = _overridden(request.generation_settings(), options)
         if constraint is not None:
-            settings.check_constraint(constraint.kind)
+            refuse_pairs(settings, constraint=constraint.kind)
         if request.raw:
             _check_raw(row)
         think = options.get("think", request.think)

@@ -34,6 +34,7 @@ from mlxchat.errors import (
 )
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
+from mlxchat.request.pairs import refuse_pairs
 from mlxchat.settings import (
     CacheSettings,
     GenerationSettings,
@@ -296,7 +297,7 @@ class Conversation:
         self._retries = 0
         watch = Watch(**watching)
         if watch.constraint is not None:
-            self.generation.check_constraint(watch.constraint.kind)
+            refuse_pairs(self.generation, constraint=watch.constraint.kind)
         return self._say(text, self._next_stream(), watch)
 
     def retry(self, **watching: Unpack[Watching]) -> Generator[Said]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_options
-from mlxchat.request.shown import Shown
+from mlxchat.request.commands import Shown
 
 EPILOG = """\
 Examples:

@@ -10,7 +10,7 @@ from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_opt
 from mlxchat.cli.question import check_question
 from mlxchat.errors import UsageError
 from mlxchat.options import flag, options_of
-from mlxchat.request.shown import ChatShown
+from mlxchat.request.commands import ChatShown
 
 # The arguments, if they do not name `chat`.
 IMPLIED = f"{__name__}.implied"

@@ -107,7 +107,7 @@ def take_prompt(
     text = settings.pop(TEXT, None)
     found = checked(context.command, settings.values(), context)
     given = given_names(context)
-    values |= {field: each.value for field, each in found.items() if field not in given}
+    values.update({field: each.value for field, each in found.items() if field not in given})
     return "" if text is None else text.value, frozenset(found)
 
 

@@ -8,7 +8,7 @@ from mlxchat.cli.configured import PromptName, take_prompt
 from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_options
 from mlxchat.errors import UsageError
 from mlxchat.options import Panel, options_of
-from mlxchat.request.shown import Shown
+from mlxchat.request.commands import Shown
 
 EPILOG = """\
 Examples:

@@ -2,17 +2,15 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from mlxchat import request
 from mlxchat.cli.completion import complete_model, complete_session
 from mlxchat.errors import UsageError
 from mlxchat.options import Option, Panel, options_of
 from mlxchat.request import Setup
-from mlxchat.request.shown import ChatShown, Shown
+from mlxchat.request.commands import COMMANDS
 from mlxchat.settings import SamplingSettings
 from mlxchat.terminal import visible
 
@@ -25,26 +23,6 @@ PLACEHOLDERS = {int: "N", float: "NUMBER"}
 
 T = TypeVar("T")
 Options = Mapping[str, Option]
-
-
-def _left_to_the_model(options: Options) -> Options:
-    """The options, but sampling has no default value: the model's recommendation comes first."""
-    return {
-        name: replace(
-            each, default=None, if_unset=each.if_unset or f"the model's, else {each.default:g}"
-        )
-        if name in options_of(SamplingSettings) and not each.many
-        else each
-        for name, each in options.items()
-    }
-
-
-# The options of the configurable commands, by field.
-COMMANDS: dict[str, Options] = {
-    "batch": _left_to_the_model(request.BATCH | options_of(Shown)),
-    "chat": _left_to_the_model(request.CHAT | options_of(ChatShown)),
-    "generate": _left_to_the_model(request.GENERATE | options_of(Shown)),
-}
 
 
 def some_of(command: str, *names: str) -> Options:

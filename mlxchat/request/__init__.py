@@ -6,15 +6,11 @@ Every option is declared once, here or in `settings`.
 from mlxchat.request.answer import Answer
 from mlxchat.request.batch import BatchInput, BatchRequest
 from mlxchat.request.chat import ChatOptions
-from mlxchat.request.command_options import BATCH, CHAT, GENERATE
 from mlxchat.request.generate import Request
 from mlxchat.request.overnight import Overnight
 from mlxchat.request.setup import Setup
 
 __all__ = [
-    "BATCH",
-    "CHAT",
-    "GENERATE",
     "Answer",
     "BatchInput",
     "BatchRequest",

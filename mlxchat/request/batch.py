@@ -22,6 +22,9 @@ RowCount = int | Literal["auto"]
 DEFAULT_MAX_TOKENS = 2_048
 MAX_ROWS = 1_024
 
+# A batch runs on one machine, and its answers are whole texts.
+NOT_IN_BATCH = ("pipeline", "extract", "extract_last")
+
 # Files that are tables without --csv.
 TABLES = (".csv", ".tsv")
 
@@ -127,11 +130,9 @@ class BatchRequest:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.setup.pipeline:
-            raise UsageError("--pipeline is not available in a batch")
-        if self.answer.extracts:
-            name = "extract" if self.answer.extract else "extract_last"
-            raise UsageError(f"{flag(name)} is not available in a batch")
+        for name in NOT_IN_BATCH:
+            if getattr(self.setup if name == "pipeline" else self.answer, name):
+                raise UsageError(f"{flag(name)} is not available in a batch")
         refuse_pairs(self, self.setup, self.answer)
         self.generation_settings()
 

@@ -104,29 +104,13 @@ class Request:
         refuse_pairs(self, self.setup, self.answer, self.overnight)
         if self.logprobs is not None and not self.events:
             raise UsageError("--logprobs needs --json: plain text cannot include log-probabilities")
-        if self.blocks and not self.setup.prefix_cache:
-            raise UsageError("--block needs the prefix cache: use --prefix-cache")
         if self.overflow.needs_question:
-            self._check_overflow()
+            way = f"--overflow {self.overflow}"
+            if self.template:
+                raise UsageError(f"{way} cannot be combined with a prompt of the configuration")
+            if self.prompt is None or self.prompt == "-" or not self.prompt.strip():
+                raise UsageError(f"{way} needs a question as the prompt, after the documents")
         self.generation_settings()
-
-    def _check_overflow(self) -> None:
-        way = f"--overflow {self.overflow}"
-        if self.raw:
-            raise UsageError(f"{way} needs the chat template, which --raw bypasses")
-        if self.blocks:
-            raise UsageError(
-                f"{way} and --block cannot be combined: pass the documents with --file"
-            )
-        if self.template:
-            raise UsageError(f"{way} cannot be combined with a prompt of the configuration")
-        if self.prompt is None or self.prompt == "-" or not self.prompt.strip():
-            raise UsageError(f"{way} needs a question as the prompt, after the documents")
-        if self.overflow is Overflow.MAP and self.overnight.checkpoint is not None:
-            raise UsageError(
-                f"{way} and --checkpoint cannot be combined: the same command continues "
-                "a reading that was stopped"
-            )
 
     @property
     def hides_thoughts(self) -> bool:

@@ -1,24 +1,38 @@
 """Options that exclude each other, in one table."""
 
+from collections.abc import Iterator
+from enum import StrEnum
 from itertools import combinations
 from typing import Any
 
 from mlxchat.errors import UsageError
-from mlxchat.options import Option, options_of
+from mlxchat.options import flag, options_of
 
 CONSTRAINTS = ("schema", "schema_multi", "regex", "choice", "grammar")
 EXTRACTS = ("extract", "extract_last")
-OF_TEMPLATE = ("system", "think", "template_args", "schema_prompt", "prefill", "chat_template")
+READINGS = ("overflow=passages", "overflow=map")
+OF_TEMPLATE = (
+    *("system", "think", "template_args", "schema_prompt", "prefill", "chat_template"),
+    *READINGS,
+)
 
 # At most one of each can be given.
-ONE_OF = (CONSTRAINTS, ("until", "lasting_s"), ("lines", "csv", "pattern"))
+ONE_OF = (
+    CONSTRAINTS,
+    ("until", "lasting_s"),
+    ("lines", "csv", "pattern"),
+    ("latest", "session", "save"),
+)
 
-# A field, those that it excludes, and what to say after both, or instead.
+# A field, those that it excludes, and what to say after both, or instead. A field counts if it is
+# not at its default; `overflow=map` stands for one of its values.
 PAIRS = (
     ("raw", OF_TEMPLATE, "{other} needs the chat template, which --raw bypasses"),
     ("checkpoint", ("lookup", "num_draft_tokens"), ": a resumed run must write the same bytes"),
-    ("checkpoint", ("blocks",), ": pass the documents with --file"),
+    ("checkpoint", ("overflow=map",), ": the same command continues a reading that was stopped"),
     ("checkpoint", (*CONSTRAINTS, *EXTRACTS, "chat_template", "prefill"), ""),
+    ("blocks", ("checkpoint", *READINGS), ": pass the documents with --file"),
+    ("blocks", ("prefix_cache",), ""),
     ("events", ("checkpoint", "max_bytes", *EXTRACTS), ""),
     ("ignore_eos", CONSTRAINTS, ""),
     ("min_tokens", CONSTRAINTS, ""),
@@ -27,17 +41,24 @@ PAIRS = (
 )
 
 
-def refuse_pairs(*values: Any) -> None:
-    """Raise UsageError for options of these dataclasses that exclude each other."""
-    given: dict[str, Option] = {
-        name: each
-        for value in values
-        for name, each in options_of(type(value)).items()
-        if getattr(value, name)
-    }
+def refuse_pairs(*values: Any, constraint: str | None = None) -> None:
+    """Raise UsageError for options of these dataclasses that exclude each other. `constraint` is a
+    field of Answer that constrains a message or a row of its own."""
+    given = dict(each for value in values for each in _given(value))
+    if constraint is not None:
+        given[constraint] = flag(constraint)
     for name, others, text in PAIRS:
         for other in others:
             if name in given and other in given:
-                flags = given[other].flag, given[name].flag
-                both = f"{flags[0]} and {flags[1]} cannot be combined{text}"
-                raise UsageError(text.format(other=flags[0]) if "{" in text else both)
+                both = f"{given[other]} and {given[name]} cannot be combined{text}"
+                raise UsageError(text.format(other=given[other]) if "{" in text else both)
+
+
+def _given(value: Any) -> Iterator[tuple[str, str]]:
+    """The fields that are not at their defaults, as the table and as messages name them."""
+    for name, each in options_of(type(value)).items():
+        chosen = getattr(value, name)
+        if isinstance(chosen, StrEnum):
+            yield f"{name}={chosen}", f"{each.flag} {chosen}"
+        elif bool(chosen) != bool(each.default):
+            yield name, each.flag if chosen else f"--no-{each.name}"

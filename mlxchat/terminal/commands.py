@@ -16,7 +16,7 @@ from mlxchat.errors import UsageError
 from mlxchat.manual.equivalents import hint_for, option_for
 from mlxchat.models.catalog import all_names
 from mlxchat.options import SWITCH, Option
-from mlxchat.request import CHAT
+from mlxchat.request.commands import COMMANDS as OPTIONS
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing
 from mlxchat.template_args import format_template_args
@@ -286,7 +286,7 @@ def _model(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"model: {shown.conversation.model.name}")
 
 
-SETTABLE = {each.name: each for each in CHAT.values() if each.in_chat}
+SETTABLE = {each.name: each for each in OPTIONS["chat"].values() if each.in_chat}
 
 
 def _options_or_values(_: ChatScreen, typed: str) -> Iterator[str]:
@@ -322,7 +322,7 @@ def _instead_of(argument: str) -> str:
         return f"use /{ours}"
     if ours in SETTABLE:
         return f"use /set {ours}"
-    if not hint.startswith("use /") and any(ours == each.name for each in CHAT.values()):
+    if not hint.startswith("use /") and any(ours == each.name for each in OPTIONS["chat"].values()):
         return f"start mlxchat with --{ours}"
     return hint or "/set lists them"
 

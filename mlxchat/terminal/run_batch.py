@@ -3,7 +3,7 @@
 from mlxchat.app.batch_run import BatchFigures, BatchRun, open_batch
 from mlxchat.errors import ExitStatus, MlxchatError
 from mlxchat.request import BatchRequest
-from mlxchat.request.shown import Shown
+from mlxchat.request.commands import Shown
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.observing import observer_of
 from mlxchat.terminal.progress import progress

@@ -12,7 +12,7 @@ from mlxchat.app.prompt import read_into
 from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
 from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.request import Answer, ChatOptions
-from mlxchat.request.shown import ChatShown
+from mlxchat.request.commands import ChatShown
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.observing import observer_of
 from mlxchat.terminal.signals import ignore_signals

@@ -8,7 +8,7 @@ from mlxchat.app.ranks import Ranks, lead_or_follow
 from mlxchat.app.run import Run
 from mlxchat.errors import ExitStatus
 from mlxchat.request import Request
-from mlxchat.request.shown import Shown
+from mlxchat.request.commands import Shown
 from mlxchat.terminal.figures import incomplete, stats_line, status_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.observing import observer_of
