@@ -28,7 +28,7 @@ CEILINGS = {
     "recall": 413,
     "passages": 506,
     "constraint": 850,
-    "cache": 2_676,
+    "cache": 2_565,
     "models": 3_879,
     "engine": 2_547,
     "chat": 2_211,
