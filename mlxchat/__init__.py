@@ -19,6 +19,7 @@ Importing this package loads OpenBLAS, if installed, and makes mlx-lm's modules 
 transformers. Both must happen before MLX is imported: see `platform.prepare_imports`.
 """
 
+# ruff: noqa: F401, PLE0604  (names are exported by the table _HOMES)
 import sys
 
 # In the program itself, Ctrl-C ends it silently until `cli.main` handles signals.
@@ -60,77 +61,37 @@ if TYPE_CHECKING:
         Request,
         Setup,
     )
-    from mlxchat.row_template import RowTemplate
+    from mlxchat.request.batch import RowTemplate
     from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
     from mlxchat.store.block_store import DiskBlocks
     from mlxchat.text.parts import Part, encode_parts
 
-__all__ = [
-    "Answer",
-    "BatchInput",
-    "BatchRequest",
-    "BlockReader",
-    "CacheSettings",
-    "Chat",
-    "ChatOptions",
-    "Constraint",
-    "Conversation",
-    "DiskBlocks",
-    "Forgot",
-    "Generation",
-    "GenerationSettings",
-    "MlxchatError",
-    "Model",
-    "Observer",
-    "Overnight",
-    "Part",
-    "Request",
-    "RowTemplate",
-    "Run",
-    "SamplingSettings",
-    "Setup",
-    "__version__",
-    "begin",
-    "encode_parts",
-    "load",
-    "make_cache",
-    "open_batch",
-    "open_model",
-    "resume",
-]
-
-_HOME = {
-    "Answer": "mlxchat.request",
-    "BatchInput": "mlxchat.request",
-    "BatchRequest": "mlxchat.request",
-    "BlockReader": "mlxchat.engine.blocks",
-    "CacheSettings": "mlxchat.settings",
-    "Chat": "mlxchat.app.chat",
-    "ChatOptions": "mlxchat.request",
-    "Constraint": "mlxchat.constraint.constraint",
-    "Conversation": "mlxchat.chat.conversation",
-    "DiskBlocks": "mlxchat.store.block_store",
-    "Forgot": "mlxchat.chat.turn",
-    "Generation": "mlxchat.engine.generate",
-    "GenerationSettings": "mlxchat.settings",
-    "MlxchatError": "mlxchat.errors",
-    "Model": "mlxchat.models.model",
-    "Observer": "mlxchat.app.observer",
-    "Overnight": "mlxchat.request",
-    "Part": "mlxchat.text.parts",
-    "Request": "mlxchat.request",
-    "RowTemplate": "mlxchat.row_template",
-    "Run": "mlxchat.app.run",
-    "SamplingSettings": "mlxchat.settings",
-    "Setup": "mlxchat.request",
-    "begin": "mlxchat.app.begin",
-    "encode_parts": "mlxchat.text.parts",
-    "load": "mlxchat.models.load",
-    "make_cache": "mlxchat.cache",
-    "open_batch": "mlxchat.app.batch_run",
-    "open_model": "mlxchat.app.opening",
-    "resume": "mlxchat.app.begin",
+# The public names, by the module that has them.
+_HOMES = {
+    "app.batch_run": ("open_batch",),
+    "app.begin": ("begin", "resume"),
+    "app.chat": ("Chat",),
+    "app.observer": ("Observer",),
+    "app.opening": ("open_model",),
+    "app.run": ("Run",),
+    "cache": ("make_cache",),
+    "chat.conversation": ("Conversation",),
+    "chat.turn": ("Forgot",),
+    "constraint.constraint": ("Constraint",),
+    "engine.blocks": ("BlockReader",),
+    "engine.generate": ("Generation",),
+    "errors": ("MlxchatError",),
+    "models.load": ("load",),
+    "models.model": ("Model",),
+    "request": ("Answer", "BatchInput", "BatchRequest", "ChatOptions", "Overnight", "Request"),
+    "request.batch": ("RowTemplate",),
+    "request.setup": ("Setup",),
+    "settings": ("CacheSettings", "GenerationSettings", "SamplingSettings"),
+    "store.block_store": ("DiskBlocks",),
+    "text.parts": ("Part", "encode_parts"),
 }
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = ["__version__", *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
 prepare_imports()
 
@@ -138,4 +99,4 @@ prepare_imports()
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'mlxchat' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(f"mlxchat.{_HOME[name]}"), name)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mlxchat.amounts import parse_bytes, parse_deadline, parse_duration_s
+from mlxchat.request.amounts import parse_bytes, parse_deadline, parse_duration_s
 
 SetZone = Callable[[str], None]
 

@@ -15,10 +15,10 @@ from mlxchat.chat.rendering import NOTE_BEGINS
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import UsageError, WindowTooSmall
 from mlxchat.request import ChatOptions, Setup
+from mlxchat.request.template_args import thinking_variables
 from mlxchat.sessions.listing import import_messages, read_session
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
-from mlxchat.template_args import thinking_variables
 from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
 from mlxchat.terminal.commands import USAGE_COLUMNS, screen_with_commands
 from mlxchat.terminal.messages import Messages

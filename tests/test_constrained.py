@@ -23,8 +23,8 @@ from mlxchat.engine.generate import Generation
 from mlxchat.engine.lookup import History
 from mlxchat.models.model import Model
 from mlxchat.models.tokenizer_files import load_tokenizer
+from mlxchat.request.template_args import thinking_variables
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
-from mlxchat.template_args import thinking_variables
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.bench_answers import SCHEMAS

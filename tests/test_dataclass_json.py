@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import pytest
 
-from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.errors import UsageError
 from mlxchat.request import Setup
+from mlxchat.store.dataclass_json import from_json, to_json
 
 
 class Colour(Enum):

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.bench import theirs
 from mlxchat.cache import make_cache, powers
 from mlxchat.cache.powers import attention, install_powers, mlx_lms_own, swiglu
 from mlxchat.errors import CacheError
+from scripts.bench.workloads import prefilled_cache
 from scripts.families import build_family
 from tests.product import FAMILIES, INEXACT
 
@@ -181,5 +181,5 @@ def test_a_llama_uses_both(llama: nn.Module, fell_back: list[str]) -> None:
 
 
 def test_mlx_lm_is_compared_as_it_is(llama: nn.Module, fell_back: list[str]) -> None:
-    theirs.prefilled_cache(llama, np.array([1, 2, 3], np.int32))
+    prefilled_cache(llama, np.array([1, 2, 3], np.int32))
     assert {*fell_back} == {"plain_attention", "plain_swiglu"}

@@ -12,10 +12,10 @@ from mlxchat.chat.transcript import as_markdown
 from mlxchat.chat.turn import Forgot, Turn
 from mlxchat.engine.reply import Token
 from mlxchat.errors import CacheError, TemplateError
+from mlxchat.request.template_args import thinking_variables
 from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from mlxchat.settings import CacheSettings, GenerationSettings
-from mlxchat.template_args import thinking_variables
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import ChatMessage, Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mlxchat.errors import InputError, UsageError
 from mlxchat.request import BatchInput
-from mlxchat.row_template import RowTemplate
+from mlxchat.request.batch import RowTemplate
 from mlxchat.rows import read as reading
 from mlxchat.rows import text_rows
 from mlxchat.rows.output import read_finished

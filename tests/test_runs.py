@@ -17,7 +17,6 @@ from mlxchat.app.checkpoints import record_of, request_of
 from mlxchat.app.observer import Observer
 from mlxchat.app.opening import open_model
 from mlxchat.app.run import Run
-from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.errors import (
     ExitStatus,
     SnapshotBroken,
@@ -27,6 +26,7 @@ from mlxchat.errors import (
 from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import OnLoop, SamplingSettings
 from mlxchat.store.checkpoint import RunRecord
+from mlxchat.store.dataclass_json import from_json, to_json
 from mlxchat.store.snapshot import Snapshot
 
 TEXT = "The sea was calm, and nothing moved. "

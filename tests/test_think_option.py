@@ -11,8 +11,8 @@ import pytest
 
 from mlxchat.app.chat import Chat as AppChat
 from mlxchat.request import ChatOptions, Setup
+from mlxchat.request.template_args import parse_template_args
 from mlxchat.settings import GenerationSettings
-from mlxchat.template_args import parse_template_args
 from tests.in_process import run_in_process
 from tests.reply_formats import HARMONY
 from tests.scripted_program import say_scripts

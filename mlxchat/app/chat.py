@@ -45,13 +45,13 @@ from mlxchat.models.resolve import ResolvedModel
 from mlxchat.models.sampling import asks_for_greedy, chat_sampling
 from mlxchat.options import options_of
 from mlxchat.request import ChatOptions, Setup
+from mlxchat.request.template_args import thinking_variables
 from mlxchat.sessions.database import Database
 from mlxchat.sessions.records import already_exists, check_name, folded
 from mlxchat.sessions.saved import read_messages
 from mlxchat.sessions.session import Session, find
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.state_file import Written
-from mlxchat.template_args import thinking_variables
 from mlxchat.text.tokens import Tokenizer
 
 Find = Callable[[Setup], ResolvedModel]

@@ -10,7 +10,6 @@ from typing import Any
 
 from mlxchat.app.limits import Checkpointed, Limits, Reached, RunState, loop_of
 from mlxchat.app.opening import Loaded
-from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.engine.generate import Stats
 from mlxchat.engine.reply import ResumePoint
 from mlxchat.errors import (
@@ -25,6 +24,7 @@ from mlxchat.models.model import Model
 from mlxchat.request import Request
 from mlxchat.settings import SamplingSettings
 from mlxchat.store.checkpoint import Checkpoint, RunRecord
+from mlxchat.store.dataclass_json import from_json, to_json
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.output_file import OutputFile
 from mlxchat.store.snapshot import Restored

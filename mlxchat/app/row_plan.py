@@ -14,10 +14,10 @@ from mlxchat.errors import UsageError
 from mlxchat.options import flag, options_of
 from mlxchat.request import BatchRequest
 from mlxchat.request.pairs import refuse_pairs
+from mlxchat.request.template_args import allows_thinking, thinking_variables
 from mlxchat.rows.json_lines import CONSTRAINTS
 from mlxchat.rows.row import Row
 from mlxchat.settings import GenerationSettings, SamplingSettings
-from mlxchat.template_args import allows_thinking, thinking_variables
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.tokens import ChatMessage, Prompt, Tokenizer
 

@@ -34,10 +34,10 @@ from mlxchat.passages.quote import Read
 from mlxchat.platform import keep_awake
 from mlxchat.progress import Progress
 from mlxchat.request import Request
+from mlxchat.request.template_args import allows_thinking
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.store.output_file import OutputFile
 from mlxchat.store.state_file import Written
-from mlxchat.template_args import allows_thinking
 from mlxchat.text.document import name_of
 from mlxchat.text.extract import extract_code, is_settled
 from mlxchat.text.reply_reader import Reader

@@ -17,7 +17,7 @@ from mlxchat.passages.quote import LineRange, heading
 from mlxchat.passages.split import Span, split
 from mlxchat.progress import Progress
 from mlxchat.request import Request
-from mlxchat.template_args import thinking_variables
+from mlxchat.request.template_args import thinking_variables
 from mlxchat.text.document import Document
 from mlxchat.text.documents import SEPARATOR
 from mlxchat.text.spans import TokenIds

@@ -19,12 +19,12 @@ from mlxchat.failures import device_failures
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.options import Option, options_of
 from mlxchat.request import ChatOptions, Setup
+from mlxchat.request.template_args import check_template_args
 from mlxchat.sessions import listing
 from mlxchat.sessions.listing import prune_snapshots
 from mlxchat.sessions.session import Session
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.store.state_file import Outage, StateFile, Written
-from mlxchat.template_args import check_template_args
 
 # Turns between snapshots, and how many sessions keep a snapshot.
 SNAPSHOT_EVERY = 4

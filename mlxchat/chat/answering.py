@@ -18,8 +18,8 @@ from mlxchat.engine.generate import Generation, Stats, nothing_done
 from mlxchat.engine.pace import Pace
 from mlxchat.engine.repetition import LoopDetector
 from mlxchat.engine.reply import Token
+from mlxchat.request.template_args import allows_thinking
 from mlxchat.settings import GenerationSettings, SamplingSettings
-from mlxchat.template_args import allows_thinking
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import joined

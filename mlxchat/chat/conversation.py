@@ -35,13 +35,13 @@ from mlxchat.errors import (
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.request.pairs import refuse_pairs
+from mlxchat.request.template_args import thinking_variables
 from mlxchat.settings import (
     CacheSettings,
     GenerationSettings,
     SamplingSettings,
     random_seed,
 )
-from mlxchat.template_args import thinking_variables
 from mlxchat.text.spans import TokenIds
 
 RETRY = 1_000_003

@@ -19,8 +19,8 @@ from mlxchat.engine.brief import MAX_TEMP, SPARE_TOKENS, Brief
 from mlxchat.engine.pace import Pace
 from mlxchat.errors import DeviceError, UsageError
 from mlxchat.failures import device_failures
+from mlxchat.request.template_args import thinking_variables
 from mlxchat.settings import SamplingSettings
-from mlxchat.template_args import thinking_variables
 from mlxchat.text.spans import TokenIds
 
 # A note's maximum share of the window, and its maximum tokens.

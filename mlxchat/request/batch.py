@@ -1,19 +1,19 @@
 """Many prompts at once: where the rows come from, how each is generated, where results go."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mlxchat.amounts import parse_number_or_auto
 from mlxchat.errors import UsageError
 from mlxchat.options import Must, Panel, check_options, flag, option, same_as
+from mlxchat.request.amounts import parse_number_or_auto
 from mlxchat.request.answer import Answer
 from mlxchat.request.generate import Request
 from mlxchat.request.overnight import Overnight
 from mlxchat.request.pairs import refuse_pairs
 from mlxchat.request.setup import Setup
-from mlxchat.row_template import RowTemplate
 from mlxchat.settings import GenerationSettings
 
 RowCount = int | Literal["auto"]
@@ -25,8 +25,45 @@ MAX_ROWS = 1_024
 # A batch runs on one machine, and its answers are whole texts.
 NOT_IN_BATCH = ("pipeline", "extract", "extract_last")
 
+# A brace of a row's template: doubled, around a field, or alone.
+_PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
 # Files that are tables without --csv.
 TABLES = (".csv", ".tsv")
+
+
+@dataclass(frozen=True, slots=True)
+class RowTemplate:
+    """A prompt with fields in braces, filled in from each row: `Classify: {text}`. `fields` are
+    their names, each once.
+
+    `{{` and `}}` are literal braces. A field is a name and nothing else: no attribute, index or
+    format is ever evaluated, and the values are never searched for fields.
+    """
+
+    text: str
+    fields: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "RowTemplate":
+        """Raises ValueError for a single brace, an empty name, and a template without fields."""
+        names: dict[str, None] = {}
+        for part, name in ((match[0], match[1]) for match in _PART.finditer(text)):
+            if part in ("{", "}"):
+                raise ValueError(f"has a single {part}: write {part * 2} for a literal brace")
+            if name is not None and not name.strip():
+                raise ValueError("has an empty field: write its name in the braces, as in {text}")
+            if name is not None:
+                names[name.strip()] = None
+        if not names:
+            raise ValueError("must contain a field of the row, such as {text}")
+        return cls(text, tuple(names))
+
+    def fill(self, values: Mapping[str, str]) -> str:
+        """The prompt of a row. Raises KeyError for a field that has no value."""
+        return _PART.sub(
+            lambda match: match[0][0] if match[1] is None else values[match[1].strip()], self.text
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from mlxchat.request.answer import Answer
 from mlxchat.request.overnight import Overnight
 from mlxchat.request.pairs import refuse_pairs
 from mlxchat.request.setup import Setup
+from mlxchat.request.template_args import parse_template_args, thinking_variables
 from mlxchat.settings import GenerationSettings, Overflow
-from mlxchat.template_args import parse_template_args, thinking_variables
 
 
 @dataclass(frozen=True, slots=True)

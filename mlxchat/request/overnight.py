@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from mlxchat.amounts import parse_bytes, parse_deadline, parse_duration_s
 from mlxchat.options import Panel, at_least, check_options, option
+from mlxchat.request.amounts import parse_bytes, parse_deadline, parse_duration_s
 from mlxchat.request.pairs import refuse_pairs
 from mlxchat.settings import OnLoop
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mlxchat.amounts import parse_bytes, parse_window
 from mlxchat.options import Must, Panel, check_options, option, same_as
+from mlxchat.request.amounts import parse_bytes, parse_window
 from mlxchat.settings import CacheSettings, SamplingSettings, random_seed
 
 Window = int | Literal["auto"] | None

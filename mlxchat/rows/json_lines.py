@@ -27,7 +27,8 @@ from pydantic_core import from_json
 from mlxchat.errors import UsageError
 from mlxchat.options import Option, options_of
 from mlxchat.request import Answer, Request
-from mlxchat.row_template import RowTemplate
+from mlxchat.request.batch import RowTemplate
+from mlxchat.request.template_args import check_template_args
 from mlxchat.rows.row import (
     Row,
     RowError,
@@ -37,7 +38,6 @@ from mlxchat.rows.row import (
     shortened,
 )
 from mlxchat.settings import SamplingSettings
-from mlxchat.template_args import check_template_args
 from mlxchat.text.template import Message
 
 CONSTRAINTS = ("schema", "regex", "choice", "grammar")

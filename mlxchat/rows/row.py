@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 from mlxchat.errors import UsageError
-from mlxchat.row_template import RowTemplate
+from mlxchat.request.batch import RowTemplate
 from mlxchat.text.template import Message
 from mlxchat.units import beginning
 

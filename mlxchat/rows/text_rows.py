@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mlxchat.errors import InputError, UsageError
 from mlxchat.files import open_to_read
-from mlxchat.row_template import RowTemplate
+from mlxchat.request.batch import RowTemplate
 from mlxchat.rows.row import MAX_CHARS, TOO_LONG, Row, RowError, check_fields, check_text, shortened
 from mlxchat.units import count
 

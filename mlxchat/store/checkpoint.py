@@ -17,7 +17,6 @@ from typing import Literal
 
 import numpy as np
 
-from mlxchat.dataclass_json import from_json, to_json
 from mlxchat.errors import OutputError, SnapshotBroken, UsageError
 from mlxchat.files import (
     Lock,
@@ -30,6 +29,7 @@ from mlxchat.files import (
 from mlxchat.request import Request
 from mlxchat.settings import SamplingSettings
 from mlxchat.store import tensor_file
+from mlxchat.store.dataclass_json import from_json, to_json
 from mlxchat.store.state_file import StateFile
 from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.spans import TokenIds

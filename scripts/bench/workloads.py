@@ -22,6 +22,7 @@ from scripts.bench.common import parser, show
 
 import mlx.core as mx
 import numpy as np
+from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from mlxchat.bench import theirs
@@ -140,7 +141,9 @@ def measured(
 
     other: Callable[[int], Decoded] = ours
     if tokenizer is not None:
-        other = partial(decode_theirs, model, ids, tokenizer, prefilled_cache(model, ids[:-1]))
+        other = partial(
+            decode_theirs, model, ids, tokenizer, prefilled_cache(model.network, ids[:-1])
+        )
     name = PLAIN if tokenizer is None else theirs.NAME
     sides = {
         OURS: Side(OURS, drafting, drafting),
@@ -196,13 +199,13 @@ def decode(
     return Decoded(speed, written, drafter.drafted, drafter.accepted)
 
 
-def prefilled_cache(model: Model, ids: TokenIds) -> list[Any]:
+def prefilled_cache(network: nn.Module, ids: TokenIds) -> list[Any]:
     """mlx-lm's plain cache with the tokens `ids: (T,)`."""
-    cache = make_prompt_cache(model.network)
+    cache = make_prompt_cache(network)
     with mlx_lms_own():
         for start in range(0, len(ids), theirs.DEFAULT_STEP_SIZE):
             step = ids[start : start + theirs.DEFAULT_STEP_SIZE]
-            model.network(mx.array(step)[None], cache=cache)
+            network(mx.array(step)[None], cache=cache)
             mx.eval([layer.state for layer in cache])
     return cache
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mlxchat.strict_json import finite
+from mlxchat.request.written_json import finite
 
 # Names that templates are given anyway.
 RESERVED = frozenset(
