@@ -121,13 +121,3 @@ def test_texts_are_listed_by_their_last_pages(files: CacheFiles) -> None:
         ("abc", 30, "abc"),
     ]
     assert ends[1] == Entry("x", ROOT, "prefix", 10, "m", "x", size_of(files, "x"), 4e9 + 3)
-
-
-def test_deleting_a_text_leaves_what_others_share(files: CacheFiles) -> None:
-    for text in ("abcd", "abx", "y"):
-        add(files, text)
-    freed = size_of(files, "abcd") + size_of(files, "abc")
-    assert files.delete_text("abcd") == freed
-    assert keys_of(files) == {"a", "ab", "abx", "y"}
-    files.delete_text("abx")
-    assert keys_of(files) == {"y"}

@@ -32,7 +32,7 @@ CEILINGS = {
     "models": 3_879,
     "engine": 2_547,
     "chat": 2_211,
-    "store": 1_782,
+    "store": 1_753,
     "sessions": 1_789,
     "rows": 1_182,
     "distributed": 1_174,
@@ -40,7 +40,7 @@ CEILINGS = {
     "bench": 1_082,
     "terminal": 4_081,
     "doctor": 300,
-    "cli": 2_365,
+    "cli": 2_317,
 }
 
 # The package's entry points come after everything else.

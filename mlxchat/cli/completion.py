@@ -13,7 +13,6 @@ from io import StringIO
 from typing import ParamSpec
 
 VARIABLE = "_MLXCHAT_COMPLETE"
-MAX_PREFIXES = 50
 WIDE = 10_000
 
 P = ParamSpec("P")
@@ -83,12 +82,3 @@ def complete_prompt(incomplete: str) -> Names:
     from mlxchat.config.file import read_user_config
 
     return sorted(read_user_config().prompts)
-
-
-@quietly
-def complete_prefix(incomplete: str) -> Names:
-    from mlxchat import paths
-    from mlxchat.store.cache_files import CacheFiles, ends_of
-
-    prefixes = ends_of(CacheFiles(paths.prefix_cache_dir()).entries())[:MAX_PREFIXES]
-    return [(each.key[:12], f"{each.tokens:,} tokens of {each.model}") for each in prefixes]

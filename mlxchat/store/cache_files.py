@@ -16,14 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlxchat.errors import SnapshotBroken
 from mlxchat.files import make_private_directory
-from mlxchat.store.tensor_header import read_facts
-
-if TYPE_CHECKING:
-    from mlxchat.store.tensor_file import Tensor
+from mlxchat.store import tensor_file
+from mlxchat.store.tensor_file import Tensor
 
 SUFFIX = ".safetensors"
 ROOT = ""  # the parent of a text's first page, and of a block
@@ -75,14 +73,12 @@ class CacheFiles:
     def facts(self, key: str) -> dict[str, Any]:
         """What the file says of itself; nothing if there is none, or no readable one."""
         try:
-            return read_facts(self.path_of(key))
+            return tensor_file.read_facts(self.path_of(key))
         except (OSError, SnapshotBroken):
             return {}
 
-    def read(self, key: str) -> "dict[str, Tensor] | None":
+    def read(self, key: str) -> dict[str, Tensor] | None:
         """The tensors; None if there is no file. A file that cannot be trusted is deleted."""
-        from mlxchat.store import tensor_file
-
         try:
             tensors, facts = tensor_file.read(self.path_of(key))
             if facts.get("key") == key:
@@ -95,11 +91,9 @@ class CacheFiles:
         return None
 
     def write(
-        self, key: str, tensors: "Mapping[str, Tensor]", facts: dict[str, Any], used: float
+        self, key: str, tensors: Mapping[str, Tensor], facts: dict[str, Any], used: float
     ) -> None:
         """Write a file, and enforce the limit. Raises OSError."""
-        from mlxchat.store import tensor_file
-
         make_private_directory(self.directory)
         facts = facts | {"key": key}
         size_bytes = tensor_file.write(self.path_of(key), tensors, facts, full_sync=False)
@@ -150,18 +144,6 @@ class CacheFiles:
                     Entry(**own, tokens=facts["tokens"], bytes=status.st_size, used=status.st_mtime)
                 )
         return found
-
-    def delete_text(self, key: str) -> int:
-        """Delete this entry and the pages before it that no other text shares; return the bytes."""
-        by_key = {each.key: each for each in self.entries()}
-        freed, children = 0, 0
-        while key in by_key:
-            if sum(each.parent == key for each in by_key.values()) > children:
-                break
-            self.delete(key)
-            freed, children = freed + by_key[key].bytes, 1
-            key = by_key[key].parent
-        return freed
 
     def has_room(self) -> bool:
         """Whether the disk has room for as much as may be written."""

@@ -14,14 +14,15 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import mlx.core as mx
 import numpy as np
 
 from mlxchat.errors import SnapshotBroken
 from mlxchat.files import open_to_read, write_atomically
-from mlxchat.store.tensor_header import MAX_HEADER_BYTES, parse, read_header, refuse
+
+MAX_HEADER_BYTES = 1 << 24
 
 # Safetensors' name of a type, MLX's type, and the numpy type of the same size for its bits.
 TYPES: dict[str, tuple[mx.Dtype, Any]] = {
@@ -122,18 +123,53 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     with open_to_read(path) as file:
         size = os.fstat(file.fileno()).st_size
-        entries, metadata = read_header(path, file, size)
+        entries, metadata = _read_header(path, file, size)
         # Mapped, not read, which saves a copy: the checksum reads it and MLX copies it. Mapping is
         # safe because such files are never truncated, only replaced or deleted.
         data = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))[file.tell() :]
     text = metadata.get("facts")
     if not isinstance(text, str) or metadata.get("checksum") != _checksum(entries, text, [data]):
-        refuse(path, "wrong checksum")
+        _refuse(path, "wrong checksum")
     try:
         tensors = {name: _tensor(entry, data) for name, entry in entries.items()}
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotBroken(f"cannot use {path}: invalid header: {error}") from error
-    return tensors, parse(path, text)
+    return tensors, _parse(path, text)
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """Return the facts alone, without comparing the checksum. Raises SnapshotBroken, OSError."""
+    with open_to_read(path) as file:
+        _, metadata = _read_header(path, file, os.fstat(file.fileno()).st_size)
+    return _parse(path, metadata.get("facts", ""))
+
+
+def _read_header(path: Path, file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    length = file.read(8)
+    if len(length) < 8:
+        _refuse(path, "truncated")
+    (header_bytes,) = struct.unpack("<Q", length)
+    if header_bytes > min(MAX_HEADER_BYTES, size - 8):
+        _refuse(path, "truncated, or another kind of file")
+    header = _parse(path, file.read(header_bytes))
+    metadata = header.pop("__metadata__", None)
+    if not isinstance(metadata, dict):
+        _refuse(path, "no metadata")
+    return header, metadata
+
+
+def _parse(path: Path, text: str | bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        _refuse(path, "the header is not JSON")
+    if not isinstance(value, dict):
+        _refuse(path, "the header is not a JSON object")
+    return value
+
+
+def _refuse(path: Path, reason: str) -> NoReturn:
+    raise SnapshotBroken(f"cannot use {path}: {reason}")
 
 
 def _tensor(entry: dict[str, Any], data: memoryview) -> Tensor:
