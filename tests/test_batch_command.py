@@ -199,7 +199,7 @@ def test_an_output_that_is_deleted_ends_the_batch(
         interrupted_at(3, Path("out.jsonl").unlink, patch)
         done = run_mlxchat("batch", prompts(6), "-o", "out.jsonl", "--rows", "1")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("mlxchat: error: cannot write out.jsonl: it has been deleted; ")
+    assert done.stderr.startswith("mlxchat: error: out.jsonl was deleted or replaced: ")
     assert run_mlxchat("batch", "in.jsonl", "-o", "out.jsonl").returncode == 0
     assert ids_in("out.jsonl") == list(range(6))
 

@@ -178,7 +178,7 @@ def test_a_line_in_openais_form() -> None:
     [
         (chat(tools=[{}]), "unknown field 'body.tools'"),
         (chat(n=2), "body.n must be 1, got 2"),
-        (chat(temperature=3), "body.temperature must be less than or equal to 2, got 3"),
+        (chat(temperature=-1), "--temp must be 0 or more, got -1.0"),
         (
             chat(max_tokens=1, max_completion_tokens=2),
             "max_tokens and max_completion_tokens differ",

@@ -15,7 +15,7 @@ from mlxchat.app.side_by_side import SideBySide
 from mlxchat.engine.prefill import ShouldStop
 from mlxchat.errors import UsageError
 from mlxchat.request import BatchRequest, Request
-from mlxchat.rows.output import Output, ResultFile
+from mlxchat.rows.output import ResultFile
 from mlxchat.rows.pending import BatchFigures, Pending
 from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result
@@ -27,14 +27,14 @@ class BatchRun:
     """A batch whose input and output are open. The model is loaded when a row needs it."""
 
     def __init__(
-        self, request: BatchRequest, rows: Rows, output: Output, observer: Observer
+        self, request: BatchRequest, rows: Rows, pending: Pending, observer: Observer
     ) -> None:
         self._request = request
         self._observer = observer
-        self._pending = Pending(rows, output)
-        self.figures = self._pending.figures
+        self._pending = pending
+        self.figures = pending.figures
         self.figures.total = rows.count()
-        self.can_continue = isinstance(output, ResultFile)
+        self.can_continue = request.output is not None
 
     def results(
         self,
@@ -104,7 +104,7 @@ def open_batch(
         observer.warn(notice)
     with Rows(request.input, piped, request.output) as rows:
         if request.output is None:
-            yield BatchRun(request, rows, Output(write), observer)
+            yield BatchRun(request, rows, Pending(rows, write), observer)
             return
         with observer.waiting(f"reading {request.output} …"):
             output = ResultFile(request.output.expanduser(), rows.stream)
@@ -112,4 +112,5 @@ def open_batch(
             notice = output.finished.notice(request.output)
             if notice is not None:
                 observer.warn(notice)
-            yield BatchRun(request, rows, output, observer)
+            pending = Pending(rows, output.write, output.finished)
+            yield BatchRun(request, rows, pending, observer)

@@ -20,7 +20,6 @@ from mlxchat.engine.generate import Generation
 from mlxchat.errors import ModelError
 from mlxchat.models.model import Model
 from mlxchat.request import BatchInput, BatchRequest, Setup
-from mlxchat.rows.output import Output
 from mlxchat.rows.pending import Pending
 from mlxchat.rows.read import Rows
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
@@ -153,7 +152,7 @@ def _side_by_side(
     )
     lines = "\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)
     source = Rows(BatchInput(), io.BytesIO(lines.encode()))
-    pending = Pending(source, Output(lambda line: None))
+    pending = Pending(source, lambda _: None)
     for result in runner.results(pending):
         if result.error is not None:
             raise ModelError(result.error)

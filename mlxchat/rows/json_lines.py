@@ -17,7 +17,6 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Field,
     TypeAdapter,
     ValidationError,
     model_validator,
@@ -53,6 +52,19 @@ ROW_OPTIONS: Mapping[str, Option] = {
     **{name: options_of(Answer)[name] for name in (*CONSTRAINTS, "prefill")},
 }
 OWN_FIELDS = ("id", "prompt", "messages")
+
+# OpenAI's fields that are ours, perhaps by another name; that may only have one value; and others.
+SAME = (
+    *("messages", "max_tokens", "top_p", "seed", "stop", "logit_bias"),
+    *("frequency_penalty", "presence_penalty"),
+)
+RENAMED = {"temperature": "temp", "max_completion_tokens": "max_tokens"}
+FIXED = {"method": "POST", "url": "/v1/chat/completions", "n": 1, "stream": False, "store": False}
+IN_LINE = ("custom_id", "body", "method", "url")
+IN_BODY = (
+    *(*SAME, *RENAMED, "logprobs", "top_logprobs", "response_format"),
+    *("n", "stream", "store", "model", "user", "metadata"),
+)
 
 # Values that ask for nothing.
 NOTHING: tuple[Any, ...] = (None, [], {})
@@ -97,70 +109,6 @@ class _Message(_Fields):
     reasoning_content: Any = None
 
 
-class _JsonSchema(_Fields):
-    wanted: dict[str, Any] = Field(alias="schema")
-    name: Any = None
-    description: Any = None
-    strict: Any = None
-
-
-class _ResponseFormat(_Fields):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: _JsonSchema | None = None
-
-    def schema_wanted(self) -> dict[str, Any]:
-        if self.type == "json_schema" and self.json_schema is None:
-            raise RowError("body.response_format.json_schema is missing")
-        wanted = {"type": "object"} if self.json_schema is None else self.json_schema.wanted
-        return {} if self.type == "text" else {"schema": wanted}
-
-
-class _Body(_Fields):
-    messages: list[_Message]
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = None
-    seed: int | None = None
-    stop: _Texts | None = None
-    logit_bias: _Texts | None = None
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    response_format: _ResponseFormat = _ResponseFormat(type="text")
-    logprobs: bool = False
-    top_logprobs: int = Field(0, ge=0, le=20)
-    n: Literal[1] = 1
-    stream: Literal[False] = False
-    store: Literal[False] = False
-    model: Any = None
-    user: Any = None
-    metadata: Any = None
-
-    def in_our_form(self) -> dict[str, Any]:
-        """The fields of a row of ours that asks for the same."""
-        same = {"top_p", "seed", "stop", "logit_bias", "frequency_penalty", "presence_penalty"}
-        limits = {self.max_tokens, self.max_completion_tokens} - {None}
-        if len(limits) > 1:
-            raise RowError("max_tokens and max_completion_tokens differ")
-        if self.top_logprobs and not self.logprobs:
-            raise RowError("body.top_logprobs needs logprobs: true")
-        return {
-            "messages": self.messages,
-            "temp": self.temperature,
-            "max_tokens": next(iter(limits), None),
-            "logprobs": self.top_logprobs if self.logprobs else None,
-            **self.model_dump(include=same),
-            **self.response_format.schema_wanted(),
-        }
-
-
-class _Line(_Fields):
-    custom_id: str
-    body: _Body
-    method: Literal["POST"] = "POST"
-    url: Literal["/v1/chat/completions"] = "/v1/chat/completions"
-
-
 # The options whose values in JSON have not the option's own type.
 _KINDS: Mapping[str, Any] = {
     "stop": _Texts,
@@ -194,7 +142,7 @@ def json_rows(lines: Iterable[str], template: RowTemplate | None) -> Iterator[Ro
                     check_fields(template, record)
                 record = _filled(record, template)
             elif is_openais:
-                record = _valid(_Line, record).body.in_our_form()
+                record = _translated(record)
             yield replace(row, **_asked(_given(record)))
         except RowError as error:
             yield row.broken(error)
@@ -296,6 +244,35 @@ def _option(name: str, value: Any) -> Any:
     except UsageError as error:
         raise RowError(str(error)) from error
     return checked
+
+
+def _translated(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of ours that asks for the same as a line of OpenAI's."""
+    if line.get("custom_id") is None:
+        raise RowError("custom_id is missing")
+    body = _given(_valid(dict[str, Any], line.get("body"), "body"))
+    for where, record, names in (("", _given(line), IN_LINE), ("body.", body, IN_BODY)):
+        for name, value in record.items():
+            if name not in names:
+                raise _unknown(where + name)
+            if name in FIXED and value != FIXED[name]:
+                wanted = json.dumps(FIXED[name])
+                raise RowError(f"{where}{name} must be {wanted}, got {shortened(value)}")
+    row = {RENAMED.get(name, name): body[name] for name in (*SAME, *RENAMED) if name in body}
+    if "max_tokens" in body and body["max_tokens"] != row["max_tokens"]:
+        raise RowError("max_tokens and max_completion_tokens differ")
+    if _valid(bool, body.get("logprobs", False), "body.logprobs"):
+        row["logprobs"] = body.get("top_logprobs", 0)
+    elif body.get("top_logprobs"):
+        raise RowError("body.top_logprobs needs logprobs: true")
+    match body.get("response_format", {"type": "text"}):
+        case {"type": "text"}:
+            return row
+        case {"type": "json_object"}:
+            return row | {"schema": {"type": "object"}}
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return row | {"schema": schema}
+    raise RowError("body.response_format must be text, json_object, or json_schema with a schema")
 
 
 def _filled(record: Mapping[str, Any], template: RowTemplate) -> dict[str, Any]:

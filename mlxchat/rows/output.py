@@ -4,7 +4,6 @@ A line that was written survives the end of the process; the disk is synced abou
 so a power cut loses at most the lines of that second, which a second run does again.
 """
 
-import errno
 import json
 import os
 import time
@@ -13,19 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 from mlxchat.errors import OutputError, UsageError
-from mlxchat.files import (
-    force_to_disk,
-    is_at,
-    reported_as,
-    sync_directory,
-    write_all,
-)
+from mlxchat.files import reported_as
 from mlxchat.rows.results import ROW_ID
 from mlxchat.rows.row import key_of
-from mlxchat.store.output_file import open_alone
+from mlxchat.store.output_file import OutputFile, open_alone
 
 SYNC_EVERY_S = 1.0
 
@@ -105,15 +98,7 @@ def _hash(line: bytes) -> bytes:
     return blake2b(line.rstrip(b"\n"), digest_size=16).digest()
 
 
-class Output:
-    """Standard output: there is nothing to continue."""
-
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self.finished = Finished()
-        self.write = write
-
-
-class ResultFile(Output):
+class ResultFile(OutputFile):
     """A file that this process alone appends to. `finished` is what it had at the beginning: an
     unfinished last line is cut off.
 
@@ -128,78 +113,42 @@ class ResultFile(Output):
         source: BinaryIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(self._append)
-        self.path = path
         self._clock = clock
         self._synced_s = clock()
-        self._is_synced = True
-        self._is_new = not os.path.lexists(path)
-        self._descriptor = open_alone(path, os.O_RDWR | os.O_CREAT)
+        is_new = not os.path.lexists(path)
+        descriptor = open_alone(path, os.O_RDWR | os.O_CREAT)
         try:
-            if source is not None and _is_same(self._descriptor, source):
+            if source is not None and _is_same(descriptor, source):
                 raise UsageError(f"{path} is the input: write the results to another file")
-            self.finished = self._repaired()
-        except BaseException as error:
-            self.__exit__(type(error), error, None)
+            with reported_as(OutputError, f"read {path}"):
+                with os.fdopen(os.dup(descriptor), "rb") as file:
+                    self.finished = read_finished(file, path)
+                size = self.finished.good_bytes
+                lacks_end = size and os.pread(descriptor, 1, size - 1) != b"\n"
+            with reported_as(OutputError, f"write {path}"):
+                os.ftruncate(descriptor, size)
+        except BaseException:
+            os.close(descriptor)
             raise
+        super().__init__(path, descriptor, size_bytes=size)
+        self._is_ours = is_new
+        if lacks_end:
+            self.write("\n")
 
-    def _append(self, line: str) -> None:
-        """Append the line. If the disk is full, nothing of it stays. Raises OutputError, also if
-        the file has been deleted."""
-        with reported_as(OutputError, f"write {self.path}"):
-            status = os.fstat(self._descriptor)
-            if not status.st_nlink:
-                raise FileNotFoundError(errno.ENOENT, "it has been deleted")
-            try:
-                write_all(self._descriptor, line.encode("utf-8", "replace"), status.st_size)
-            except BaseException:
-                with suppress(OSError):
-                    os.ftruncate(self._descriptor, status.st_size)
-                raise
-            self._is_synced = False
-            if self._clock() - self._synced_s >= SYNC_EVERY_S:
-                self._sync(full=False)
-
-    def close(self) -> None:
-        """Sync and close. Raises OutputError."""
-        try:
-            if not self._is_synced:
-                with reported_as(OutputError, f"write {self.path}"):
-                    self._sync(full=True)
-        finally:
-            os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
+    def write(self, text: str) -> None:
+        """Append a line. Raises OutputError, also if the file has been deleted."""
+        super().write(text)
+        if self._clock() - self._synced_s >= SYNC_EVERY_S:
+            self._synced_s = self._clock()
+            self.sync()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Close it. If nothing came of the run, a new file does not stay behind empty."""
-        is_empty = os.fstat(self._descriptor).st_size == 0
-        if error is not None and self._is_new and is_empty and is_at(self._descriptor, self.path):
-            self.path.unlink()
-        # Report the first error, not one that follows from it.
-        with suppress(*([OutputError] if error is not None else [])):
-            self.close()
-
-    def _sync(self, *, full: bool) -> None:
-        # Set first: a failed sync is not repeated, because the system reports it only once.
-        self._is_synced, self._synced_s = True, self._clock()
-        force_to_disk(self._descriptor, full=full)
-        if full and self._is_new:
-            sync_directory(self.path.parent)
-
-    def _repaired(self) -> Finished:
-        """Read the file, cut off an unfinished last line, and end one that lacks only its end."""
-        with reported_as(OutputError, f"read {self.path}"):
-            with os.fdopen(os.dup(self._descriptor), "rb") as file:
-                finished = read_finished(file, self.path)
-            size = finished.good_bytes
-            lacks_end = size and os.pread(self._descriptor, 1, size - 1) != b"\n"
-        with reported_as(OutputError, f"write {self.path}"):
-            os.ftruncate(self._descriptor, size)
-            if lacks_end:
-                write_all(self._descriptor, b"\n", size)
-        return finished
+        """Sync and close it. If nothing came of the run, a new file does not stay behind empty."""
+        try:
+            if error is None:
+                self.sync()
+        finally:
+            super().__exit__(kind, error, trace)
 
 
 def _is_same(descriptor: int, stream: BinaryIO) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mlxchat.rows.output import Output
+from mlxchat.rows.output import Finished
 from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result
 from mlxchat.rows.row import Row
@@ -19,8 +19,8 @@ MAX_PASSED = 256
 class BatchFigures:
     """The progress of a batch of `total` rows (None if unknown), and the tokens of this run.
 
-    `skipped` rows were finished by an earlier run; `incomplete` are among `finished`; `malformed`,
-    and `invalid` answers to a constraint, among `failed`. `first_error` is that of the first row
+    `skipped` rows were finished by an earlier run; `incomplete` are among `finished`; `invalid`
+    answers to a constraint, among `failed`. `first_error` is that of the first row
     that failed. `seconds` are those since generation began: loading the model does not count.
     """
 
@@ -29,7 +29,6 @@ class BatchFigures:
     finished: int = 0
     incomplete: int = 0
     failed: int = 0
-    malformed: int = 0
     invalid: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -50,11 +49,14 @@ class BatchFigures:
 class Pending:
     """Yields each row that is to be run, and writes the results."""
 
-    def __init__(self, rows: Rows, output: Output) -> None:
+    def __init__(
+        self, rows: Rows, write: Callable[[str], object], finished: Finished | None = None
+    ) -> None:
         self.figures = BatchFigures()
         self._next: Row | None = None
         self._rows = rows
-        self._output = output
+        self._write = write
+        self._finished = finished or Finished()
 
     @property
     def is_over(self) -> bool:
@@ -74,7 +76,7 @@ class Pending:
             row = self._rows.take(wait_s)
             if row is None:
                 return None
-            if row.key in self._output.finished.rows:
+            if row.key in self._finished.rows:
                 self.figures.skipped += 1
             elif row.error is None:
                 return row
@@ -96,15 +98,14 @@ class Pending:
         figures.cached_tokens += result.cached_tokens
         figures.evicted_tokens += result.evicted_tokens
         if result.error is None:
-            self._output.write(line)
+            self._write(line)
             figures.finished += 1
             figures.incomplete += result.complete is False
             return
         if figures.first_error is None:
             figures.first_error = f"row {result.row.number:,}: {result.error}"
         # An error that an earlier run has written is not written again.
-        if not self._output.finished.has(line):
-            self._output.write(line)
+        if not self._finished.has(line):
+            self._write(line)
         figures.failed += 1
-        figures.malformed += result.row.error is not None
         figures.invalid += result.complete is False

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, count
 from pathlib import Path
+from typing import Self
 
 from mlxchat.errors import OutputError
 from mlxchat.files import (
@@ -131,7 +132,7 @@ class OutputFile:
                 self._path.unlink()
             os.close(descriptor)
 
-    def __enter__(self) -> "OutputFile":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
