@@ -15,14 +15,14 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.distributed.follow import follow
-from mlxchat.distributed.load import follow_loading, lead_loading
+from mlxchat.distributed.load import load_shared
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.generate import Generation
 from mlxchat.engine.prefill import prefill
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
+from mlxchat.request import Setup
 from mlxchat.settings import GenerationSettings, SamplingSettings
 
 PROMPT = np.frombuffer(b"It was a dark and stormy night; the rain fell in torrents.", np.uint8)
@@ -34,20 +34,12 @@ def main() -> None:
     mx.set_default_device(mx.cpu)
     ranks = Ranks.join()
     if not ranks.leads:
-        follow(ranks, follow_loading)
+        ranks.follow()
         return
     for directory in directories:
         found = ResolvedModel(directory, Path(directory))
-        together = lead_loading(
-            ranks,
-            found,
-            device="cpu",
-            dtype="float32",
-            pipeline=pipeline,
-            offline=True,
-            notify=print,
-            check=None,
-        )
+        setup = Setup(directory, device="cpu", dtype="float32", pipeline=pipeline, offline=True)
+        together = load_shared(ranks, setup, found, print, None)
         alone = load_directory(Path(directory), directory, dtype="float32", notify=print)
         print(json.dumps({"alone": _facts(alone), "together": _facts(together)}), flush=True)
     ranks.stop()

@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxchat.distributed.shard import Sharding
+from mlxchat.distributed.load import Sharding
 from mlxchat.errors import ModelUnsupported
 from mlxchat.sessions.session import Session
 from scripts.families import build_family, write_family

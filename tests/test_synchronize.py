@@ -1,15 +1,17 @@
 """Before it stops, a rank waits for both of its streams."""
 
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
 
 from mlxchat import platform
 from mlxchat.distributed import load
-from mlxchat.distributed.follow import follow
-from mlxchat.distributed.ranks import Order, Ranks
+from mlxchat.distributed.lost import RingSockets
+from mlxchat.distributed.ranks import Ranks
+from mlxchat.models.resolve import ResolvedModel
+from mlxchat.request import Setup
+from tests.conversations import make_model
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[mx.Stream | None]:
 
 @pytest.fixture
 def alone() -> Ranks:
-    return Ranks(mx.distributed.init(), None)
+    return Ranks(mx.distributed.init(), RingSockets({}))
 
 
 def both() -> list[mx.Stream | None]:
@@ -39,18 +41,19 @@ def test_rank_0_waits_for_its_messages_before_it_stops(
 
 
 def test_a_follower_waits_for_its_messages_before_it_stops(
-    alone: Ranks, waited: list[mx.Stream | None], monkeypatch: pytest.MonkeyPatch
+    alone: Ranks, waited: list[mx.Stream | None]
 ) -> None:
-    monkeypatch.setattr(alone, "receive", lambda: (Order.STOP, [0] * 4, []))
-    follow(alone, lambda _: None)
+    # What it receives are zeros: the message that ends it.
+    alone.follow()
     assert waited == both()
 
 
 def test_loading_on_ranks_finishes_all_computation(
-    alone: Ranks, waited: list[mx.Stream | None]
+    alone: Ranks, waited: list[mx.Stream | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded: Any = SimpleNamespace(config={}, dtype=mx.float32)
-    assert load._agreed(alone, lambda: loaded, "auto", print) is loaded
+    monkeypatch.setattr(load, "load_directory", lambda *_, **__: make_model())
+    setup = Setup("tiny", device="cpu", dtype="float32")
+    load.load_shared(alone, setup, ResolvedModel("tiny", Path("tiny")), print, None)
     assert waited == both()
 
 

@@ -13,7 +13,7 @@ from mlxchat.app.observer import Observer
 from mlxchat.app.ranks import check_ranks
 from mlxchat.cache import Cache, check_bound, positions_bounded
 from mlxchat.chat.ledger import Ledger
-from mlxchat.distributed.load import lead_loading
+from mlxchat.distributed.load import load_shared
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import CacheError, WindowTooSmall
 from mlxchat.models.adapter import find_adapter
@@ -104,16 +104,7 @@ def load_model(
             check(network, tokenizer)
 
     if ranks is not None:
-        return lead_loading(
-            ranks,
-            found,
-            device=setup.device,
-            dtype=setup.dtype,
-            pipeline=setup.pipeline,
-            offline=setup.offline,
-            notify=notify,
-            check=check_all,
-        )
+        return load_shared(ranks, setup, found, notify, check_all)
     return load_directory(
         found.directory,
         found.name,

@@ -36,7 +36,7 @@ class Prefixes:
         window: int | None,
     ) -> tuple[int, OnHeld | None]:
         """Fill the empty cache with the known prefix of `ids: (T,)`; return its number of tokens,
-        and a function to call with the ids of each step that is prefilled."""
+        and a function, if any, to call with the ids of each step that is prefilled."""
         if not self._wanted or len(ids) < MIN_TOKENS:
             return 0, None
         if self._open is None or self._open[0] is not model:
@@ -49,7 +49,7 @@ class Prefixes:
             self._notify(f"the prompt is not cached: {reason}")
             return 0, None
         if model.peers is not None:
-            return model.peers.begin_prefix(prefixes, cache, ids, window)
+            return model.peers.begin_prefix(prefixes, cache, ids, window), None
         cached = prefixes.fill(cache, ids, window)
         return cached, prefixes.recorder(cache, ids, cached, window)
 

@@ -21,9 +21,7 @@ def lead_or_follow(
     """
     if platform.launched_rank() is None:
         return lead(None)
-    from mlxchat.distributed.follow import follow
-    from mlxchat.distributed.launched import end_with_launcher, hide_backend_messages
-    from mlxchat.distributed.load import follow_loading
+    from mlxchat.distributed.lost import end_with_launcher, hide_backend_messages
 
     hide_backend_messages()
     if platform.launched_rank() == 0:
@@ -33,15 +31,11 @@ def lead_or_follow(
         return lead(None)
     if not ranks.leads:
         on_follow()
-        follow(ranks, follow_loading)
+        ranks.follow()
         return None
     try:
-        return lead(ranks)
-    except BaseException as error:
-        # Signals too: once one rank has ended, the launcher ends the others.
-        if not ranks.is_loss(error):
-            raise
-        raise ranks.lost() from error
+        with ranks.watchdog.losses():
+            return lead(ranks)
     finally:
         ranks.stop()
 

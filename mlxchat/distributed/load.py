@@ -1,133 +1,182 @@
-"""Load a model on all ranks together: each finds it on its own and keeps its own shard."""
+"""Load a model on all ranks together: each finds it on its own and keeps its own shard. mlx-lm
+divides it; here is why it cannot."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+import zlib
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
 
 from mlxchat import platform
 from mlxchat.about import __version__
-from mlxchat.distributed.leader import Leader
-from mlxchat.distributed.ranks import Order, Ranks
-from mlxchat.distributed.shard import Sharding
-from mlxchat.errors import MlxchatError, RanksError
+from mlxchat.cache import is_uniform
+from mlxchat.distributed.ranks import Ranks, together
+from mlxchat.distributed.shared import SharedNetwork
+from mlxchat.errors import MlxchatError, ModelUnsupported, RanksError
 from mlxchat.models.load import Check, load_directory, without_overflow
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel, resolve_model
 from mlxchat.progress import Notify
+from mlxchat.request import Setup
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Rank 0's message to the others about a model: its name and how to load it."""
-
-    name: str
-    device: str
-    dtype: str
-    pipeline: bool
-    offline: bool
-
-
-def lead_loading(
-    ranks: Ranks,
-    found: ResolvedModel,
-    *,
-    device: str,
-    dtype: str,
-    pipeline: bool,
-    offline: bool,
-    notify: Notify,
-    check: Check,
+def load_shared(
+    ranks: Ranks, setup: Setup, found: ResolvedModel, notify: Notify, check: Check
 ) -> Model:
-    """Load a model on all ranks; `check` may refuse it here before any weights are read.
+    """Load a model, of which rank 0 has `found` the files, on all ranks; `check` may refuse it here
+    before any weights are read.
 
     Raises what loading raises, and RanksError if another rank cannot load it or has a different
     one.
     """
     path = Path(found.name).expanduser()
     name = str(path.resolve()) if path.exists() else found.name
-    wanted = Wanted(name, device, dtype, pipeline, offline)
-    number = ranks.new_number()
-    with ranks.in_step():
-        ranks.send(Order.LOAD, number)
-    # Loading is slow and may be interrupted.
-    ranks.is_in_step = True
-    ranks.text(json.dumps(asdict(wanted)))
-    model = _agreed(ranks, lambda: _load(ranks, found, wanted, notify, check), dtype, notify)
-    leader = Leader(model.network, ranks, number)
-    return replace(model, network=leader, peers=leader)
+    how = {"device": setup.device, "dtype": setup.dtype, "pipeline": setup.pipeline}
+    wanted = {"model": name, "offline": setup.offline, **how}
+    return _load(ranks, wanted, found=found, notify=notify, check=check)
 
 
-def follow_loading(ranks: Ranks) -> Model | None:
-    """Load this rank's shard of the model that rank 0 names; None if any rank failed, which rank 0
-    reports."""
-    wanted = Wanted(**json.loads(ranks.text()))
-
-    def load() -> Model:
-        platform.select_device(wanted.device)
-        found = resolve_model(
-            wanted.name, offline=wanted.offline, ask=None, notify=_silent, show_progress=False
-        )
-        return _load(ranks, found, wanted, _silent)
-
-    try:
-        return _agreed(ranks, load, wanted.dtype, _silent)
-    except MlxchatError:
-        return None
-
-
+# Loading is slow and may be interrupted.
+@together(defers_signals=False)
 def _load(
-    ranks: Ranks, found: ResolvedModel, wanted: Wanted, notify: Notify, check: Check = None
+    ranks: Ranks,
+    wanted: dict[str, Any],
+    *,
+    found: ResolvedModel | None = None,
+    notify: Notify = lambda message: None,
+    check: Check = None,
 ) -> Model:
-    """Load this rank's shard."""
-    return load_directory(
-        found.directory,
-        found.name,
-        dtype=wanted.dtype,
-        notify=notify,
-        check=check,
-        sharding=Sharding(ranks.group, wanted.pipeline),
-    )
-
-
-def _agreed(ranks: Ranks, load: Callable[[], Model], dtype: str, notify: Notify) -> Model:
-    """Return what `load` loads, in a form that does not overflow, once all ranks have loaded it.
-
-    If any rank fails, raises on all of them.
-    """
+    ranks.watchdog.is_off = True
+    setup = Setup(**wanted)
     model: Model | None = None
     error: MlxchatError | None = None
     try:
-        model = load()
+        if found is None:
+            platform.select_device(setup.device)
+            found = resolve_model(
+                setup.model, offline=setup.offline, ask=None, notify=notify, show_progress=False
+            )
+        model = load_directory(
+            found.directory,
+            found.name,
+            dtype=setup.dtype,
+            notify=notify,
+            check=check,
+            sharding=Sharding(ranks.group, setup.pipeline),
+        )
     except MlxchatError as raised:
         error = raised
-    failed = [rank for rank, could in enumerate(ranks.gather(int(model is None))) if could]
-    for rank in failed[:1]:
-        reason = ranks.text("" if error is None else str(error), rank)
-        ranks.is_in_step = False
-        if error is not None:
-            raise error
-        raise RanksError(f"rank {rank}: {reason}")
-    assert model is not None
-    others = ranks.differing(
-        [model.config, str(model.dtype), __version__, version("mlx"), version("mlx-lm")]
-    )
-    if not others:
-        model = without_overflow(model, dtype, notify)
-    ranks.is_in_step = False
-    if others:
-        raise RanksError(
-            f"rank {others[0]} has a different model of that name, a different dtype, "
-            "or different versions of mlxchat, mlx or mlx-lm: make them the same, and "
-            "set --dtype"
-        )
+    model = _agreed(ranks, model, error)
+    model = without_overflow(model, setup.dtype, notify)
     # Finish everything here, since another thread computes from now on.
     platform.synchronize()
+    network = SharedNetwork(model, ranks)
+    return replace(model, network=network, peers=network)
+
+
+def _agreed(ranks: Ranks, model: Model | None, error: MlxchatError | None) -> Model:
+    """The model, if all ranks have loaded the same one; raises on all of them if not."""
+    failed = [rank for rank, could in enumerate(ranks.gather(model is None)) if could]
+    for rank in failed[:1]:
+        reason = ranks.text("" if error is None else str(error), rank)
+        raise error or RanksError(f"rank {rank}: {reason}")
+    assert model is not None
+    same = [model.config, str(model.dtype), __version__, version("mlx"), version("mlx-lm")]
+    digests = ranks.gather(zlib.crc32(json.dumps(same, sort_keys=True).encode()) >> 1)
+    for rank, digest in enumerate(digests):
+        if digest != digests[0]:
+            raise RanksError(
+                f"rank {rank} has a different model of that name, a different dtype, "
+                "or different versions of mlxchat, mlx or mlx-lm: make them the same, and "
+                "set --dtype"
+            )
     return model
 
 
-def _silent(_: str) -> None:
-    return
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How a model is divided among the ranks of `group`: within each layer or, with `pipeline`, by
+    layers.
+
+    Source: mlx-lm's `sharded_load`, and its models' `shard` and `pipeline`.
+    """
+
+    group: mx.distributed.Group
+    pipeline: bool
+
+    @property
+    def ranks(self) -> int:
+        return self.group.size()
+
+    def check(self, network: nn.Module) -> None:
+        """Raise ModelUnsupported, with an alternative, if mlx-lm cannot divide the model so."""
+        by_tensor, obstacle = hasattr(network, "shard"), _obstacle_to_pipelining(network)
+        layers = len(getattr(network, "layers", ()))
+        if obstacle and not by_tensor:
+            reason = "cannot be divided among several machines: use another model"
+        elif self.pipeline and obstacle:
+            reason = f"cannot be pipelined: {obstacle}; use --no-pipeline to divide each layer"
+        elif self.pipeline and layers < self.ranks:
+            reason = f"of {layers} layers cannot be pipelined over {self.ranks} ranks"
+        elif not self.pipeline and not by_tensor:
+            reason = "cannot be divided within its layers: use --pipeline to give each rank some"
+        else:
+            return
+        raise ModelUnsupported(f"a {_name(network)} model {reason}")
+
+    def apply(self, network: nn.Module) -> None:
+        """Keep only this rank's part of a network whose weights have not been evaluated.
+
+        Raises ModelUnsupported if the number of ranks does not divide it evenly.
+        """
+        divided: Any = network
+        if self.pipeline:
+            divided.model.pipeline(self.group)
+            return
+        before = _counts(network)
+        try:
+            divided.shard(self.group)
+        except ValueError as error:
+            raise ModelUnsupported(
+                f"mlx-lm cannot divide a {_name(network)} model among {self.ranks} ranks: {error}"
+            ) from error
+        for (path, name), now in _counts(network).items():
+            then = before.get((path, name), now)
+            # mlx-lm rounds down.
+            if now != then and now * self.ranks != then:
+                what = name.removeprefix("n_").replace("_", " ")
+                pipeline = "" if _obstacle_to_pipelining(network) else ", or --pipeline"
+                raise ModelUnsupported(
+                    f"this model's {then} {what} cannot be divided by {self.ranks}: use a number "
+                    f"of ranks that divides them{pipeline}"
+                )
+
+
+def _name(network: nn.Module) -> str:
+    return type(network).__module__.rpartition(".")[2]
+
+
+def _obstacle_to_pipelining(network: nn.Module) -> str | None:
+    """Why the network cannot be divided by layers; None if it can."""
+    if not hasattr(getattr(network, "model", None), "pipeline"):
+        return "mlx-lm does not support it"
+    if not is_uniform(network):
+        # Each rank derives its masks from its own layers.
+        return "its layers have different kinds of cache"
+    return None
+
+
+def _counts(network: nn.Module) -> dict[tuple[str, str], int]:
+    """The integers that modules hold, such as numbers of heads, by module and name."""
+    return {
+        (path, name): value
+        for path, module in network.named_modules()
+        for name, value in vars(module).items()
+        if type(value) is int
+    }

@@ -41,7 +41,7 @@ class Peers(Protocol):
         ...
 
     @property
-    def ranks(self) -> int:
+    def size(self) -> int:
         """The number of processes, including this one."""
         ...
 
@@ -64,9 +64,9 @@ class Peers(Protocol):
 
     def begin_prefix(
         self, prefixes: StoredPrefixes, cache: Cache, ids: TokenIds, window: int | None
-    ) -> tuple[int, Callable[[TokenIds], None] | None]:
-        """Fill the empty `cache` with the prefix of `ids: (T,)` that every rank has stored. Returns
-        its length in tokens, and a function to call with the ids of each further step."""
+    ) -> int:
+        """Fill the empty `cache` with the prefix of `ids: (T,)` that every rank has stored, and
+        store what follows as it is prefilled. Returns the prefix's length in tokens."""
         ...
 
 

@@ -82,7 +82,7 @@ class ModelPrint:
     milliseconds."""
 
     def __init__(self, model: Model) -> None:
-        self._ranks = 1 if model.peers is None else model.peers.ranks
+        self._ranks = 1 if model.peers is None else model.peers.size
         # The path of a converted file does not matter.
         config = {name: value for name, value in model.config.items() if name != ORIGIN}
         self._of_model: dict[str, Any] = {

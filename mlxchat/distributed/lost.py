@@ -1,0 +1,293 @@
+"""How a rank ends if another one is lost, or the launcher: the ring backend's sockets, a watchdog,
+and one line that names who is gone.
+
+MLX waits for a message in a busy loop, reports a lost connection without any detail, and sometimes
+not at all. Nothing here is visible to the ring: no data is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import socket
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator, Set
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import mlx.core as mx
+
+from mlxchat import platform
+from mlxchat.errors import ExitStatus, RanksError
+
+# An evaluation that takes longer than this means that a rank hangs. The longest legitimate one is a
+# prefill step of a large model.
+TIMEOUT_S = 60.0
+
+# When a neighbour closes its connection, MLX usually fails immediately, but a race between its
+# threads sometimes loses the error and it waits forever.
+GONE_S = 3.0
+
+# A rank that gives up closes its sockets, and its neighbours then exit too. One that has not after
+# this long is the one that hangs.
+RESPONSE_S = 6.0
+
+# Closed sockets make the waiting operation fail; if it does not, the process exits after this.
+GRACE_S = 5.0
+
+# A machine that loses power does not close its sockets. The kernel probes an idle connection and
+# closes it after this many unanswered probes.
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 10, 5, 4
+
+POLL_EVERY_S = 0.1
+LOOK_EVERY_S = 1.0
+
+# Only Linux reports this before all data has been read.
+HUNG_UP = getattr(select, "POLLRDHUP", 0)
+
+# In MLX's errors.
+BACKEND = re.compile(r"\[(ring|jaccl|mpi|nccl)\]")
+
+# MLX writes a line in pieces: when two threads fail at the same time, the end of one message, such
+# as " Sending to socket 6 failed with errno 32", may end up on a separate line.
+NOISE = re.compile(rb"\[(?:ring|jaccl)\]|.*failed with errno \d")
+
+
+def open_sockets() -> frozenset[int]:
+    """File descriptors of this process's sockets."""
+    found: set[int] = set()
+    for path in Path("/dev/fd").iterdir():
+        # The descriptor used to read the directory is closed by now.
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(path.name)).st_mode):
+                found.add(int(path.name))
+    return frozenset(found)
+
+
+class RingSockets:
+    """This rank's connections to its two neighbours, by descriptor; none with another backend."""
+
+    def __init__(self, rank_of: dict[int, int]) -> None:
+        # Our own descriptors, since MLX may close its own.
+        self._ranks = {socket.socket(fileno=os.dup(fd)): rank for fd, rank in rank_of.items()}
+        for each in self._ranks:
+            _keep_alive(each)
+
+    @classmethod
+    def opened_since(cls, before: Set[int], rank: int, size: int) -> RingSockets:
+        """The sockets opened by joining the ring."""
+        hostfile = os.environ.get("MLX_HOSTFILE")
+        if hostfile is None:
+            return cls({})
+        hosts: list[list[str]] = json.loads(Path(hostfile).read_text(encoding="utf-8"))
+        listening = {int(address.rpartition(":")[2]) for address in hosts[rank]}
+        ranks: dict[int, int] = {}
+        for fd in open_sockets() - before:
+            with socket.socket(fileno=os.dup(fd)) as each, suppress(OSError):
+                each.getpeername()
+                # The left neighbour connected to us, and we to the right one.
+                is_left = each.getsockname()[1] in listening
+                ranks[fd] = (rank - 1 if is_left else rank + 1) % size
+        return cls(ranks)
+
+    @property
+    def neighbours(self) -> set[int]:
+        return set(self._ranks.values())
+
+    def wait_readable(self) -> None:
+        """Wait until a neighbour has sent something or is gone."""
+        if self._ranks:
+            select.select(list(self._ranks), [], [])
+
+    def gone(self) -> set[int]:
+        """The neighbours that have closed their connection."""
+        return {rank for each, rank in self._ranks.items() if _has_ended(each)}
+
+    def shut(self, how: int = socket.SHUT_RDWR) -> None:
+        """Shut down the connections, even while in use. If only our sending side, any running rank
+        responds by exiting."""
+        for each in self._ranks:
+            with suppress(OSError):
+                each.shutdown(how)
+
+
+def _has_ended(each: socket.socket) -> bool:
+    """Whether the other end is closed, even if some of its data was never read."""
+    if HUNG_UP:
+        poll = select.poll()
+        poll.register(each, HUNG_UP)
+        if poll.poll(0):
+            return True
+    try:
+        return each.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _keep_alive(each: socket.socket) -> None:
+    idle = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
+    with suppress(OSError):
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if idle is not None:
+            each.setsockopt(socket.IPPROTO_TCP, idle, KEEPALIVE_IDLE_S)
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+
+
+class Watchdog:
+    """Ends this process, from its own thread, if what needs the other ranks does not finish.
+
+    `is_off` while a model loads, until the next message: that may take any time.
+    """
+
+    def __init__(self, rank: int, size: int, sockets: RingSockets) -> None:
+        self.is_off = False
+        self._others = set(range(size)) - {rank}
+        self._sockets = sockets
+        # When it began, and what is launched, if it is not waited for.
+        self._begun: tuple[float, mx.array | None] | None = None
+        self._is_giving_up = False
+        self._lost: RanksError | None = None
+        # Held while finding out which rank was lost.
+        self._judging = threading.Lock()
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    @contextmanager
+    def timeout(self) -> Iterator[None]:
+        """Give up if the body, which evaluates, takes longer than TIMEOUT_S, or longer than GONE_S
+        after a neighbour has gone."""
+        self._begun = None if self.is_off else (time.monotonic(), None)
+        try:
+            yield
+        finally:
+            self._begun = None
+
+    def expect(self, array: mx.array) -> None:
+        """Like `timeout`, until the small `array` has been evaluated."""
+        self._begun = time.monotonic(), array
+
+    @contextmanager
+    def losses(self) -> Iterator[None]:
+        """Raise RanksError in place of what the body raises because a rank is lost: an error of
+        MLX's, or anything while this rank gives up. Signals too: once one rank has ended, the
+        launcher ends the others, some before they could report why."""
+        try:
+            yield
+        except BaseException as error:
+            is_of_backend = isinstance(error, RuntimeError) and BACKEND.search(str(error))
+            if not self._is_giving_up and not is_of_backend:
+                raise
+            raise self.lost() from error
+
+    def lost(self) -> RanksError:
+        """The error to raise after an operation has failed."""
+        with self._judging:
+            self._lost = self._lost or self._gone()
+            return self._lost
+
+    def _gone(self) -> RanksError:
+        gone = self._sockets.gone()
+        if len(self._others) == 1 or not gone:
+            return RanksError(f"{_one_of(self._others)} is gone: all ranks exit")
+        # It may have exited because its other neighbour did, which that one's neighbours report.
+        return RanksError(f"rank {min(gone)} is gone or has lost another rank: all ranks exit")
+
+    def _hanging(self) -> RanksError:
+        """The error naming the ranks that may hang: this rank only sees its neighbours."""
+        neighbours = self._sockets.neighbours
+        self._sockets.shut(socket.SHUT_WR)
+        until_s = time.monotonic() + RESPONSE_S
+        while (silent := neighbours - self._sockets.gone()) and time.monotonic() < until_s:
+            time.sleep(POLL_EVERY_S)
+        suspects = silent or self._others - neighbours or self._others
+        return RanksError(
+            f"{_one_of(suspects)} has not responded for {TIMEOUT_S:.0f} s: all ranks exit"
+        )
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(LOOK_EVERY_S)
+            begun = self._begun
+            if begun is None:
+                continue
+            has_gone = bool(self._sockets.gone())
+            if time.monotonic() - begun[0] < (GONE_S if has_gone else TIMEOUT_S):
+                continue
+            if not _is_evaluated(begun[1]) and self._begun is begun:
+                self._give_up(has_gone=has_gone)
+
+    def _give_up(self, *, has_gone: bool) -> None:
+        self._is_giving_up = True
+        with self._judging:
+            self._lost = self._gone() if has_gone else self._hanging()
+        # This makes the waiting operation fail, and cleanup run as after any error.
+        self._sockets.shut()
+        time.sleep(GRACE_S)
+        sys.stderr.write(f"mlxchat: error: {self.lost()}\n")
+        sys.stderr.flush()
+        os._exit(ExitStatus.FAILURE)
+
+
+def _one_of(ranks: set[int]) -> str:
+    *others, last = map(str, sorted(ranks))
+    return f"rank {', '.join(others)} or {last}" if others else f"rank {last}"
+
+
+def _is_evaluated(array: mx.array | None) -> bool:
+    """Whether an array launched earlier is evaluated by now, even if no one has looked at it."""
+    if array is None:
+        return False
+    evaluated = threading.Event()
+
+    def look() -> None:
+        # The error is reported where the array is used.
+        with suppress(RuntimeError):
+            mx.eval(array)
+            evaluated.set()
+
+    threading.Thread(target=look, daemon=True).start()
+    return evaluated.wait(1)
+
+
+# What the launcher has started
+
+
+def hide_backend_messages() -> None:
+    """Filter output written directly to descriptor 2; `sys.stderr` bypasses the filter."""
+    sys.stderr.flush()
+    real = os.dup(2)
+    sys.stderr = os.fdopen(real, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+
+    def pass_on() -> None:
+        with os.fdopen(reading, "rb") as lines:
+            for line in lines:
+                if not NOISE.match(line):
+                    os.write(real, line)
+
+    threading.Thread(target=pass_on, name="stderr", daemon=True).start()
+
+
+def end_with_launcher() -> None:
+    """If the launcher whose pipe is our stdin is killed, exit as on SIGTERM: it can no longer stop
+    us, and nothing reads our output."""
+    if not platform.stdin_stays_open():
+        return
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(LOOK_EVERY_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="launcher", daemon=True).start()
