@@ -8,7 +8,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -416,28 +416,25 @@ def process_memory_bytes() -> int:
 def keep_awake(system: str = sys.platform) -> Iterator[None]:
     """While the body runs, keep a Mac from idle sleep; do nothing on other systems.
 
-    The display may sleep, and a closed lid still puts a laptop to sleep. If it fails, the body runs
-    anyway.
+    The display may sleep, and a closed lid still puts a laptop to sleep.
     """
     import shutil
     import subprocess
 
     program = shutil.which("caffeinate") if system == "darwin" else None
-    caffeinate = None
-    if program is not None:
-        with suppress(OSError):
-            caffeinate = subprocess.Popen(
-                # It ends with this process, even if that is killed.
-                [program, "-i", "-w", str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                # The terminal's Ctrl-C asks for a graceful end, which may take a while.
-                start_new_session=True,
-            )
-    try:
+    if program is None:
         yield
-    finally:
-        if caffeinate is not None:
+        return
+    with subprocess.Popen(
+        # It ends with this process, even if that is killed.
+        [program, "-i", "-w", str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # The terminal's Ctrl-C asks for a graceful end, which may take a while.
+        start_new_session=True,
+    ) as caffeinate:
+        try:
+            yield
+        finally:
             caffeinate.kill()
-            caffeinate.wait()

@@ -163,9 +163,7 @@ def test_the_default_model_is_reported(
     tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("MLXCHAT_MODEL", str(tiny_model))
-    assert only(doctor.model()) == Finding(
-        "model", Verdict.OK, f"{tiny_model}, set by MLXCHAT_MODEL"
-    )
+    assert only(doctor.model()) == Finding(f"{tiny_model}, set by MLXCHAT_MODEL")
     monkeypatch.setenv("MLXCHAT_MODEL", "org/absent")
     assert only(doctor.model()).fix == "run `mlxchat models pull org/absent`"
     monkeypatch.setenv("MLXCHAT_MODEL", "smolm2")

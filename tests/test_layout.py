@@ -19,7 +19,7 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_443,
+    "": 1_440,
     "files": 403,
     "request": 1_101,
     "manual": 321,
@@ -39,8 +39,8 @@ CEILINGS = {
     "app": 4_083,
     "bench": 1_081,
     "terminal": 4_081,
-    "doctor": 300,
-    "cli": 2_317,
+    "doctor": 280,
+    "cli": 2_315,
 }
 
 # The package's entry points come after everything else.

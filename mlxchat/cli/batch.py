@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_options
+from mlxchat.cli.options import COMMANDS, build, leave_template_out, setup_of, with_options
 from mlxchat.request.commands import Shown
 
 EPILOG = """\
@@ -21,15 +21,6 @@ Input:
 
 Continuing:
   Run the same command again: it does only the rows that have no answer yet.
-
-Configuration:
-  Every option can be configured: set the variable MLXCHAT_BATCH_TEMP, or
-  run `mlxchat config set batch.temp 0.7`.
-
-Exit status:
-  0 success, 1 failure or a row failed, 2 usage error, 4 an answer was not
-  complete, 130, 143 and 129 stopped by Ctrl-C, SIGTERM and SIGHUP, 141
-  output closed
 """
 
 
@@ -50,9 +41,7 @@ def batch(
     from mlxchat.terminal.run_batch import run
     from mlxchat.text.document import STDIN
 
-    if values["raw"]:
-        # Configured values are meant for the chat template.
-        values |= dict.fromkeys({"system", "think", "template_args"} - given_names(context))
+    leave_template_out(context, values)
     source = Path(path) if path not in (None, STDIN) else None
     request = build(
         BatchRequest,

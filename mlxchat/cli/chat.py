@@ -32,14 +32,7 @@ Input from a pipe:
   each line is a turn, as text or as JSON with "role" (user or system) and
   "content"; "schema", "regex", "choice" or "grammar" constrain its answer.
 
-Configuration:
-  Every option can be configured: set the variable MLXCHAT_CHAT_MAX_KV_SIZE,
-  or run `mlxchat config set chat.max-kv-size 4096`. `mlxchat config show chat`
-  shows the current values. Chats are saved as sessions: `mlxchat session list`.
-
-Exit status:
-  0 success, 1 failure, 2 usage error, 4 ended before the answer was complete,
-  130, 143 and 129 stopped by Ctrl-C, SIGTERM and SIGHUP, 141 output closed
+Chats are saved as sessions: `mlxchat session list`.
 """
 
 

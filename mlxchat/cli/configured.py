@@ -44,8 +44,23 @@ PromptName = Annotated[
 ]
 
 
+EPILOG = """
+Configuration:
+  Every option can be configured: set the variable MLXCHAT_{}_MAX_KV_SIZE,
+  or run `mlxchat config set {}.max-kv-size 4096`. `mlxchat config show {}`
+  shows the current values.
+
+Exit status: mlxchat --help-all
+"""
+
+
 class Configured(Command):
     """`batch`, `chat` and `generate`: the configuration sets the options that are not given."""
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        assert self.epilog is not None
+        self.epilog += EPILOG.format(name.upper(), name, name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # Completion needs only names, and must not fail on a broken file.

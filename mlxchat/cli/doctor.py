@@ -1,7 +1,6 @@
 """`mlxchat doctor`: checks the installation and suggests fixes."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,8 +13,6 @@ from mlxchat.terminal.table import write, write_json_lines
 
 if TYPE_CHECKING:
     from mlxchat.doctor import Finding
-
-CONFIGURATION = "configuration"
 
 
 def doctor(
@@ -49,9 +46,15 @@ def _show(finding: "Finding", as_json: bool) -> None:
 
     from mlxchat.terminal.table import format_finding, format_table
 
-    cells = (str(finding.verdict), finding.topic, finding.found, finding.fix)
+    row = {
+        "topic": finding.topic,
+        "verdict": str(finding.verdict),
+        "found": finding.found,
+        "fix": finding.fix,
+    }
+    cells = (row["verdict"], finding.topic, finding.found, finding.fix)
     if as_json:
-        write_json_lines([asdict(finding)])
+        write_json_lines([row])
     elif sys.stdout is not None and sys.stdout.isatty():
         write(format_finding(*cells))
     else:
@@ -60,17 +63,18 @@ def _show(finding: "Finding", as_json: bool) -> None:
 
 def _configuration(context: typer.Context) -> Iterator["Finding"]:
     from mlxchat import paths
-    from mlxchat.doctor import ok, problem
+    from mlxchat.doctor import Finding
 
     root: Any = context.find_root().command
     path = paths.config_file()
     try:
         check_file(read_user_config(), root, context)
-        yield ok(CONFIGURATION, str(path) if path.exists() else f"none at {path}")
+        yield Finding(str(path) if path.exists() else f"none at {path}")
     except ConfigError as error:
-        yield problem(CONFIGURATION, str(error), "mlxchat config edit")
+        yield Finding(str(error), "mlxchat config edit", is_problem=True)
     try:
         for name in COMMANDS:
             checked(root.commands[name], variables_for(name), context)
     except ConfigError as error:
-        yield problem(CONFIGURATION, str(error), "unset the variable, or give it another value")
+        fix = "unset the variable, or give it another value"
+        yield Finding(str(error), fix, is_problem=True)

@@ -5,7 +5,14 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat.cli.configured import PromptName, take_prompt
-from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_options
+from mlxchat.cli.options import (
+    COMMANDS,
+    build,
+    given_names,
+    leave_template_out,
+    setup_of,
+    with_options,
+)
 from mlxchat.errors import UsageError
 from mlxchat.options import Panel, options_of
 from mlxchat.request.commands import Shown
@@ -18,16 +25,6 @@ Examples:
   mlxchat generate --ignore-eos --checkpoint night --until 07:00 "A saga."
   mlxchat generate --resume night
   git diff | mlxchat generate -p commit
-
-Configuration:
-  Every option can be configured: set the variable MLXCHAT_GENERATE_TEMP, or
-  run `mlxchat config set generate.temp 0.7`. `mlxchat config show generate`
-  shows the current values.
-
-Exit status:
-  0 success, 1 failure, 2 usage error, 3 stopped because the text repeats
-  itself, 4 ended before the answer was complete, 130, 143 and 129 stopped by
-  Ctrl-C, SIGTERM and SIGHUP, 141 output closed
 """
 
 
@@ -63,12 +60,7 @@ def generate(
         shown, changes = _given_again(context)
         raise typer.Exit(resume_run(resume, shown, **changes))
     template, _ = take_prompt(context, named, values)
-    if values["raw"]:
-        # Configured values are meant for the chat template.
-        given = given_names(context)
-        values |= dict.fromkeys(
-            {"system", "think", "template_args", "chat_template", "prefill"} - given
-        )
+    leave_template_out(context, values)
     request = build(
         Request,
         values,

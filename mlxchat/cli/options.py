@@ -1,7 +1,7 @@
 """Declared options as Typer options, and those that several commands have."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
@@ -11,6 +11,7 @@ from mlxchat.errors import UsageError
 from mlxchat.options import Option, Panel, options_of
 from mlxchat.request import Setup
 from mlxchat.request.commands import COMMANDS
+from mlxchat.request.pairs import OF_TEMPLATE
 from mlxchat.settings import SamplingSettings
 from mlxchat.terminal import visible
 
@@ -86,6 +87,13 @@ def given_names(context: typer.Context) -> frozenset[str]:
         for name, source in sources.items()
         if source is not None and source.name == "COMMANDLINE"
     )
+
+
+def leave_template_out(context: typer.Context, values: MutableMapping[str, Any]) -> None:
+    """With --raw, ignore options for the chat template that are only configured."""
+    if values["raw"]:
+        names = {name for name in OF_TEMPLATE if name in values}
+        values.update(dict.fromkeys(names - given_names(context)))
 
 
 def _place(parameter: inspect.Parameter) -> int:

@@ -58,7 +58,7 @@ def _check_word(word: str, paths: Sequence[str], *, has_subject: bool) -> None:
         )
     if not COMMAND_WORD.fullmatch(word):
         return
-    if has_subject and not _did_you_mean(word, paths):
+    if has_subject and not _near(word, paths):
         return
     hint = _hint(word, paths)
     raise UsageError(f"unknown command {word!r}{hint}; to ask it, use `mlxchat chat {word}`")
@@ -75,13 +75,10 @@ def _hint(word: str, paths: Sequence[str]) -> str:
     """The command that was meant, ours or another program's."""
     near = _near(word, paths)
     # More than one are commands of groups, such as `session show`.
-    foreign = hint_for_command(word.lower()) if len(near) != 1 else None
-    return f" ({foreign})" if foreign else _did_you_mean(word, paths)
-
-
-def _did_you_mean(word: str, paths: Sequence[str]) -> str:
-    near = _near(word, paths)
-    return f" (did you mean {' or '.join(f'`mlxchat {each}`' for each in near)}?)" if near else ""
+    hint = hint_for_command(word.lower()) if len(near) != 1 else None
+    if hint is None and near:
+        hint = f"did you mean {' or '.join(f'`mlxchat {each}`' for each in near)}?"
+    return f" ({hint})" if hint else ""
 
 
 def _near(word: str, paths: Sequence[str]) -> Sequence[str]:

@@ -1,7 +1,4 @@
-"""Examines everything mlxchat needs from this machine. Prints nothing, changes nothing.
-
-One broken thing does not keep the rest from being examined.
-"""
+"""Examines everything mlxchat needs from this machine. Prints nothing, changes nothing."""
 
 import locale
 import os
@@ -11,7 +8,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -48,32 +45,30 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line. `fix` is what to do, if anything."""
+    """One line. `fix` is what to do, if anything; the topic is that of the check, if empty."""
 
-    topic: str
-    verdict: Verdict
     found: str
     fix: str | None = None
+    is_problem: bool = False
+    topic: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.is_problem:
+            return Verdict.PROBLEM
+        return Verdict.OK if self.fix is None else Verdict.WARNING
 
 
 Check = Callable[[], Iterable[Finding]]
 
 
-def ok(topic: str, found: str) -> Finding:
-    return Finding(topic, Verdict.OK, found)
-
-
-def warning(topic: str, found: str, fix: str) -> Finding:
-    return Finding(topic, Verdict.WARNING, found, fix)
-
-
-def problem(topic: str, found: str, fix: str) -> Finding:
-    return Finding(topic, Verdict.PROBLEM, found, fix)
-
-
 def examine(*, configuration: Check, offline: bool = False) -> Iterator[Finding]:
     """All findings, as they are made. `configuration` is a check passed in by the command line,
-    which knows the options. If `offline`, the Hub is not contacted."""
+    which knows the options. If `offline`, the Hub is not contacted.
+
+    An exception in a check becomes a finding, too: users run this when something is broken in an
+    unexpected way.
+    """
     checks: dict[str, Check] = {
         "versions": versions,
         "device": device,
@@ -90,47 +85,41 @@ def examine(*, configuration: Check, offline: bool = False) -> Iterator[Finding]
     if not offline:
         checks["hub"] = hub
     for topic, check in checks.items():
-        yield from found_by(topic, check)
-
-
-def found_by(topic: str, check: Check) -> Iterator[Finding]:
-    """The check's findings; an exception in the check becomes a finding too.
-
-    Users run this when something is broken in an unexpected way.
-    """
-    try:
-        yield from check()
-    except Exception as error:  # noqa: BLE001
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        yield problem(topic, f"check failed: {reason}", "the installation may be incomplete")
+        try:
+            for finding in check():
+                yield replace(finding, topic=finding.topic or topic)
+        except Exception as error:  # noqa: BLE001
+            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            fix = "the installation may be incomplete"
+            yield Finding(f"check failed: {reason}", fix, is_problem=True, topic=topic)
 
 
 # The machine
 
 
 def versions() -> Iterator[Finding]:
-    yield ok("mlxchat", __version__)
-    yield ok("python", f"{system.python_version()}, {sys.executable}")
+    yield Finding(__version__, topic="mlxchat")
+    yield Finding(f"{system.python_version()}, {sys.executable}", topic="python")
     for name, version, wanted, is_tested in platform.tested_versions():
         if version is None:
             package = INSTALL_MLX if name == "mlx" else "pip install mlx-lm"
-            yield problem(name, "not installed", package)
+            yield Finding("not installed", package, is_problem=True, topic=name)
         elif is_tested:
-            yield ok(name, f"{version}, tested: {wanted or 'no range recorded'}")
+            yield Finding(f"{version}, tested: {wanted or 'no range recorded'}", topic=name)
         else:
             found = f"{version} is untested; tested: {wanted}"
-            yield warning(name, found, f"pip install '{name}{wanted}'")
+            yield Finding(found, f"pip install '{name}{wanted}'", topic=name)
 
 
 def device() -> Iterator[Finding]:
     if sys.platform == "darwin" and system.machine() == "x86_64":
         fix = "install mlxchat with a Python for Apple silicon: MLX requires one"
-        yield problem("device", "this Python is built for Intel processors", fix)
+        yield Finding("this Python is built for Intel processors", fix, is_problem=True)
         return
     try:
         platform.require_supported_system()
     except ModelError as error:
-        yield problem("device", str(error), INSTALL_MLX)
+        yield Finding(str(error), INSTALL_MLX, is_problem=True)
         return
     found = f"{platform.backend_name()}, {platform.device_name()}"
     wired_bytes = platform.recommended_working_set_bytes()
@@ -140,27 +129,25 @@ def device() -> Iterator[Finding]:
             "sudo sysctl iogpu.wired_limit_mb=MEGABYTES"
         )
     if sys.platform == "darwin" and not platform.gpu_available():
-        yield warning("device", f"{found}: MLX sees no GPU", "is this a virtual machine?")
+        yield Finding(f"{found}: MLX sees no GPU", "is this a virtual machine?")
     else:
-        yield ok("device", found)
+        yield Finding(found)
 
 
 def memory() -> Iterator[Finding]:
     total_bytes, free_bytes = platform.total_memory_bytes(), platform.free_memory_bytes()
     found = f"{format_bytes(free_bytes)} free for a model, of {format_bytes(total_bytes)}"
-    if free_bytes < MIN_MEMORY_BYTES:
-        yield warning("memory", found, "close other programs, or give the container more memory")
-    else:
-        yield ok("memory", found)
+    is_low = free_bytes < MIN_MEMORY_BYTES
+    fix = "close other programs, or give the container more memory" if is_low else None
+    yield Finding(found, fix)
 
 
 def blas() -> Iterator[Finding]:
     if platform.has_fast_blas():
-        yield ok("BLAS", platform.blas_name())
+        yield Finding(platform.blas_name())
     else:
         found = "the reference BLAS of MLX's wheel, about 40 times slower than OpenBLAS"
-        fix = "install OpenBLAS: on Debian, apt install libopenblas0-pthread"
-        yield warning("BLAS", found, fix)
+        yield Finding(found, "install OpenBLAS: on Debian, apt install libopenblas0-pthread")
 
 
 # The disk
@@ -168,37 +155,33 @@ def blas() -> Iterator[Finding]:
 
 def hub_cache() -> Iterator[Finding]:
     fix = "make it writable, or set HF_HOME to another directory, to be able to download models"
-    yield _directory("hub cache", hub_cache_dir(), fix)
+    yield _directory(hub_cache_dir(), fix)
 
 
 def prefix_cache() -> Iterator[Finding]:
     fix = "make it writable, or free some space; until then every prompt is read from scratch"
-    yield _directory("prefix cache", paths.prefix_cache_dir(), fix)
+    yield _directory(paths.prefix_cache_dir(), fix)
 
 
 def sessions() -> Iterator[Finding]:
     directory = paths.sessions_dir()
-    yield _directory("sessions", directory, "make it writable; until then chats are not saved")
+    yield _directory(directory, "make it writable; until then chats are not saved")
     if directory.is_dir() and stat.S_IMODE(directory.stat().st_mode) & 0o077:
-        yield warning(
-            "sessions", f"other users can read {directory}", f"chmod go-rwx '{directory}'"
-        )
+        yield Finding(f"other users can read {directory}", f"chmod go-rwx '{directory}'")
 
 
-def _directory(topic: str, directory: Path, fix: str) -> Finding:
+def _directory(directory: Path, fix: str) -> Finding:
     """Whether the directory can be written, and the disk's free space."""
     if os.path.lexists(directory) and not directory.is_dir():
-        return problem(topic, f"{directory} is not a directory", "move it away")
+        return Finding(f"{directory} is not a directory", "move it away", is_problem=True)
     nearest = next(each for each in (directory, *directory.parents) if each.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
-        return problem(topic, f"{directory} cannot be written", fix)
+        return Finding(f"{directory} cannot be written", fix, is_problem=True)
     free_bytes = shutil.disk_usage(nearest).free
     found = f"{directory}, {format_bytes(free_bytes)} free"
     if free_bytes <= MIN_FREE_BYTES:
-        return warning(
-            topic, f"{found}, less than {format_bytes(MIN_FREE_BYTES)}", "free some space"
-        )
-    return ok(topic, found)
+        return Finding(f"{found}, less than {format_bytes(MIN_FREE_BYTES)}", "free some space")
+    return Finding(found)
 
 
 # The model and the Hub
@@ -208,7 +191,7 @@ def model() -> Iterator[Finding]:
     try:
         chosen, aliases = configured_model(), read_user_config().aliases
     except ConfigError:
-        yield warning("model", "the configuration cannot be read", "fix it first")
+        yield Finding("the configuration cannot be read", "fix it first")
         return
     if chosen is None:
         yield _unnamed()
@@ -219,14 +202,13 @@ def model() -> Iterator[Finding]:
         fix = "run `mlxchat models default NAME`"
         if chosen.is_variable:
             fix = f"give {chosen.where} another value"
-        yield problem("model", f"{error} (set by {chosen.where})", fix)
+        yield Finding(f"{error} (set by {chosen.where})", fix, is_problem=True)
         return
     found = f"{located.name}, set by {chosen.where}"
     if located.path is None and cached_snapshot(located.name) is None:
-        fix = f"run `mlxchat models pull {located.name}`"
-        yield warning("model", f"{found}, is not downloaded", fix)
+        yield Finding(f"{found}, is not downloaded", f"run `mlxchat models pull {located.name}`")
     else:
-        yield ok("model", found)
+        yield Finding(found)
 
 
 def _unnamed() -> Finding:
@@ -234,21 +216,20 @@ def _unnamed() -> Finding:
     if embedded_model() is not None:
         here.append(EMBEDDED_ALIAS)
     if here:
-        return ok("model", f"no default: one that fits is chosen; downloaded: {', '.join(here)}")
-    return warning("model", "no default, and none downloaded", "run `mlxchat models pull NAME`")
+        return Finding(f"no default: one that fits is chosen; downloaded: {', '.join(here)}")
+    return Finding("no default, and none downloaded", "run `mlxchat models pull NAME`")
 
 
 def token() -> Iterator[Finding]:
     place = token_place()
-    found = "none: gated models cannot be downloaded" if place is None else f"in {place}"
-    yield ok("hub token", found)
+    yield Finding("none: gated models cannot be downloaded" if place is None else f"in {place}")
 
 
 def hub() -> Iterator[Finding]:
     """Look up a model that the Hub is known to have, for a few seconds at most."""
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
     if offline_by_environment():
-        yield ok("hub", "offline: HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
+        yield Finding("offline: HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
         return
     answers: list[Finding] = []
     asking = threading.Thread(target=lambda: answers.append(_asked(endpoint)), daemon=True)
@@ -258,7 +239,7 @@ def hub() -> Iterator[Finding]:
         yield answers[0]
     else:
         found = f"{endpoint} does not answer within {PATIENCE_S:.0f} seconds"
-        yield warning("hub", found, "check the network; downloaded models work without it")
+        yield Finding(found, "check the network; downloaded models work without it")
 
 
 def _asked(endpoint: str) -> Finding:
@@ -268,10 +249,10 @@ def _asked(endpoint: str) -> Finding:
         repo_size_bytes(RECOMMENDED[0].hub_id)
     except ModelNotFound as error:
         if token_place() is not None:
-            return warning("hub", str(error), "run hf auth login: the token may have expired")
+            return Finding(str(error), "run hf auth login: the token may have expired")
     except HubError as error:
-        return warning("hub", str(error), "downloaded models work without it")
-    return ok("hub", f"{endpoint} answers")
+        return Finding(str(error), "downloaded models work without it")
+    return Finding(f"{endpoint} answers")
 
 
 # The terminal
@@ -279,22 +260,21 @@ def _asked(endpoint: str) -> Finding:
 
 def terminal() -> Iterator[Finding]:
     if sys.stdout is None or not sys.stdout.isatty():
-        yield ok("terminal", "stdout is not a terminal: plain text")
+        yield Finding("stdout is not a terminal: plain text")
     else:
         size, kind = shutil.get_terminal_size(), os.environ.get("TERM", "")
         colours = ", no colours: NO_COLOR is set" if os.environ.get("NO_COLOR") else ""
-        found = f"{size.columns} columns, {size.lines} lines, TERM={kind}{colours}"
+        fix = None
         if size.columns < MIN_COLUMNS:
-            yield warning("terminal", found, "make it wider: tables are hard to read")
+            fix = "make it wider: tables are hard to read"
         elif kind in ("", "dumb"):
-            yield warning("terminal", found, "set TERM correctly to get colours and line editing")
-        else:
-            yield ok("terminal", found)
+            fix = "set TERM correctly to get colours and line editing"
+        yield Finding(f"{size.columns} columns, {size.lines} lines, TERM={kind}{colours}", fix)
     encoding = locale.getencoding().lower()
     if encoding.replace("-", "") == "utf8":
-        yield ok("characters", "UTF-8")
+        yield Finding("UTF-8", topic="characters")
         return
     # Not every macOS has C.UTF-8, and not every Linux has en_US.UTF-8.
     utf8 = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
     found = f"the locale's encoding is {encoding}, but models write UTF-8"
-    yield warning("characters", found, f"export LANG={utf8}, or another UTF-8 locale")
+    yield Finding(found, f"export LANG={utf8}, or another UTF-8 locale", topic="characters")
