@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,18 @@ import mlxchat
 from mlxchat.app.chat import Chat
 from mlxchat.errors import AdapterError, MlxchatError
 from mlxchat.models.adapter import find_adapter
-from mlxchat.models.hub_cache import repo_dir
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.models.skeleton import named_parameters
 from mlxchat.request import ChatOptions, Request, Setup
 from scripts.families import build_family, write_family
 from scripts.tiny_model import tiny_config
-from tests.conftest import RunMlxchat, build_random_model
-from tests.fake_hub import FakeHub, FakeRepo
+from tests.conftest import build_random_model
 from tests.in_process import run_in_process
 from tests.trained_adapter import rewrite, train
 
 TOKENS = mx.array([[72, 101, 108, 108, 111]])
 KINDS = [("llama", "lora"), ("llama", "dora"), ("llama", "full"), ("gemma3_text", "lora")]
-
-
-def find(name: str) -> Any:
-    return find_adapter(name, offline=True, notify=lambda _: None, show_progress=False)
 
 
 def load(model: Path, adapter: Path | None = None, dtype: str = "stored") -> Model:
@@ -41,7 +34,7 @@ def load(model: Path, adapter: Path | None = None, dtype: str = "stored") -> Mod
         "tiny",
         dtype=dtype,
         notify=lambda _: None,
-        adapter=None if adapter is None else find(str(adapter)),
+        adapter=None if adapter is None else find_adapter(str(adapter)),
     )
 
 
@@ -155,37 +148,6 @@ def test_damage_is_one_clear_line(
         load(tiny_model, directory)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_only_the_files_of_an_adapter_are_downloaded(
-    lora: Path, tiny_model: Path, run_program: RunMlxchat, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {each.name: each.read_bytes() for each in lora.iterdir()}
-    others = {"README.md": b"# no", "0000003_adapters.safetensors": b"", "config.json": b"{}"}
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-
-    def generate(adapter: str, run: RunMlxchat = run_program) -> "subprocess.CompletedProcess[str]":
-        options = ("-m", str(tiny_model), "--adapter", adapter, "-n", "5", "--temp", "0")
-        return run("generate", *options, "to be")
-
-    with FakeHub({"org/lora": FakeRepo(files | others), "org/other": FakeRepo(others)}) as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        done = generate("org/lora")
-        assert (done.returncode, done.stderr.count("\n")) == (0, 1)
-        assert done.stderr.startswith("mlxchat: downloading org/lora, ")
-        (snapshot,) = (repo_dir("org/lora") / "snapshots").iterdir()
-        assert {each.name for each in snapshot.iterdir()} == set(files)
-        seen = len(hub.requests)
-        assert generate("org/lora").stdout == done.stdout
-        assert generate(str(lora), run_in_process).stdout == done.stdout
-        assert len(hub.requests) == seen
-        refused = generate("org/other")
-        assert (refused.returncode, refused.stdout) == (1, "")
-        assert refused.stderr.startswith(
-            "mlxchat: error: org/other is not an adapter: it needs adapter_config.json and "
-        )
-        assert refused.stderr.count("\n") == 1
-    assert find("org/lora").directory == snapshot
 
 
 # Ways in: what was saved with another adapter is never used

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mlx import nn
 
@@ -66,16 +65,17 @@ def start(setup: Setup, notify: Notify) -> None:
 
 
 def find_model(setup: Setup, observer: Observer) -> ResolvedModel:
-    """The files of the model and its adapter, downloaded if necessary."""
-    how: dict[str, Any] = {
-        "offline": setup.offline,
-        "notify": observer.warn,
-        "show_progress": observer.show_progress,
-    }
+    """The files of the model, downloaded if necessary, and of its adapter."""
     template = None if setup.chat_template is None else read_template(setup.chat_template)
-    found = replace(resolve_model(setup.model, ask=observer.ask, **how), template=template)
-    adapter = None if setup.adapter is None else find_adapter(setup.adapter, **how)
-    return replace(found, adapter=adapter)
+    adapter = None if setup.adapter is None else find_adapter(setup.adapter)
+    found = resolve_model(
+        setup.model,
+        offline=setup.offline,
+        ask=observer.ask,
+        notify=observer.warn,
+        show_progress=observer.show_progress,
+    )
+    return replace(found, adapter=adapter, template=template)
 
 
 def load_model(

@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlxchat import platform
-from mlxchat.errors import AdapterError, HubError, MlxchatError, ModelNotFound
+from mlxchat.errors import AdapterError, MlxchatError
 from mlxchat.failures import device_failures
-from mlxchat.models.hub_cache import ADAPTER_FILES, cached_adapter, offline_by_environment
-from mlxchat.models.locate import is_hub_id
-from mlxchat.progress import Notify
 
 if TYPE_CHECKING:
     import mlx.core as mx
     from mlx import nn
 
-CONFIG, WEIGHTS = ADAPTER_FILES
+# The files of mlx-lm's adapters: the configuration and the arrays.
+FILES = CONFIG, WEIGHTS = "adapter_config.json", "adapters.safetensors"
 # What a low-rank module adds: two factors, and DoRA's magnitude.
 FACTORS = ("lora_a", "lora_b", "m")
 
@@ -34,43 +32,25 @@ class Adapter:
     def digest(self) -> str:
         """Identifies the contents of its files, in hexadecimal."""
         digest = hashlib.blake2b(digest_size=16)
-        for name in ADAPTER_FILES:
+        for name in FILES:
             with (self.directory / name).open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "blake2b").digest())
         return digest.hexdigest()
 
 
-def find_adapter(name: str, *, offline: bool, notify: Notify, show_progress: bool) -> Adapter:
-    """Download the adapter called `name`, a directory or a Hub ID, if need be.
-
-    A name that exists on this disk is never sent to the Hub. Raises AdapterError, ModelNotFound or
-    HubError.
-    """
-    path = Path(name).expanduser()
-    if path.is_dir():
-        found = Adapter(str(path.absolute()), path.absolute())
-    elif path.exists():
-        raise AdapterError(f"{name} is a file: name the directory of the adapter")
-    elif not is_hub_id(name):
-        raise ModelNotFound(f"no adapter named {name!r}: give a directory or a Hub ID")
-    else:
-        here = cached_adapter(name)
-        found = Adapter(name, here or _download(name, offline, notify, show_progress))
+def find_adapter(name: str) -> Adapter:
+    """The adapter in the directory of that name. Raises AdapterError."""
+    path = Path(name).expanduser().absolute()
+    if not path.is_dir():
+        raise AdapterError(f"{name} is not a directory: name the one of the adapter")
+    found = Adapter(str(path), path)
     _require_mlx_lms(found)
     return found
 
 
-def _download(repo_id: str, offline: bool, notify: Notify, show_progress: bool) -> Path:
-    if offline or offline_by_environment():
-        raise HubError(f"adapter {repo_id} is not downloaded, and the network is off")
-    from mlxchat.models import hub
-
-    return hub.download_adapter(repo_id, show_progress=show_progress, notify=notify)
-
-
 def _require_mlx_lms(adapter: Adapter) -> None:
     names = {path.name for path in adapter.directory.glob("*")}
-    if names.issuperset(ADAPTER_FILES):
+    if names.issuperset(FILES):
         return
     if any(name.startswith("adapter_model.") for name in names):
         raise AdapterError(

@@ -9,7 +9,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any
 from mlxchat.errors import HubError, MlxchatError, ModelNotFound, ModelUnsupported
 from mlxchat.failures import first_line
 from mlxchat.models.hub_cache import (
-    ADAPTER_FILES,
     ALLOW_PATTERNS,
     holds_model,
     hub_cache_dir,
@@ -50,7 +49,7 @@ def repo_size_bytes(repo_id: str) -> int:
 
     Raises ModelNotFound for an unknown id and HubError if the Hub does not answer.
     """
-    _, sizes = _remote_files(repo_id, QUICK_TIMEOUT_S, ALLOW_PATTERNS)
+    _, sizes = _remote_files(repo_id, QUICK_TIMEOUT_S)
     return sum(sizes.values())
 
 
@@ -77,27 +76,45 @@ def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
     Raises ModelNotFound for an unknown id, ModelUnsupported for a repository without safetensors,
     and HubError for problems with the network, access or disk space.
     """
-    files = _model_files(repo_id)
-    return _download(repo_id, files, ALLOW_PATTERNS, show_progress, notify)
+    commit, sizes = _model_files(repo_id)
+    snapshot = snapshot_dir(repo_id, commit)
+    missing_bytes = sum(size for name, size in sizes.items() if not (snapshot / name).is_file())
+    if missing_bytes:
+        _remove_leftovers(repo_id)
+        _require_disk_space(repo_id, missing_bytes)
+        notify(f"downloading {repo_id}, {format_bytes(missing_bytes)}")
+    # In a thread, so that Ctrl-C can stop the library's workers: alone, they would finish the files
+    # in progress, gigabytes each.
+    stop = Event()
+    with (
+        ThreadPoolExecutor(max_workers=1) as pool,
+        _one_line_errors(repo_id, downloading=True),
+        _bar(repo_id, missing_bytes, show_progress) as bar,
+    ):
+        future = pool.submit(
+            _library().snapshot_download,
+            repo_id,
+            cache_dir=hub_cache_dir(),
+            allow_patterns=list(ALLOW_PATTERNS),
+            tqdm_class=_reporter_class(bar, stop),
+        )
+        try:
+            return Path(future.result())
+        except BaseException:
+            _stop_workers(stop)
+            raise
 
 
-def download_adapter(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
-    """As `download`, for an adapter: its configuration and its arrays, nothing else, if they are
-    there."""
-    files = _remote_files(repo_id, PATIENT_TIMEOUT_S, ADAPTER_FILES)
-    return _download(repo_id, files, ADAPTER_FILES, show_progress, notify)
-
-
-def _remote_files(repo_id: str, timeout_s: float, patterns: Collection[str]) -> _RemoteFiles:
+def _remote_files(repo_id: str, timeout_s: float) -> _RemoteFiles:
     with _one_line_errors(repo_id):
         info = _library().HfApi().model_info(repo_id, timeout=timeout_s, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
-    wanted = {name: size for name, size in sizes.items() if is_wanted(name, patterns)}
+    wanted = {name: size for name, size in sizes.items() if is_wanted(name)}
     return info.sha or "", wanted
 
 
 def _model_files(repo_id: str) -> _RemoteFiles:
-    commit, sizes = _remote_files(repo_id, PATIENT_TIMEOUT_S, ALLOW_PATTERNS)
+    commit, sizes = _remote_files(repo_id, PATIENT_TIMEOUT_S)
     if not holds_model(sizes):
         raise ModelUnsupported(
             f"{repo_id} has no config.json with model*.safetensors: look for a conversion at "
@@ -115,44 +132,6 @@ def _require_disk_space(repo_id: str, missing_bytes: int) -> None:
             f"{repo_id} needs {format_bytes(missing_bytes)}, but {directory} has "
             f"{format_bytes(free_bytes)} free: make space, or set HF_HOME to a larger disk"
         )
-
-
-def _download(
-    repo_id: str,
-    files: _RemoteFiles,
-    patterns: Collection[str],
-    show_progress: bool,
-    notify: Notify,
-) -> Path:
-    """Run the library's download in a thread, so that Ctrl-C can stop its workers.
-
-    Alone, the library would finish the files in progress, gigabytes each.
-    """
-    commit, sizes = files
-    snapshot = snapshot_dir(repo_id, commit)
-    missing_bytes = sum(size for name, size in sizes.items() if not (snapshot / name).is_file())
-    if missing_bytes:
-        _remove_leftovers(repo_id)
-        _require_disk_space(repo_id, missing_bytes)
-        notify(f"downloading {repo_id}, {format_bytes(missing_bytes)}")
-    stop = Event()
-    with (
-        ThreadPoolExecutor(max_workers=1) as pool,
-        _one_line_errors(repo_id, downloading=True),
-        _bar(repo_id, missing_bytes, show_progress) as bar,
-    ):
-        future = pool.submit(
-            _library().snapshot_download,
-            repo_id,
-            cache_dir=hub_cache_dir(),
-            allow_patterns=list(patterns),
-            tqdm_class=_reporter_class(bar, stop),
-        )
-        try:
-            return Path(future.result())
-        except BaseException:
-            _stop_workers(stop)
-            raise
 
 
 def _remove_leftovers(repo_id: str) -> None:

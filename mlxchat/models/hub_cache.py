@@ -24,8 +24,6 @@ ALLOW_PATTERNS = (
     "*.jsonl",
     "*.jinja",
 )
-# The files of mlx-lm's adapters: the configuration and the arrays.
-ADAPTER_FILES = ("adapter_config.json", "adapters.safetensors")
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TREE_FORMAT_VERSION = 1
@@ -83,13 +81,6 @@ def cached_snapshot(repo_id: str) -> Path | None:
     return snapshot if is_complete else None
 
 
-def cached_adapter(repo_id: str) -> Path | None:
-    """The directory of the adapter's main revision; None if it is missing or unfinished."""
-    snapshot = _main_snapshot(repo_id)
-    is_here = snapshot and all((snapshot / name).is_file() for name in ADAPTER_FILES)
-    return snapshot if is_here else None
-
-
 def cached_repos() -> list[tuple[str, Path | None]]:
     """The names and snapshots of the repositories with a model in safetensors, by name.
 
@@ -108,9 +99,9 @@ def disk_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in files)
 
 
-def is_wanted(name: str, patterns: Collection[str] = ALLOW_PATTERNS) -> bool:
-    """Whether one of the patterns, by default a model's, is for the file of that name."""
-    return any(fnmatch(name, pattern) for pattern in patterns)
+def is_wanted(name: str) -> bool:
+    """Whether a model needs the file of that name."""
+    return any(fnmatch(name, pattern) for pattern in ALLOW_PATTERNS)
 
 
 def holds_model(names: Collection[str]) -> bool:

@@ -81,14 +81,12 @@ def load(
     offline: bool = False,
 ) -> Model:
     """Load a model by name: a directory, a GGUF file, an alias or a hub id; None is the default.
-    `adapter` is a directory or a hub id.
+    `adapter` is a directory.
 
     Raises ModelError, HubError or TemplateError, with a message that says what to do.
     """
     resolved = resolve_model(name, offline=offline, ask=None, notify=_silent, show_progress=False)
-    added = None
-    if adapter is not None:
-        added = find_adapter(adapter, offline=offline, notify=_silent, show_progress=False)
+    added = None if adapter is None else find_adapter(adapter)
     return load_directory(
         resolved.directory, resolved.name, dtype=dtype, notify=_silent, adapter=added
     )

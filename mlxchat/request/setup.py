@@ -34,9 +34,9 @@ class Setup:
     )
     adapter: str | None = option(
         None,
-        "Adapter: Hub ID or directory",
+        "Directory of an adapter",
         Panel.MODEL,
-        metavar="ADAPTER",
+        metavar="DIR",
         saved=True,
     )
     chat_template: Path | None = option(
