@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlxchat.files import atomic
 from mlxchat.store import cache_files
-from mlxchat.store.cache_files import ROOT, STRAY_AFTER_S, CacheFiles, Entry, ends_of
+from mlxchat.store.cache_files import ROOT, CacheFiles, Entry, ends_of
 from mlxchat.store.tensor_file import Tensor
 
 CONTENT = np.zeros(100, np.uint8)
@@ -27,6 +28,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(cache_files, "time", clock)
+    monkeypatch.setattr(atomic, "time", clock)
     return clock
 
 
@@ -98,7 +100,10 @@ def test_after_any_use_the_rest_fits_and_can_be_reached(files: CacheFiles) -> No
 
 def test_what_a_killed_process_left_is_deleted(files: CacheFiles, clock: Clock) -> None:
     add(files, "a")
-    for name, age_s in ((".a.safetensors.k1ll3d", STRAY_AFTER_S + 100), (".a.safetensors.new", 0)):
+    for name, age_s in (
+        (".a.safetensors.k1ll3d", atomic.STRAY_AFTER_S + 100),
+        (".a.safetensors.new", 0),
+    ):
         path = files.directory / name
         path.touch()
         os.utime(path, (clock.now - age_s, clock.now - age_s))

@@ -426,10 +426,10 @@ def test_only_a_few_pages_wait_for_a_slow_disk(
     pages, waiting = open_pages(model), []
     write = pages.files.write
 
-    def slowly(*arguments: Any) -> None:
+    def slowly(*arguments: Any) -> int:
         time.sleep(0.02)
-        waiting.append(sum(not each.done() for each in pages._writer._writes))
-        write(*arguments)
+        waiting.append(sum(not each.done() for each in pages._writer._jobs))
+        return write(*arguments)
 
     monkeypatch.setattr(pages.files, "write", slowly)
     record(model, text(12 * PAGE), pages, step=6 * PAGE, window=None)

@@ -1,7 +1,13 @@
 """Files that survive a crash, a full disk or a power cut. All durable writing, locking and syncing
 goes through here; the callers decide what the files contain."""
 
-from mlxchat.files.atomic import remove_unfinished, replacing, write_atomically
+from mlxchat.files.atomic import (
+    by_use,
+    prune,
+    remove_unfinished,
+    replacing,
+    write_atomically,
+)
 from mlxchat.files.disk import (
     append_line,
     check_not_lfs_pointer,
@@ -20,6 +26,7 @@ from mlxchat.files.lock import Lock, exclusive, holder, is_at, open_locked
 __all__ = [
     "Lock",
     "append_line",
+    "by_use",
     "check_not_lfs_pointer",
     "exclusive",
     "force_to_disk",
@@ -31,6 +38,7 @@ __all__ = [
     "open_locked",
     "open_to_append",
     "open_to_read",
+    "prune",
     "remove_unfinished",
     "replacing",
     "reported_as",

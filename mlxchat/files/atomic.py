@@ -1,12 +1,17 @@
-"""Replace a whole file: a crash, a full disk or a power cut leaves either the old or the new."""
+"""Replace a whole file: a crash, a full disk or a power cut leaves either the old or the new.
+Delete files of a cache."""
 
 import os
 import tempfile
+import time
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mlxchat.files.disk import force_to_disk, sync_directory, write_all
+
+# Younger temporary files may be in the process of being written.
+STRAY_AFTER_S = 86_400.0
 
 
 def write_atomically(
@@ -65,6 +70,37 @@ def remove_unfinished(path: Path) -> None:
         for left in path.parent.iterdir():
             if left.name.startswith(_aside(path)):
                 left.unlink()
+
+
+def by_use(directory: Path) -> list[tuple[Path, os.stat_result]]:
+    """The files of a cache, most recently used first, by their modification times. Raises
+    OSError."""
+    found: list[tuple[Path, os.stat_result]] = []
+    if directory.exists():
+        for path in directory.iterdir():
+            # Another process may have deleted it meanwhile.
+            with suppress(FileNotFoundError):
+                found.append((path, path.stat()))
+    return sorted(found, key=lambda each: -each[1].st_mtime_ns)
+
+
+def prune(directory: Path, limit_bytes: int) -> int:
+    """Delete the least recently used files, until the rest is within the limit, and what killed
+    processes left. Return the bytes of the rest. Raises OSError."""
+    kept = 0
+    stray_before = time.time() - STRAY_AFTER_S
+    for path, status in by_use(directory):
+        if path.name.startswith("."):
+            if status.st_mtime < stray_before:
+                path.unlink(missing_ok=True)
+            continue
+        kept += status.st_size
+        if kept > limit_bytes:
+            # All that are older go too: they may be later pages of the same text.
+            limit_bytes = -1
+            kept -= status.st_size
+            path.unlink(missing_ok=True)
+    return kept
 
 
 def _aside(path: Path) -> str:

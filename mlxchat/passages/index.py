@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from mlxchat.files import make_private_directory, replacing
+from mlxchat.files import make_private_directory, prune, replacing
 from mlxchat.passages.split import Span, split
 from mlxchat.progress import Progress
 from mlxchat.recall.words import words
@@ -27,7 +26,6 @@ FORMAT = 1
 MIN_KEPT_BYTES = 1 << 20
 # All files in the directory; the least recently used go first.
 MAX_KEPT_BYTES = 2 << 30
-STRAY_AFTER_S = 86_400.0
 SUFFIX = ".sqlite"
 ROWS = 1_000
 SCHEMA = f"""
@@ -126,7 +124,7 @@ class IndexDirectory:
     def make(self, document: Document, on_progress: Progress) -> PassageIndex:
         """Index the document and keep the index. Raises OSError if it cannot be written."""
         make_private_directory(self._directory)
-        self._make_room()
+        prune(self._directory, MAX_KEPT_BYTES)
         with replacing(self._path_of(document)) as path:
             database = _connected(str(path))
             try:
@@ -140,16 +138,6 @@ class IndexDirectory:
 
     def _path_of(self, document: Document) -> Path:
         return self._directory / f"{document.digest}{SUFFIX}"
-
-    def _make_room(self) -> None:
-        """Delete the least recently used files beyond the limit, and what a kill has left."""
-        stray_before_s = time.time() - STRAY_AFTER_S
-        left = MAX_KEPT_BYTES
-        for path in sorted(self._directory.iterdir(), key=_used_s, reverse=True):
-            with contextlib.suppress(OSError):
-                left -= path.stat().st_size
-                if left < 0 or (path.name.startswith(".") and _used_s(path) < stray_before_s):
-                    path.unlink()
 
 
 def passing_index(documents: Sequence[Document], on_progress: Progress) -> PassageIndex:
@@ -193,13 +181,6 @@ def _fill(
         on_progress(total_bytes, total_bytes)
     except sqlite3.Error as error:
         raise OSError(str(error)) from error
-
-
-def _used_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 @contextlib.contextmanager

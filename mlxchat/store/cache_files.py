@@ -19,15 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from mlxchat.errors import SnapshotBroken
-from mlxchat.files import make_private_directory
+from mlxchat.files import by_use, make_private_directory, prune
 from mlxchat.store import tensor_file
 from mlxchat.store.tensor_file import Tensor
 
 SUFFIX = ".safetensors"
 ROOT = ""  # the parent of a text's first page, and of a block
-
-# Younger temporary files may be in the process of being written.
-STRAY_AFTER_S = 600.0
 
 # A page seems a little older than the one before it, so that it is deleted first.
 OLDER_S = 1e-5
@@ -92,8 +89,8 @@ class CacheFiles:
 
     def write(
         self, key: str, tensors: Mapping[str, Tensor], facts: dict[str, Any], used: float
-    ) -> None:
-        """Write a file, and enforce the limit. Raises OSError."""
+    ) -> int:
+        """Write a file, and enforce the limit; return its size in bytes. Raises OSError."""
         make_private_directory(self.directory)
         facts = facts | {"key": key}
         size_bytes = tensor_file.write(self.path_of(key), tensors, facts, full_sync=False)
@@ -101,6 +98,7 @@ class CacheFiles:
         self._bytes = self.size_bytes() if self._bytes is None else self._bytes + size_bytes
         if self._bytes > self.limit_bytes:
             self.prune(self.limit_bytes)
+        return size_bytes
 
     def touch(self, keys: Sequence[str], now: float | None = None) -> None:
         """Mark a page and those before it, in order, as used now."""
@@ -114,29 +112,15 @@ class CacheFiles:
             self.path_of(key).unlink()
 
     def prune(self, limit_bytes: int) -> None:
-        """Delete the least recently used files, until the rest is within the limit, and what killed
-        processes left."""
-        kept = 0
-        stray_before = time.time() - STRAY_AFTER_S
-        for path, status in self._files():
-            if path.name.startswith("."):
-                if status.st_mtime < stray_before:
-                    path.unlink(missing_ok=True)
-                continue
-            kept += status.st_size
-            if kept > limit_bytes:
-                # All that are older go too: they may be later pages of the same text.
-                limit_bytes = -1
-                kept -= status.st_size
-                path.unlink(missing_ok=True)
-        self._bytes = kept
+        """Delete the least recently used files beyond the limit."""
+        self._bytes = prune(self.directory, limit_bytes)
 
     # Listing
 
     def entries(self) -> list[Entry]:
         """All files, most recently used first."""
         found: list[Entry] = []
-        for path, status in self._files():
+        for path, status in by_use(self.directory):
             facts = self.facts(path.name.removesuffix(SUFFIX))
             with suppress(KeyError):
                 own = {name: facts[name] for name in ("key", "parent", "kind", "model", "label")}
@@ -158,17 +142,7 @@ class CacheFiles:
 
     def size_bytes(self) -> int:
         """The size of all files. Raises OSError."""
-        return sum(status.st_size for _, status in self._files())
-
-    def _files(self) -> list[tuple[Path, os.stat_result]]:
-        """Most recently used first. Raises OSError."""
-        found: list[tuple[Path, os.stat_result]] = []
-        if self.directory.exists():
-            for path in self.directory.iterdir():
-                # Another process may have deleted it meanwhile.
-                with suppress(FileNotFoundError):
-                    found.append((path, path.stat()))
-        return sorted(found, key=lambda each: -each[1].st_mtime_ns)
+        return sum(status.st_size for _, status in by_use(self.directory))
 
 
 def ends_of(entries: Sequence[Entry]) -> list[Entry]:

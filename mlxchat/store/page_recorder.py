@@ -1,9 +1,7 @@
 """Cuts pages of keys and values out of a cache while it is prefilled, and writes them in another
 thread. `prefix_cache` decides which are stored, and reads them."""
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -14,6 +12,7 @@ from mlxchat.cache import Cache, WindowCache
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.store import tensor_file
 from mlxchat.store.cache_files import OLDER_S, ROOT, CacheFiles
+from mlxchat.store.state_file import Background
 from mlxchat.store.tensor_file import Tensor
 
 PAGE = 128  # tokens
@@ -25,32 +24,21 @@ Arrays = dict[str, mx.array]
 Tensors = dict[str, Tensor]
 
 
-class PageWriter:
-    """Writes pages of one model to `files`, in order, in another thread. `error` is the reason why
-    the last page that failed was not stored."""
+class PageWriter(Background):
+    """Writes pages of one model to `files`. `error` is the reason why the last page that failed was
+    not stored."""
 
     def __init__(self, files: CacheFiles, model_name: str) -> None:
+        super().__init__(PAGES_IN_FLIGHT)
         self.files = files
         self.model_name = model_name
         self.error: OSError | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pages")
-        self._writes: deque[Future[None]] = deque()
 
     def close(self) -> None:
         """Wait for all writes, and enforce the limit."""
         self.wait()
-        self._thread.shutdown()
         with suppress(OSError):
             self.files.prune(self.files.limit_bytes)
-
-    def submit(self, job: Callable[[], None]) -> None:
-        """Queue a job for the other thread; wait if too many are queued."""
-        self._writes.append(self._thread.submit(job))
-        self.wait(PAGES_IN_FLIGHT)
-
-    def wait(self, pending: int = 0) -> None:
-        while len(self._writes) > pending:
-            self._writes.popleft().result()
 
 
 class Recorder:
@@ -129,7 +117,7 @@ class Recorder:
             page = {name: held[of, name] for of, name in held if of == place}
             has_states = states_of(self._like).keys() <= page.keys()
             if has_states or place >= len(self._done):
-                self._writer.submit(partial(self._write, place, page, has_states))
+                self._writer.run(partial(self._write, place, page, has_states))
 
     def _is_wanted(self, place: int) -> bool:
         return place >= len(self._done) or not self._done[place]
@@ -152,12 +140,12 @@ class Recorder:
             copies[f"{i}.values"] = mx.contiguous(values[..., start : start + PAGE, :])
         return copies
 
-    def _write(self, place: int, page: Tensors, has_states: bool) -> None:
+    def _write(self, place: int, page: Tensors, has_states: bool) -> int:
         files, parent = self._writer.files, self._keys[place - 1] if place else ROOT
         # A page could not be reached after one that another process deleted.
         if self._stopped or (parent != ROOT and not files.path_of(parent).exists()):
             self._stopped = True
-            return
+            return 0
         facts = {
             "parent": parent,
             "kind": "prefix",
@@ -168,10 +156,11 @@ class Recorder:
         }
         used = self._now - place * OLDER_S
         try:
-            files.write(self._keys[place], page, facts, used)
+            return files.write(self._keys[place], page, facts, used)
         except OSError as error:
             self._writer.error = error
             self._stopped = True
+            return 0
 
 
 def used_layers(like: Cache) -> list[int]:

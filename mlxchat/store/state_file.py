@@ -5,9 +5,10 @@ cache, each other rank saves its shard on its own disk, and the file lists the s
 it.
 """
 
-import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,31 +32,32 @@ class Written:
 
 
 class Background:
-    """Runs jobs that write a file and return its size in bytes. `written` describes the last one
-    that succeeded.
+    """Runs jobs that write a file and return its size in bytes, in order, in another thread.
+    `written` describes the last one that succeeded.
 
-    The thread is not a daemon: a job that has started finishes before the interpreter exits.
+    A job finishes before the interpreter exits.
     """
 
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
+    def __init__(self, most: int = 1) -> None:
+        self._most = most
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
+        self._jobs: deque[Future[None]] = deque()
         self._result: Written | OSError | None = None
         self.written: Written | None = None
 
     @property
     def busy(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+        return not all(job.done() for job in self._jobs)
 
     def run(self, job: Callable[[], int]) -> None:
-        """Start the job after the previous one has finished."""
-        self.wait()
-        self._thread = threading.Thread(target=self._do, args=(job,), name="writer")
-        self._thread.start()
+        """Add a job, after waiting until it and those before it are no more than the `most`."""
+        self.wait(self._most - 1)
+        self._jobs.append(self._thread.submit(self._do, job))
 
-    def wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+    def wait(self, left: int = 0) -> None:
+        """Wait until no more than these jobs are left."""
+        while len(self._jobs) > left:
+            self._jobs.popleft().result()
 
     def take_result(self) -> Written | OSError | None:
         """The result of the last finished job, once; then None."""
