@@ -17,10 +17,10 @@ _PAUSE_S = 0.01
 
 
 @contextmanager
-def exclusive(directory: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Run the body while no other process runs one with the same directory. Calls `on_wait` before
-    waiting for another process. Leaves no lock file."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def exclusive(path: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Run the body while no other process runs one with the same directory or file. Calls `on_wait`
+    before waiting for another process. Leaves no lock file."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         # Some network file systems cannot lock a directory: do not wait there.
         with suppress(OSError):

@@ -16,14 +16,20 @@ from datetime import datetime
 from pathlib import Path
 from shutil import copyfile
 
-from mlxchat.errors import SessionError
-from mlxchat.files import Lock, force_to_disk, remove_unfinished, replacing, sync_directory
+from mlxchat.files import (
+    exclusive,
+    force_to_disk,
+    open_file,
+    remove_unfinished,
+    replacing,
+    sync_directory,
+)
 
 EVERY_S = 24 * 3600
 # So much is copied at a time, with pauses for others.
 STEP_PAGES, PAUSE_S = 256, 0.01
-# How long to wait for another process's backup.
-PATIENCE_S = 10.0
+# How long to wait for another process's transaction, which takes milliseconds.
+BUSY_S = 10.0
 # No other error is damage.
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # "ok", or about an index, which is rebuilt from the tables.
@@ -47,9 +53,9 @@ def damage(problem: str) -> sqlite3.DatabaseError:
     return error
 
 
-def connected(path: Path | str, busy_s: float = PATIENCE_S) -> sqlite3.Connection:
+def connected(path: Path | str) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        path, timeout=busy_s, isolation_level=None, check_same_thread=False, uri=True
+        path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True
     )
     # A damaged text is noticed by its checksum.
     connection.text_factory = lambda data: data.decode(errors="replace")
@@ -91,7 +97,7 @@ def start_if_due(connection: sqlite3.Connection, database: Path) -> None:
 
 def _renew(database: Path) -> None:
     # The older one stays. The next chat tries again, and checks a database whose copy is damaged.
-    with suppress(OSError, sqlite3.Error, SessionError), _alone(database):
+    with suppress(OSError, sqlite3.Error), _alone(database):
         back_up(database)
 
 
@@ -123,7 +129,7 @@ def back_up(database: Path) -> None:
 @contextmanager
 def renewed(database: Path) -> Iterator[None]:
     """Run a body that deletes sessions, without a backup that still has them. Raises OSError and
-    sqlite3.Error, afterwards too, and SessionError before the body if another process is busy."""
+    sqlite3.Error, afterwards too."""
     with _alone(database):
         had_one = path_of(database).exists()
         path_of(database).unlink(missing_ok=True)
@@ -136,19 +142,14 @@ def renewed(database: Path) -> Iterator[None]:
 
 @contextmanager
 def _alone(database: Path) -> Iterator[None]:
-    """Run the body while no other process makes a backup. Raises SessionError, OSError."""
-    tries_until_s = time.monotonic() + PATIENCE_S
-    while True:
+    """Run the body while no other process makes a backup. Raises OSError."""
+    lock = Path(f"{path_of(database)}.lock")
+    os.close(open_file(lock, os.O_RDWR | os.O_CREAT))
+    with exclusive(lock):
         try:
-            lock = Lock(Path(f"{path_of(database)}.lock"), "the backup of the sessions")
-            break
-        except SessionError:
-            if time.monotonic() > tries_until_s:
-                raise
-    try:
-        yield
-    finally:
-        lock.remove()
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def replace(database: Path, problem: str) -> str:

@@ -29,8 +29,6 @@ LOCKS = "name-*.lock"
 FORMAT = 3
 # Marks the file as ours: "mlxc".
 APPLICATION = 0x6D6C7863
-# How long to wait for another process's transaction, which takes milliseconds.
-BUSY_S = 10.0
 # What SQLite reports if a file or its directory cannot be written.
 _NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
@@ -204,7 +202,7 @@ def connect(path: Path) -> sqlite3.Connection:
         raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
     elif path.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    connection = backup.connected(path, BUSY_S)
+    connection = backup.connected(path)
     try:
         is_new = _is_new(connection, path)
         # The shared memory of a write-ahead log does not reach other machines.

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from mlxchat import paths
 from mlxchat.errors import SessionError
-from mlxchat.files import holder, remove_unfinished
+from mlxchat.files import by_use, holder
 from mlxchat.recall.words import words
 from mlxchat.sessions import backup, records
 from mlxchat.sessions import session as sessions
 from mlxchat.sessions.database import Database, session_errors
 from mlxchat.sessions.journal import read_contents
 from mlxchat.sessions.records import SessionRecord
-from mlxchat.sessions.reply_file import reply_path
 from mlxchat.sessions.saved import Saved, read_messages
-from mlxchat.sessions.session import Session, existing, locked, records_by_use
+from mlxchat.sessions.session import Session, existing, is_snapshot, records_by_use
 
 MOST_FINDS = 50
 # More turns are not ranked, which takes seconds for thousands: the latest come first.
@@ -98,18 +98,10 @@ def remove(*names: str) -> None:
         try:
             with session_errors("renew the backup"), backup.renewed(database.path):
                 for name in names:
-                    _remove(database, name)
+                    with Session.open(name) as session:
+                        session.delete()
         except sqlite3.Error as error:
             raise SessionError(f"cannot renew the backup: {error}") from error
-
-
-def _remove(database: Database, name: str) -> None:
-    with locked(database, name) as record, session_errors(f"remove session {name!r}"):
-        snapshot = sessions.snapshot_path(database, record.id)
-        remove_unfinished(snapshot)
-        snapshot.unlink(missing_ok=True)
-        reply_path(database.directory, record.id).unlink(missing_ok=True)
-        database.write(lambda connection: records.delete_session(connection, record.id))
 
 
 def import_messages(path: Path, name: str) -> int:
@@ -139,21 +131,12 @@ def search(wanted: str) -> list[Find]:
 
 
 def prune_snapshots(keep: int = 10) -> int:
-    """Delete all snapshots except those of the `keep` most recently used sessions; return how many.
-
-    Snapshots can be made again. One that cannot be deleted is left for the next time.
-    """
-    pruned = 0
-    with Database() as database:
-        for record in records_by_use(database)[keep:]:
-            snapshot = sessions.snapshot_path(database, record.id)
-            if not snapshot.is_file():
-                continue
-            with suppress(SessionError, OSError), locked(database, record.name):
-                remove_unfinished(snapshot)
-                snapshot.unlink()
-                pruned += 1
-    return pruned
+    """Delete all snapshots except the latest, which can be made again; return how many."""
+    with session_errors("delete snapshots"):
+        found = [path for path, _ in by_use(paths.sessions_dir()) if is_snapshot(path)]
+        for path in found[keep:]:
+            path.unlink(missing_ok=True)
+    return len(found[keep:])
 
 
 def _info(database: Database, record: SessionRecord) -> SessionInfo:

@@ -10,7 +10,7 @@ import errno
 import hashlib
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import count
@@ -23,6 +23,7 @@ from mlxchat.sessions import backup, records
 from mlxchat.sessions.database import LOCKS, Database, names_by_use, session_errors
 from mlxchat.sessions.journal import Journal
 from mlxchat.sessions.records import SessionRecord
+from mlxchat.sessions.reply_file import reply_path
 
 # On such a disk, a chat continues unsaved.
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
@@ -105,6 +106,15 @@ class Session:
         self._lock = lock
         self._sign()
         self.name, self._chosen = name, True
+
+    def delete(self) -> None:
+        """Delete it permanently. Raises SessionError."""
+        assert self._id is not None
+        id_ = self._id
+        with session_errors(f"remove session {self.name!r}"):
+            snapshot_path(self._database, id_).unlink(missing_ok=True)
+            reply_path(self._database.directory, id_).unlink(missing_ok=True)
+            self._database.write(lambda connection: records.delete_session(connection, id_))
 
     def close(self) -> None:
         """Let others open it. Everything recorded is already on the disk."""
@@ -216,19 +226,6 @@ def records_by_use(database: Database) -> list[SessionRecord]:
         return database.read(records.sessions_by_use)
 
 
-@contextmanager
-def locked(database: Database, name: str) -> Iterator[SessionRecord]:
-    """Run the body with the session, which no other process has open or can open. Raises
-    SessionError."""
-    with session_errors(f"lock session {name!r}"):
-        lock = _taken(database, name)
-    try:
-        # Another process may have changed it before it was locked.
-        yield existing(database, name)
-    finally:
-        lock.remove()
-
-
 def lock_path(database: Database, name: str) -> Path:
     digest = hashlib.sha256(records.folded(name).encode()).hexdigest()[:16]
     return database.directory / LOCKS.replace("*", digest)
@@ -236,6 +233,10 @@ def lock_path(database: Database, name: str) -> Path:
 
 def snapshot_path(database: Database, id_: int) -> Path:
     return database.directory / f"{id_}.safetensors"
+
+
+def is_snapshot(path: Path) -> bool:
+    return path.suffix == ".safetensors" and path.stem.isdecimal()
 
 
 def _lock(database: Database, name: str) -> Lock | None:

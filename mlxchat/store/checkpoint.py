@@ -103,16 +103,19 @@ class Checkpoint:
             # Of a run whose run.json is gone.
             self.state.path.unlink(missing_ok=True)
             tensor_file.write(self._path("prompt"), {"ids": ids}, {})
-        self._write_run(run)
+        self.change(run)
 
     def end(self, reason: str) -> None:
         """Record that the run cannot be continued, and why. Raises OutputError."""
         self.state.background.wait()
-        self._write_run(replace(self.run, ended=reason))
+        self.change(replace(self.run, ended=reason))
 
     def change(self, run: RunRecord) -> None:
         """Replace the request, and reopen a run that had ended. Raises OutputError."""
-        self._write_run(run)
+        self._run = run
+        data = json.dumps(to_json(run), indent=2).encode()
+        with self._writing():
+            write_atomically(self.directory / "run.json", data)
 
     def prompt(self) -> TokenIds:
         """Raises SnapshotBroken if it is damaged or missing."""
@@ -136,12 +139,6 @@ class Checkpoint:
         except (OSError, ValueError, RecursionError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise SnapshotBroken(f"cannot read {path}: {why}") from error
-
-    def _write_run(self, run: RunRecord) -> None:
-        self._run = run
-        data = json.dumps(to_json(run), indent=2).encode()
-        with self._writing():
-            write_atomically(self.directory / "run.json", data)
 
     def _writing(self) -> AbstractContextManager[None]:
         return reported_as(OutputError, f"write to {self.directory}")
