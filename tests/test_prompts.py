@@ -136,9 +136,11 @@ def test_prompts_are_listed_shown_and_completed(run_mlxchat: RunMlxchat) -> None
 
 
 def test_prompts_are_edited_in_the_configuration(
-    run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+    run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    edited: list[object] = []
-    monkeypatch.setattr("mlxchat.cli.prompts.edit_config", edited.append)
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\necho "[prompts.new]" >> "$1"\n')
+    editor.chmod(0o700)
+    monkeypatch.setenv("EDITOR", str(editor))
     assert run_mlxchat("prompts", "edit").returncode == 0
-    assert len(edited) == 1
+    assert complete_prompt("") == ["commit", "joke", "loud", "new"]

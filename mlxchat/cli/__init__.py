@@ -21,7 +21,7 @@ from mlxchat.cli.bench import EPILOG as BENCH_EPILOG
 from mlxchat.cli.bench import bench
 from mlxchat.cli.chat import EPILOG as CHAT_EPILOG
 from mlxchat.cli.chat import IMPLIED, chat
-from mlxchat.cli.config import config_app
+from mlxchat.cli.config import config_app, prompts_app
 from mlxchat.cli.configured import Configured
 from mlxchat.cli.doctor import doctor
 from mlxchat.cli.generate import EPILOG as GENERATE_EPILOG
@@ -31,10 +31,8 @@ from mlxchat.cli.help import EPILOG as HELP_EPILOG
 from mlxchat.cli.help import help_
 from mlxchat.cli.models import models_app
 from mlxchat.cli.prefix_commands import cache_app
-from mlxchat.cli.prompts import prompts_app
-from mlxchat.cli.question import check_question
 from mlxchat.cli.sessions import session_app
-from mlxchat.cli.usage_errors import explain
+from mlxchat.cli.usage_errors import check_question, explain
 from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, RanksError
 from mlxchat.failures import device_failures
 from mlxchat.terminal.messages import show_error

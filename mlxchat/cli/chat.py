@@ -7,7 +7,7 @@ import typer
 
 from mlxchat.cli.configured import PromptName, take_prompt
 from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_options
-from mlxchat.cli.question import check_question
+from mlxchat.cli.usage_errors import check_question
 from mlxchat.errors import UsageError
 from mlxchat.options import flag, options_of
 from mlxchat.request.commands import ChatShown

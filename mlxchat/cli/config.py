@@ -1,4 +1,4 @@
-"""`mlxchat config`: shows and changes the configuration."""
+"""`mlxchat config` and `mlxchat prompts`: show and change the configuration."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.completion import Names, quietly
+from mlxchat.cli.completion import Names, complete_prompt, quietly
 from mlxchat.cli.configured import check_file, configurable, configured, keys_of, option_value
 from mlxchat.cli.group import App
 from mlxchat.cli.options import COMMANDS, Json
 from mlxchat.config.file import (
+    TEXT,
     Setting,
     check_text,
     configured_model,
@@ -34,6 +35,19 @@ Precedence: the flag, then the variable, such as MLXCHAT_CHAT_TEMP, then your
 config.toml.
 """,
 )
+
+prompts_app = App(
+    help="List, show and edit prompts of your own.",
+    no_args_is_help=True,
+    epilog="""\
+Examples:
+  mlxchat prompts edit
+  mlxchat prompts list
+  git diff | mlxchat -p commit
+""",
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Prompt", autocompletion=complete_prompt)]
 
 NEW_FILE = """\
 # Defaults of mlxchat. `mlxchat config show` lists all keys.
@@ -147,10 +161,13 @@ def set_value(
 
 
 @config_app.command(epilog="Example: EDITOR=nano mlxchat config edit")
+@prompts_app.command(epilog="Example: EDITOR=nano mlxchat prompts edit")
 def edit(context: typer.Context) -> None:
     """Edit the configuration file with $VISUAL or $EDITOR.
 
-    You edit a copy, which replaces the file if it has no errors.
+    You edit a copy, which replaces the file if it has no errors. A prompt NAME is a table
+    [prompts.NAME] with the key prompt, in which {input} is the place of the input, and any options
+    of `mlxchat generate`.
     """
     from mlxchat import paths
     from mlxchat.config.edit import install
@@ -183,6 +200,32 @@ def path() -> None:
     from mlxchat import paths
 
     write(f"{paths.config_file()}\n")
+
+
+# Prompts
+
+
+@prompts_app.command("list", epilog="Example: mlxchat prompts list --json")
+def list_prompts(as_json: Json = False) -> None:
+    """List the prompts that are configured here.
+
+    In a pipe, each line has the columns of the table, separated by tabs.
+    """
+    found = dict(sorted(read_user_config().prompts.items()))
+    if as_json:
+        write_json_lines({"name": name, **values} for name, values in found.items())
+        return
+    rows = [(name, " ".join(str(each.get(TEXT, "")).split())) for name, each in found.items()]
+    write_table(("NAME", "PROMPT"), rows, cut=("PROMPT",))
+
+
+@prompts_app.command("show", epilog="Example: mlxchat prompts show commit")
+def show_prompt(name: Name) -> None:
+    """Print a prompt and its options."""
+    import tomlkit
+
+    prompt = read_user_config().prompt(name)
+    write(tomlkit.dumps({"prompts": {name: {key: each.value for key, each in prompt.items()}}}))
 
 
 # Settings in effect
