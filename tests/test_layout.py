@@ -34,7 +34,7 @@ CEILINGS = {
     "chat": 2_211,
     "store": 1_716,
     "sessions": 1_772,
-    "rows": 1_109,
+    "rows": 1_099,
     "distributed": 945,
     "app": 4_083,
     "bench": 1_081,

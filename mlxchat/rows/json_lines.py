@@ -28,28 +28,21 @@ from mlxchat.options import Option, options_of
 from mlxchat.request import Answer, Request
 from mlxchat.request.batch import RowTemplate
 from mlxchat.request.template_args import check_template_args
-from mlxchat.rows.row import (
-    Row,
-    RowError,
-    RowId,
-    check_fields,
-    check_text,
-    shortened,
-)
+from mlxchat.rows.row import Row, RowError, RowId, check_fields, check_text, shortened
 from mlxchat.settings import SamplingSettings
 from mlxchat.text.template import Message
 
 CONSTRAINTS = ("schema", "regex", "choice", "grammar")
 _OF_REQUEST = (
     *("max_tokens", "min_tokens", "stop", "ignore_eos", "logprobs", "system", "think"),
-    "template_args",
+    *("template_args", "prefill", *CONSTRAINTS),
 )
+_OPTIONS = {**options_of(Request), **options_of(Answer)}
 
 # The options that a row may have, by field.
 ROW_OPTIONS: Mapping[str, Option] = {
     **options_of(SamplingSettings),
-    **{name: options_of(Request)[name] for name in _OF_REQUEST},
-    **{name: options_of(Answer)[name] for name in (*CONSTRAINTS, "prefill")},
+    **{name: _OPTIONS[name] for name in _OF_REQUEST},
 }
 OWN_FIELDS = ("id", "prompt", "messages")
 
@@ -65,6 +58,9 @@ IN_BODY = (
     *(*SAME, *RENAMED, "logprobs", "top_logprobs", "response_format"),
     *("n", "stream", "store", "model", "user", "metadata"),
 )
+
+# Making one takes longer than checking a value.
+_checker = cache(TypeAdapter[Any])
 
 # Values that ask for nothing.
 NOTHING: tuple[Any, ...] = (None, [], {})
@@ -163,15 +159,10 @@ def _id(name: str, value: Any) -> RowId | None:
     return value
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 def _valid(kind: Any, value: Any, name: str = "") -> Any:
     """The value, checked. Raises RowError naming the field."""
     try:
-        return _adapter(kind).validate_python(value, strict=True)
+        return _checker(kind).validate_python(value, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
     where = ".".join(str(each) for each in (name, *first["loc"]) if each != "")

@@ -13,6 +13,8 @@ from mlxchat.rows.row import Row
 # endings, and terminals obey others.
 ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 
+COUNTS = ("prompt_tokens", "cached_tokens", "generated_tokens", "evicted_tokens")
+
 # The id that a row without one gets in OpenAI's form.
 ROW_ID = "row-"
 
@@ -78,10 +80,7 @@ def _ours(result: Result) -> dict[str, Any]:
         **record,
         "finish_reason": result.finish_reason,
         **{name: value for name, value in optional.items() if value is not None},
-        "prompt_tokens": result.prompt_tokens,
-        "cached_tokens": result.cached_tokens,
-        "generated_tokens": result.generated_tokens,
-        "evicted_tokens": result.evicted_tokens,
+        **{name: getattr(result, name) for name in COUNTS},
         "ttft_s": round(result.ttft_s, 4),
         "seconds": round(result.seconds, 4),
         "seed": result.seed,
