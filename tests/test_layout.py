@@ -33,7 +33,7 @@ CEILINGS = {
     "engine": 2_547,
     "chat": 2_211,
     "store": 1_716,
-    "sessions": 1_772,
+    "sessions": 1_781,
     "rows": 1_099,
     "distributed": 945,
     "app": 4_083,

@@ -134,6 +134,17 @@ def test_a_chat_that_has_said_nothing_yet_is_saved_in_the_restored_file(database
     assert (turns("other"), turns("mine")) == (1, 20)
 
 
+def test_a_database_of_an_earlier_format_is_set_aside_once(database: Path) -> None:
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA user_version = 1")
+    before = database.read_bytes()
+    with pytest.raises(SessionError, match=r"had an earlier format and is now in \S+: try again$"):
+        listing()
+    assert listing() == []
+    (aside,) = database.parent.glob("sessions.db.aside-*")
+    assert (aside / "sessions.db").read_bytes() == before
+
+
 # Backing up
 
 

@@ -152,32 +152,33 @@ def _alone(database: Path) -> Iterator[None]:
             lock.unlink(missing_ok=True)
 
 
-def replace(database: Path, problem: str) -> str:
+def replace(database: Path, problem: str, *, is_damaged: bool) -> str:
     """Set aside the file with a `problem`, and put its backup, if that is sound, in its place;
-    return what to report. Nobody may open it meanwhile. Raises OSError, sqlite3.Error."""
+    return what to report. A new database begins if it is not damaged, but of an earlier format.
+    Nobody may open it meanwhile. Raises OSError, sqlite3.Error."""
     with ExitStack() as stack:
         if database.exists():
             connection = stack.enter_context(closing(connected(database)))
             try:
                 # Nobody writes meanwhile.
                 connection.execute("BEGIN EXCLUSIVE")
-                if database.stat().st_size > 1:
+                if is_damaged and database.stat().st_size > 1:
                     _check(connection, "integrity_check")
                     _mark(database).unlink(missing_ok=True)
                     return f"{database} seemed damaged, but is not"
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 if not is_damage(error):
                     raise
-        return _put_in_place(database, problem)
+        return _put_in_place(database, problem, restores=is_damaged)
 
 
-def _put_in_place(database: Path, problem: str) -> str:
+def _put_in_place(database: Path, problem: str, *, restores: bool) -> str:
     aside = Path(f"{database}.aside-{datetime.now():%Y-%m-%d-%H%M%S}")
     aside.mkdir(mode=0o700)
     found, copy = f"{database} {problem}", path_of(database)
     if database.exists():
         found += f" and is now in {aside.name}"
-    is_restored = _is_sound_copy(copy)
+    is_restored = restores and _is_sound_copy(copy)
     logs = [Path(f"{database}-{name}") for name in _LOGS]
     # Replies refer to turns that another turn may replace, and states too.
     replies = database.parent.glob("[0-9]*.reply")

@@ -40,8 +40,8 @@ Work = Callable[[sqlite3.Connection], T]
 class Database:
     """The database in the directory of sessions, opened when first used. For one thread.
 
-    If it `mends`, a damaged database is set aside; the command that notices ends with a
-    SessionError that says so.
+    If it `mends`, a damaged database, or one of an earlier format, is set aside; the command that
+    notices ends with a SessionError that says so.
     """
 
     def __init__(self, *, mends: bool = True) -> None:
@@ -165,12 +165,14 @@ class Database:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             # Python cannot decode SQLite's message about a name that is no longer text.
             if backup.is_damage(error):
-                raise self._replaced() from error
+                problem = "was missing or empty" if self._is_lost else "was damaged"
+                raise self._replaced(problem) from error
             raise OSError(f"{self.path}: {error}") from error
+        except EarlierFormatError as error:
+            raise self._replaced("had an earlier format", is_damaged=False) from error
 
-    def _replaced(self) -> SessionError:
+    def _replaced(self, problem: str, *, is_damaged: bool = True) -> SessionError:
         """Set the file aside, unless a chat is saved in it; return what to report."""
-        problem = "was missing or empty" if self._is_lost else "was damaged"
         self.close()
         if not self._mends:
             return SessionError(f"{self.path} {problem}")
@@ -182,18 +184,22 @@ class Database:
                 if process is not None:
                     chat = f"the chat in process {process}"
                     return SessionError(f"{self.path} {problem}: end {chat}, then try again")
-                found = backup.replace(self.path, problem)
+                found = backup.replace(self.path, problem, is_damaged=is_damaged)
                 return SessionError(f"{found}: try again")
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", None) or error
             return SessionError(f"{self.path} {problem}, but could not be set aside: {reason}")
 
 
+class EarlierFormatError(Exception):
+    """The database was written by an earlier version."""
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """Open the database to read and write; create it if it is missing.
 
-    Private to its owner, as are SQLite's other files. Raises OSError, sqlite3.Error, and
-    SessionError for a database of another version or program.
+    Private to its owner, as are SQLite's other files. Raises OSError, sqlite3.Error,
+    EarlierFormatError, and SessionError for a database of a newer version or of another program.
     """
     if not os.path.lexists(path):
         os.close(open_file(path, os.O_RDWR | os.O_CREAT))
@@ -236,7 +242,7 @@ def _connected_to_read(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether it has no tables yet. Raises SessionError for a database that is not ours."""
+    """Whether it has no tables yet. Raises what `connect` raises for one that is not ours."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
@@ -244,11 +250,13 @@ def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
         return True
     if application != APPLICATION:
         raise SessionError(f"{path} is the database of another program")
-    if version != FORMAT:
+    if version > FORMAT:
         raise SessionError(
-            f"{path} was written by another version of mlxchat, in version {version} of the "
-            f"format; this mlxchat reads version {FORMAT}: rename the file to begin a new one"
+            f"{path} was written by a newer mlxchat, in version {version} of the format; "
+            f"this mlxchat reads version {FORMAT}"
         )
+    if version < FORMAT:
+        raise EarlierFormatError
     return False
 
 
