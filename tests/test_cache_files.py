@@ -9,7 +9,7 @@ import pytest
 
 from mlxchat.files import atomic
 from mlxchat.store import cache_files
-from mlxchat.store.cache_files import ROOT, CacheFiles, Entry, ends_of
+from mlxchat.store.cache_files import CacheFiles, StoredText
 from mlxchat.store.tensor_file import Tensor
 
 CONTENT = np.zeros(100, np.uint8)
@@ -48,14 +48,14 @@ def add(files: CacheFiles, text: str) -> None:
     files.touch(keys, now)
     for place, key in enumerate(keys):
         if not files.present([key]):
-            facts = {"parent": key[:-1], "kind": "prefix", "tokens": 10 * len(key)}
+            facts = {"kind": "prefix", "tokens": 10 * len(key)}
             facts |= {"model": "m", "label": text}
             tensors = {"x": Tensor("U8", CONTENT.shape, CONTENT)}
             files.write(key, tensors, facts, now - place * cache_files.OLDER_S)
 
 
 def keys_of(files: CacheFiles) -> set[str]:
-    return {each.key for each in files.entries()}
+    return {path.stem for path in files.directory.glob("*.safetensors")}
 
 
 def size_of(files: CacheFiles, key: str = "a") -> int:
@@ -95,7 +95,7 @@ def test_after_any_use_the_rest_fits_and_can_be_reached(files: CacheFiles) -> No
             limit = chance.randrange(20) * size_of(files, next(iter(keys_of(files))))
             files.prune(limit)
             assert files.size_bytes() <= limit
-            assert all(key[:-1] in keys_of(files) | {ROOT} for key in keys_of(files))
+            assert all(key[:-1] in keys_of(files) | {""} for key in keys_of(files))
 
 
 def test_what_a_killed_process_left_is_deleted(files: CacheFiles, clock: Clock) -> None:
@@ -114,15 +114,9 @@ def test_what_a_killed_process_left_is_deleted(files: CacheFiles, clock: Clock) 
     }
 
 
-def test_texts_are_listed_by_their_last_pages(files: CacheFiles) -> None:
-    for text in ("abc", "abd", "x", "lost"):
+def test_the_pages_of_a_text_are_listed_as_one(files: CacheFiles) -> None:
+    for text in ("abc", "abd", "x"):
         add(files, text)
-    files.delete("lo")
-    ends = ends_of(files.entries())
-    assert [(each.key, each.tokens, each.label) for each in ends] == [
-        ("l", 10, "lost"),
-        ("x", 10, "x"),
-        ("abd", 30, "abd"),
-        ("abc", 30, "abc"),
-    ]
-    assert ends[1] == Entry("x", ROOT, "prefix", 10, "m", "x", size_of(files, "x"), 4e9 + 3)
+    listed = files.texts()
+    assert [(each.label, each.tokens) for each in listed] == [("x", 10), ("abc", 30), ("abd", 30)]
+    assert listed[0] == StoredText("prefix", "m", "x", 10, 4e9 + 3)

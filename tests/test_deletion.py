@@ -11,7 +11,7 @@ from mlxchat import paths
 from mlxchat.chat.turn import Turn
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.session import Session
-from mlxchat.store.cache_files import ROOT, CacheFiles
+from mlxchat.store.cache_files import CacheFiles
 from mlxchat.store.tensor_file import Tensor
 from tests.conftest import RunMlxchat
 
@@ -37,7 +37,7 @@ def cached() -> CacheFiles:
     files = CacheFiles(paths.prefix_cache_dir())
     for n, key in enumerate(KEYS):
         label = "report.txt" if n else "Tell me about 鯨. " * 5
-        facts = {"parent": ROOT, "kind": "prefix", "tokens": 128, "model": "org/tiny"}
+        facts = {"kind": "prefix", "tokens": 128, "model": "org/tiny"}
         bits = np.zeros(500, np.uint8)
         files.write(key, {"x": Tensor("U8", (500,), bits)}, facts | {"label": label}, 1e9)
     return files
@@ -62,7 +62,7 @@ def test_deleting_without_a_terminal_needs_yes(
         done = run_mlxchat(*command)
         assert (done.returncode, done.stdout, done.stderr) == (2, "", NOT_A_TERMINAL)
     assert names_by_use() == sessions
-    assert len(cached.entries()) == 2
+    assert len(cached.texts()) == 2
 
 
 def test_a_deletion_is_reported_in_one_line(
@@ -76,7 +76,7 @@ def test_a_deletion_is_reported_in_one_line(
     assert said("session", "rm", "-y", "one", "two", "one") == "deleted one, two\n"
     assert names_by_use() == [LONG]
     assert said("cache", "clear", "--yes").startswith("deleted ")
-    assert cached.entries() == []
+    assert cached.texts() == []
     assert said("session", "rename", LONG, "three") == f"renamed {LONG} to three\n"
 
 

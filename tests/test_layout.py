@@ -32,7 +32,7 @@ CEILINGS = {
     "models": 3_827,
     "engine": 2_547,
     "chat": 2_211,
-    "store": 1_716,
+    "store": 1_692,
     "sessions": 1_781,
     "rows": 1_099,
     "distributed": 945,
@@ -40,7 +40,7 @@ CEILINGS = {
     "bench": 1_081,
     "terminal": 4_081,
     "doctor": 280,
-    "cli": 2_291,
+    "cli": 2_288,
 }
 
 # The package's entry points come after everything else.

@@ -21,7 +21,6 @@ from mlxchat.engine.prefill import prefill
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.store import tensor_file
-from mlxchat.store.cache_files import ends_of
 from mlxchat.store.page_recorder import PAGES_IN_FLIGHT
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
 from mlxchat.text.template import ChatTemplate
@@ -230,8 +229,7 @@ def test_prompts_with_the_same_beginning_store_it_once(model: Model, open_pages:
     assert run.cached == 3 * PAGE
     assert len(files(pages)) == 7
     np.testing.assert_array_equal(run.logits(), Run(model, other).logits())
-    ends = ends_of(pages.files.entries())
-    assert [(each.model, each.tokens) for each in ends] == [("tiny", 5 * PAGE)] * 2
+    assert [(each.model, each.tokens) for each in pages.files.texts()] == [("tiny", 5 * PAGE)]
     # The same tokens after another beginning are another page.
     start = text(2 * PAGE, 9)
     record(model, start, pages)
@@ -244,7 +242,7 @@ def test_stored_pages_are_not_written_again(
     ids = text(3 * PAGE + 1)
     pages = open_pages(model)
     record(model, ids, pages)
-    (before,) = ends_of(pages.files.entries())
+    (before,) = pages.files.texts()
 
     monkeypatch.setattr(tensor_file, "write", None)
     # Once read back, and once prefilled without looking it up.
@@ -252,7 +250,7 @@ def test_stored_pages_are_not_written_again(
     cache = new_cache(model)
     prefill(model.network, cache, ids, step_size=64, on_held=pages.recorder(cache, ids, 0, WINDOW))
     pages._writer.wait()
-    (after,) = ends_of(pages.files.entries())
+    (after,) = pages.files.texts()
     assert after.used > before.used
 
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mlxchat.cli.group import App
@@ -10,7 +11,7 @@ from mlxchat.cli.options import Json, Yes, agrees
 from mlxchat.terminal.table import minute, write, write_json_lines, write_table
 
 if TYPE_CHECKING:
-    from mlxchat.store.cache_files import CacheFiles, Entry
+    from mlxchat.store.cache_files import CacheFiles, StoredText
 
 cache_app = App(
     help="Manage the prefix cache of long prompts and blocks.",
@@ -34,19 +35,15 @@ def list_prefixes(as_json: Json = False) -> None:
 
     In a pipe, each line has the columns of the table, separated by tabs.
     """
-    from mlxchat.store.cache_files import ends_of
     from mlxchat.units import format_bytes
 
     with _files() as files:
-        entries = files.entries()
-    ends = ends_of(entries)
+        texts, size_bytes = files.texts(), files.size_bytes()
     if as_json:
-        shown = ("key", "kind", "tokens", "model", "label", "used")
-        write_json_lines({name: getattr(each, name) for name in shown} for each in ends)
+        write_json_lines(asdict(each) for each in texts)
         return
-    write_table(COLUMNS, [_row(each) for each in ends], ("TOKENS",), cut=("TEXT", "MODEL"))
+    write_table(COLUMNS, [_row(each) for each in texts], ("TOKENS",), cut=("TEXT", "MODEL"))
     if sys.stdout.isatty():
-        size_bytes = sum(each.bytes for each in entries)
         write(f"{format_bytes(size_bytes)} in {files.directory}\n")
 
 
@@ -62,8 +59,8 @@ def clear(yes: Yes = False) -> None:
             write(f"deleted {size}\n")
 
 
-def _row(entry: "Entry") -> tuple[str, ...]:
-    return entry.kind, f"{entry.tokens:,}", minute(entry.used), entry.label, entry.model
+def _row(text: "StoredText") -> tuple[str, ...]:
+    return text.kind, f"{text.tokens:,}", minute(text.used), text.label, text.model
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from mlxchat.cache import Block, run_lazily
 from mlxchat.cache.layers import windows
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
-from mlxchat.store.cache_files import ROOT, CacheFiles
+from mlxchat.store.cache_files import CacheFiles
 from mlxchat.store.fingerprint import made_by
 from mlxchat.text.spans import TokenIds
 
@@ -63,7 +63,6 @@ class DiskBlocks:
                 arrays[f"{i}.keys"], arrays[f"{i}.values"] = pair
         beginning = self._model.tokenizer.decode(ids[:LABEL_TOKENS].tolist())
         facts = {
-            "parent": ROOT,
             "kind": "block",
             "tokens": len(ids),
             "model": self._model.name,

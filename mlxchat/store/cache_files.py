@@ -24,24 +24,20 @@ from mlxchat.store import tensor_file
 from mlxchat.store.tensor_file import Tensor
 
 SUFFIX = ".safetensors"
-ROOT = ""  # the parent of a text's first page, and of a block
 
 # A page seems a little older than the one before it, so that it is deleted first.
 OLDER_S = 1e-5
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What a file describes: a page of a "prefix", with the key of the page before it as `parent`
-    and all tokens up to its end, or a "block". `used` is in seconds since 1970."""
+@dataclass(slots=True)
+class StoredText:
+    """What lists show of a text with pages of a "prefix", or of a "block". `used` is in seconds
+    since 1970."""
 
-    key: str
-    parent: str
     kind: str
-    tokens: int
     model: str
     label: str
-    bytes: int
+    tokens: int
     used: float
 
 
@@ -115,19 +111,16 @@ class CacheFiles:
         """Delete the least recently used files beyond the limit."""
         self._bytes = prune(self.directory, limit_bytes)
 
-    # Listing
-
-    def entries(self) -> list[Entry]:
-        """All files, most recently used first."""
-        found: list[Entry] = []
+    def texts(self) -> list[StoredText]:
+        """What the files are of, most recently used first."""
+        found: dict[tuple[str, str, str], StoredText] = {}
         for path, status in by_use(self.directory):
             facts = self.facts(path.name.removesuffix(SUFFIX))
             with suppress(KeyError):
-                own = {name: facts[name] for name in ("key", "parent", "kind", "model", "label")}
-                found.append(
-                    Entry(**own, tokens=facts["tokens"], bytes=status.st_size, used=status.st_mtime)
-                )
-        return found
+                name = facts["kind"], facts["model"], facts["label"]
+                text = found.setdefault(name, StoredText(*name, 0, status.st_mtime))
+                text.tokens = max(text.tokens, facts["tokens"])
+        return list(found.values())
 
     def has_room(self) -> bool:
         """Whether the disk has room for as much as may be written."""
@@ -143,18 +136,3 @@ class CacheFiles:
     def size_bytes(self) -> int:
         """The size of all files. Raises OSError."""
         return sum(status.st_size for _, status in by_use(self.directory))
-
-
-def ends_of(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries by which texts are listed: blocks, and last pages that all pages lead to."""
-    by_key = {each.key: each for each in entries}
-    parents = {each.parent for each in entries}
-
-    def is_complete(entry: Entry) -> bool:
-        while entry.parent != ROOT:
-            if entry.parent not in by_key:
-                return False
-            entry = by_key[entry.parent]
-        return True
-
-    return [each for each in entries if each.key not in parents and is_complete(each)]

@@ -11,7 +11,7 @@ import numpy as np
 from mlxchat.cache import Cache, WindowCache
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.store import tensor_file
-from mlxchat.store.cache_files import OLDER_S, ROOT, CacheFiles
+from mlxchat.store.cache_files import OLDER_S, CacheFiles
 from mlxchat.store.state_file import Background
 from mlxchat.store.tensor_file import Tensor
 
@@ -141,13 +141,12 @@ class Recorder:
         return copies
 
     def _write(self, place: int, page: Tensors, has_states: bool) -> int:
-        files, parent = self._writer.files, self._keys[place - 1] if place else ROOT
+        files = self._writer.files
         # A page could not be reached after one that another process deleted.
-        if self._stopped or (parent != ROOT and not files.path_of(parent).exists()):
+        if self._stopped or (place and not files.path_of(self._keys[place - 1]).exists()):
             self._stopped = True
             return 0
         facts = {
-            "parent": parent,
             "kind": "prefix",
             "tokens": (place + 1) * PAGE,
             "has_states": has_states,

@@ -19,7 +19,7 @@ from mlxchat.cache.placement import Entries
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
-from mlxchat.store.cache_files import ROOT, CacheFiles
+from mlxchat.store.cache_files import CacheFiles
 from mlxchat.store.fingerprint import made_by
 from mlxchat.store.page_recorder import (
     PAGE,
@@ -120,7 +120,7 @@ class PrefixCache:
     def page_keys(self, ids: np.ndarray) -> list[str]:
         """The keys of the complete pages of `ids: (T,)`, in order."""
         keys: list[str] = []
-        parent = ROOT
+        parent = ""
         for end in range(PAGE, len(ids) + 1, PAGE):
             digest = hashlib.blake2b(f"{self._made_by}\n{parent}\n".encode(), digest_size=20)
             digest.update(ids[end - PAGE : end].astype("<i4").tobytes())
