@@ -5,7 +5,7 @@ The public interface, loaded on first use to keep `mlxchat --help` fast:
     model = mlxchat.load("smollm2")
     cache = mlxchat.make_cache(model.network, max_kv_size=512, keep=4)
     prompt = model.tokenizer.prompt("Hello")
-    for token in mlxchat.Generation(model, prompt.ids, cache):
+    for token in mlxchat.generate(mlxchat.Reply(model, prompt.ids, cache)):
         print(token.text, end="", flush=True)
 
 `mlxchat.app` does what the commands do, checkpoints and the prefix cache included:
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from mlxchat.chat.turn import Forgot
     from mlxchat.constraint.constraint import Constraint
     from mlxchat.engine.blocks import BlockReader
-    from mlxchat.engine.generate import Generation
+    from mlxchat.engine.generate import generate
+    from mlxchat.engine.reply import Reply
     from mlxchat.errors import MlxchatError
     from mlxchat.models.load import load
     from mlxchat.models.model import Model
@@ -79,7 +80,8 @@ _HOMES = {
     "chat.turn": ("Forgot",),
     "constraint.constraint": ("Constraint",),
     "engine.blocks": ("BlockReader",),
-    "engine.generate": ("Generation",),
+    "engine.generate": ("generate",),
+    "engine.reply": ("Reply",),
     "errors": ("MlxchatError",),
     "models.load": ("load",),
     "models.model": ("Model",),

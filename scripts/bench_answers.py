@@ -23,7 +23,8 @@ from jsonschema.validators import validator_for
 from mlxchat.app.batch_run import open_batch
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
-from mlxchat.engine.generate import Generation
+from mlxchat.engine.generate import generate
+from mlxchat.engine.reply import Reply
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.request import BatchInput, BatchRequest, Setup
@@ -40,7 +41,7 @@ def speed(
 ) -> float:
     """Tokens per second after the first."""
     constrained = constraint and Constrained.begin(constraint, model.tokenizer, None)
-    generation = Generation(
+    reply = Reply(
         model,
         model.tokenizer.prompt(PROMPT).ids,
         model.make_cache(512, 4),
@@ -48,8 +49,8 @@ def speed(
         settings=GenerationSettings(max_tokens=tokens, ignore_eos=constraint is None),
         constrained=constrained,
     )
-    list(generation)
-    return generation.stats.decode_tokens_per_s
+    list(generate(reply))
+    return reply.stats.decode_tokens_per_s
 
 
 def count_valid(name: str | None, seeds: int) -> int:

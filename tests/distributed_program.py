@@ -17,8 +17,9 @@ import numpy as np
 
 from mlxchat.distributed.load import load_shared
 from mlxchat.distributed.ranks import Ranks
-from mlxchat.engine.generate import Generation
+from mlxchat.engine.generate import generate
 from mlxchat.engine.prefill import prefill
+from mlxchat.engine.reply import Reply
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
@@ -56,15 +57,14 @@ def _facts(model: Model) -> dict[str, Any]:
 def _said(model: Model, sampling: SamplingSettings) -> list[int | None]:
     cache = model.make_cache(WINDOW, KEEP)
     settings = GenerationSettings(max_tokens=12, ignore_eos=True)
-    generation = Generation(
+    reply = Reply(
         model,
         PROMPT.astype(np.int32),
         cache,
         sampling=sampling,
         settings=settings,
-        prefill_step_size=STEP,
     )
-    return [token.id for token in generation if token.id is not None]
+    return [token.id for token in generate(reply, step_size=STEP) if token.id is not None]
 
 
 def _logits(model: Model) -> list[list[float]]:

@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlxchat.engine.draw import Drawn
+from mlxchat.engine.sampling import Drawn
 from tests.conftest import examples
 
 FULL = (

@@ -13,7 +13,9 @@ from mlxchat.cache import Cache
 from mlxchat.cache.layers import windows
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
-from mlxchat.engine.generate import Generation, Token
+from mlxchat.engine.generate import generate
+from mlxchat.engine.reply import Reply
+from mlxchat.engine.sampling import Token
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
 
@@ -64,7 +66,7 @@ class Answered:
 
 def answer(model: Model, cache: Cache, constraint: Constraint, forced: bool) -> Answered:
     kind = Constrained if forced else OneByOne
-    generation = Generation(
+    reply = Reply(
         model,
         PROMPT,
         cache,
@@ -72,13 +74,13 @@ def answer(model: Model, cache: Cache, constraint: Constraint, forced: bool) -> 
         settings=GenerationSettings(max_tokens=200, logprobs=0),
         constrained=kind.begin(constraint, model.tokenizer, None),
     )
-    tokens = [token for token in generation if token.id is not None]
-    assert generation.stats.finish_reason == "stop"
+    tokens = [token for token in generate(reply) if token.id is not None]
+    assert reply.stats.finish_reason == "stop"
     return Answered(
         "".join(each.text for each in tokens),
         tokens,
-        generation.is_complete,
-        generation.stats.evicted_tokens,
+        reply.complete,
+        reply.stats.evicted_tokens,
     )
 
 

@@ -203,7 +203,9 @@ def test_every_way_in_gives_the_same_text(tiny_model: Path, lora: Path, tmp_path
     model = mlxchat.load(str(tiny_model), adapter=str(lora))
     prompt = model.tokenizer.prompt(LONG)
     settings = mlxchat.GenerationSettings(max_tokens=12, ignore_eos=True)
-    tokens = mlxchat.Generation(model, prompt.ids, model.make_cache(), settings=settings)
+    tokens = mlxchat.generate(
+        mlxchat.Reply(model, prompt.ids, model.make_cache(), settings=settings)
+    )
     assert "".join(token.text for token in tokens) == adapted
 
 

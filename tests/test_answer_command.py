@@ -221,7 +221,7 @@ def test_an_answer_from_python_is_a_value(unthinking_model: Path) -> None:
     )
     with mlxchat.begin(request) as run:
         text = "".join(token.text for token in run)
-        assert run.is_complete
+        assert run.stats.complete
         assert run.value == json.loads(text)
         jsonschema.validate(run.value, SCHEMA)
 

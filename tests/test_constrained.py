@@ -17,10 +17,11 @@ from jsonschema.validators import validator_for
 from mlxchat.chat.conversation import Conversation
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
-from mlxchat.engine.decode import Decoded, Drawn
 from mlxchat.engine.drafts import Drafter
-from mlxchat.engine.generate import Generation
+from mlxchat.engine.generate import generate
 from mlxchat.engine.lookup import History
+from mlxchat.engine.reply import Reply
+from mlxchat.engine.sampling import Drawn, Token
 from mlxchat.models.model import Model
 from mlxchat.models.tokenizer_files import load_tokenizer
 from mlxchat.request.template_args import thinking_variables
@@ -68,13 +69,13 @@ def answer(
     window: int | None = 48,
     sampling: dict[str, Any] | None = None,
     **settings: Any,
-) -> Generation:
+) -> Reply:
     model = model_of(family)
     prompt = np.arange(40, 104, dtype=np.int32)
     drafter = Drafter(History(), 15, clock=lambda: 0.0) if lookup else None
     if drafter is not None:
         drafter.history.extend(prompt)
-    return Generation(
+    return Reply(
         model,
         prompt,
         model.make_cache(window, 4 if window else 0),
@@ -85,8 +86,13 @@ def answer(
     )
 
 
-def text_of(generation: Generation) -> str:
-    return "".join(token.text for token in generation)
+def is_complete(conversation: Conversation) -> bool | None:
+    assert conversation.stats is not None
+    return conversation.stats.complete
+
+
+def text_of(reply: Reply) -> str:
+    return "".join(token.text for token in generate(reply))
 
 
 @pytest.mark.parametrize("lookup", [True, False])
@@ -98,15 +104,13 @@ def test_a_stuck_answer_ends_with_what_is_written(pattern: str, lookup: bool) ->
         "a": {"type": "string", "pattern": pattern},
     }
     schema = {"anyOf": [{"type": "object", "properties": properties, "required": ["b", "a"]}]}
-    generation = answer(Constraint.from_schema(schema), lookup=lookup, max_tokens=300)
-    text = text_of(generation)
+    reply = answer(Constraint.from_schema(schema), lookup=lookup, max_tokens=300)
+    text = text_of(reply)
     assert text.startswith('{"b": ')
-    assert generation.stats.finish_reason == "error"
-    assert generation.is_complete is False
-    assert (generation.problem or "").startswith(
-        "the answer got stuck: --schema: nothing matches it"
-    )
-    assert generation.stats.generated_tokens > 0
+    assert reply.stats.finish_reason == "error"
+    assert reply.complete is False
+    assert (reply.problem or "").startswith("the answer got stuck: --schema: nothing matches it")
+    assert reply.stats.generated_tokens > 0
 
 
 @pytest.mark.parametrize(
@@ -122,13 +126,13 @@ def test_a_stuck_answer_ends_with_what_is_written(pattern: str, lookup: bool) ->
 )
 def test_every_sampler_obeys(sampling: dict[str, Any]) -> None:
     constraint = Constraint.from_schema(SCHEMA)
-    generation = answer(constraint, sampling=sampling, max_tokens=300)
-    text = text_of(generation)
-    if generation.is_complete:
+    reply = answer(constraint, sampling=sampling, max_tokens=300)
+    text = text_of(reply)
+    if reply.complete:
         jsonschema.validate(json.loads(text), SCHEMA)
     else:
         # A random model may write blanks or digits for as long as it is allowed to.
-        assert generation.stats.finish_reason == "length"
+        assert reply.stats.finish_reason == "length"
 
 
 @pytest.mark.parametrize("family", KINDS)
@@ -146,7 +150,7 @@ def test_the_text_is_the_same_with_and_without_lookup(family: str) -> None:
 
 def test_log_probabilities_are_those_of_the_tokens_allowed() -> None:
     constraint = Constraint.from_choices(["yes", "no"])
-    tokens = [t for t in answer(constraint, logprobs=5) if t.id is not None]
+    tokens = [t for t in generate(answer(constraint, logprobs=5)) if t.id is not None]
     first = tokens[0]
     assert {id_ for id_, _ in first.top} == {ord("y"), ord("n")}
     assert sum(np.exp([logprob for _, logprob in first.top])) == pytest.approx(1)
@@ -157,16 +161,17 @@ def test_a_pause_does_not_lose_the_constraint() -> None:
     """Each stretch between pauses is decoded by a loop of its own."""
     constraint = Constraint.from_schema(SCHEMA)
     model = model_of("llama")
-    generation = Generation(
+    reply = Reply(
         model,
         np.arange(40, 104, dtype=np.int32),
         model.make_cache(48, 4),
         sampling=SamplingSettings(temp=1.0, seed=3),
         constrained=Constrained.begin(constraint, model.tokenizer, None),
-        pause_every=3,
-        on_pause=lambda point: None,
     )
-    jsonschema.validate(json.loads(text_of(generation)), SCHEMA)
+    text = ""
+    while reply.finish_reason is None:
+        text += "".join(token.text for token in generate(reply, tokens=3))
+    jsonschema.validate(json.loads(text), SCHEMA)
 
 
 def test_a_forced_token_does_not_wait_for_the_one_after_its_draft(
@@ -176,12 +181,12 @@ def test_a_forced_token_does_not_wait_for_the_one_after_its_draft(
     reads: list[int] = []
     read = Drawn.read
 
-    def noted(self: Drawn) -> Decoded:
+    def noted(self: Drawn) -> Token:
         reads.append(1)
         return read(self)
 
     monkeypatch.setattr(Drawn, "read", noted)
-    tokens = iter(answer(Constraint.from_choices(["incontrovertible", "incontrovertibly"])))
+    tokens = generate(answer(Constraint.from_choices(["incontrovertible", "incontrovertibly"])))
     assert next(tokens).text == "i"
     assert not reads
     assert "".join(token.text for token in tokens) in ("ncontrovertible", "ncontrovertibly")
@@ -280,7 +285,7 @@ def test_thoughts_are_free_and_the_answer_is_constrained(scripted: Scripted) -> 
     turn = conversation.turns[-1]
     assert turn.thought.strip() == scripted.thought.strip()
     assert turn.reply in CHOICES
-    assert conversation.is_complete
+    assert is_complete(conversation)
 
 
 def test_newlines_that_begin_an_answer_are_part_of_it(scripted: Scripted) -> None:
@@ -289,7 +294,7 @@ def test_newlines_that_begin_an_answer_are_part_of_it(scripted: Scripted) -> Non
     for choices in (["\n\nleft", "\n\nright"], ["\n"]):
         say(conversation, Constraint.from_choices(choices))
         assert conversation.turns[-1].reply in choices
-        assert conversation.is_complete
+        assert is_complete(conversation)
         assert conversation.turns[-1].exact
 
 
@@ -301,14 +306,14 @@ def test_with_thinking_off_no_thought_can_begin(scripted: Scripted) -> None:
     is_opened = scripted.tokenizer().reader(conversation.view.prompt).is_thought
     assert turn.thought.strip() == (scripted.thought.strip() if is_opened else "")
     assert turn.reply in CHOICES
-    assert conversation.is_complete
+    assert is_complete(conversation)
 
 
 def answered(choices: list[str], reply: str) -> tuple[str, str]:
     """The thought and the answer of a model with tags in ordinary text that wants to reply so."""
     conversation = converse(replace(APRIEL, reply=f"{reply}<|end|>"))
     say(conversation, Constraint.from_choices(choices))
-    assert conversation.is_complete
+    assert is_complete(conversation)
     return conversation.turns[-1].thought, conversation.turns[-1].reply
 
 
@@ -325,7 +330,7 @@ def test_a_thought_that_is_cut_off_is_no_complete_answer(scripted: Scripted) -> 
     conversation = converse(scripted)
     conversation.generation = GenerationSettings(max_tokens=9)
     say(conversation, Constraint.from_regex("a*"))
-    assert conversation.is_complete is False
+    assert is_complete(conversation) is False
 
 
 def test_a_reply_cannot_end_within_its_thought() -> None:
@@ -333,7 +338,7 @@ def test_a_reply_cannot_end_within_its_thought() -> None:
     scripted = replace(MISTRAL, reply="[THINK]Hm</s>")
     conversation = converse(scripted)
     say(conversation, Constraint.from_choices(CHOICES))
-    assert conversation.turns[-1].finish_reason == "length" or conversation.is_complete
+    assert conversation.turns[-1].finish_reason == "length" or is_complete(conversation)
 
 
 def test_the_turn_after_it_is_free(scripted: Scripted) -> None:
@@ -342,4 +347,4 @@ def test_the_turn_after_it_is_free(scripted: Scripted) -> None:
     assert json.loads(conversation.turns[-1].reply) == {"a": 1}
     say(conversation, None)
     assert conversation.turns[-1].reply == scripted.answer
-    assert conversation.is_complete is None
+    assert is_complete(conversation) is None

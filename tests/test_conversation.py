@@ -373,7 +373,8 @@ def test_tokenizing_a_long_text_can_be_stopped(monkeypatch: pytest.MonkeyPatch) 
         assert len(counted) == 3
         assert [turn.user for turn in conversation.turns] == ["hello"]
         assert conversation.forgotten == []
-        assert conversation.is_complete is complete
+        assert conversation.stats is not None
+        assert conversation.stats.complete is complete
         assert conversation.stats is not None
         assert conversation.stats.finish_reason == "interrupted"
         np.testing.assert_array_equal(conversation.held_ids, held)

@@ -11,7 +11,7 @@ import pytest
 from mlxchat.cache import Cache
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Forgot, Said, Turn
-from mlxchat.engine.reply import Token
+from mlxchat.engine.sampling import Token
 from mlxchat.errors import DeviceError, ModelBroken
 from mlxchat.failures import device_failures
 from mlxchat.models.weights import fitting

@@ -129,9 +129,7 @@ def test_the_examples_run(
     settings = mlxchat.GenerationSettings
 
     monkeypatch.setattr(mlxchat, "load", load_tiny, raising=False)
-    monkeypatch.setattr(
-        "mlxchat.engine.generate.GenerationSettings", lambda: settings(max_tokens=5)
-    )
+    monkeypatch.setattr("mlxchat.engine.reply.GenerationSettings", lambda: settings(max_tokens=5))
 
     def resolve_tiny(name: str | None, **options: Any) -> Any:
         # A resumed run or session names the directory of its model.

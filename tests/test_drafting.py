@@ -22,10 +22,11 @@ from mlxchat.cache.ring import DRAFT_SLOTS
 from mlxchat.chat.conversation import Conversation
 from mlxchat.engine.decode import decode
 from mlxchat.engine.drafts import Drafter
-from mlxchat.engine.draw import Decoded
-from mlxchat.engine.generate import Generation
+from mlxchat.engine.generate import generate
 from mlxchat.engine.lookup import History
 from mlxchat.engine.prefill import prefill
+from mlxchat.engine.reply import Reply
+from mlxchat.engine.sampling import Chooser
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from scripts.families import build_family
@@ -65,15 +66,17 @@ class Decoding:
         self.drafter = Drafter(History(), 15, clock=lambda: 0.0) if drafts else None
         prefill(network, self.cache, PROMPT[:-1], step_size=16)
 
-    def tokens(self, sampling: SamplingSettings = GREEDY, **how: Any) -> Generator[Decoded]:
+    def tokens(
+        self, sampling: SamplingSettings = GREEDY, logprobs: int | None = None, **how: Any
+    ) -> Generator[Any]:
         if self.drafter is not None:
             self.drafter.history.extend(np.array(foreseen(self.family, sampling), np.int32))
             self.drafter.history.extend(PROMPT)
         tokens: Any = decode(
             self.network,
             self.cache,
-            PROMPT,
-            sampling=sampling,
+            Chooser(PROMPT, sampling, GenerationSettings(logprobs=logprobs)),
+            int(PROMPT[-1]),
             drafter=self.drafter,
             on_held=lambda ids: self.held.extend(ids.tolist()),
             **how,
@@ -137,9 +140,8 @@ def test_the_caller_may_stop_inside_a_draft(count: int, family: str) -> None:
         more = decode(
             each.network,
             each.cache,
-            np.concatenate([PROMPT, seen]).astype(np.int32),
-            sampling=LOOSE,
-            first_index=len(seen),
+            Chooser(np.concatenate([PROMPT, seen]), LOOSE, index=len(seen)),
+            seen[-1],
             max_tokens=10,
         )
         texts.append(seen + [token.id for token in more])
@@ -242,8 +244,8 @@ def test_a_cache_that_refuses_drafts_never_waits_for_them(
         decode(
             decoding.network,
             decoding.cache,
-            PROMPT,
-            sampling=GREEDY,
+            Chooser(PROMPT, GREEDY),
+            int(PROMPT[-1]),
             max_tokens=20,
             drafter=drafter,
         )
@@ -305,12 +307,14 @@ def test_a_chat_is_the_same_with_drafts() -> None:
     assert known.accepted > 80
 
 
-def generate(model: Model, settings: GenerationSettings, drafts: Drafter | None) -> tuple[Any, ...]:
+def generated(
+    model: Model, settings: GenerationSettings, drafts: Drafter | None
+) -> tuple[Any, ...]:
     cache = model.make_cache(32, 4)
     ids = np.arange(40, dtype=np.int32)
-    generation = Generation(model, ids, cache, sampling=SAMPLING, settings=settings, drafter=drafts)
-    tokens = list(generation)
-    return tokens, generation.stats, [window.total for window in windows(cache)]
+    reply = Reply(model, ids, cache, sampling=SAMPLING, settings=settings, drafter=drafts)
+    tokens = list(generate(reply))
+    return tokens, reply.stats, [window.total for window in windows(cache)]
 
 
 @pytest.mark.parametrize("place", range(20, 50, 4))
@@ -318,15 +322,15 @@ def test_a_stop_text_or_an_end_token_may_be_inside_a_draft(place: int) -> None:
     """Everything after it in the draft is dropped, and evicts nothing."""
     model = make_model(chat_templates.CHATML, None)
     settings = GenerationSettings(max_tokens=80, ignore_eos=True)
-    tokens, *_ = generate(model, settings, None)
+    tokens, *_ = generated(model, settings, None)
     wrote = np.array([token.id for token in tokens if token.id is not None], np.int32)
     until = "".join(token.text for token in tokens[: place + 1])[-4:]
     for changed in (
         replace(settings, stop=(until,)),
         replace(settings, max_tokens=place),
     ):
-        plain = generate(model, changed, None)
-        drafting = generate(model, changed, drafter(wrote))
+        plain = generated(model, changed, None)
+        drafting = generated(model, changed, drafter(wrote))
         assert [(t.id, t.text) for t in drafting[0]] == [(t.id, t.text) for t in plain[0]]
         assert drafting[1].finish_reason == plain[1].finish_reason
         assert drafting[1].generated_tokens == plain[1].generated_tokens

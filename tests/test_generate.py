@@ -10,9 +10,11 @@ from mlx import nn
 
 from mlxchat.cache import Cache, make_cache, tokens_held
 from mlxchat.engine.decode import decode
-from mlxchat.engine.generate import Generation
+from mlxchat.engine.ends import Asked
+from mlxchat.engine.generate import generate
 from mlxchat.engine.prefill import prefill
-from mlxchat.engine.reply import ResumePoint, Token
+from mlxchat.engine.reply import Reply, ResumePoint
+from mlxchat.engine.sampling import Chooser, Token
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
@@ -28,14 +30,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return load_directory(directory, "tiny", dtype="auto", notify=lambda _: None)
 
 
-def begin(model: Model, cache: Cache | None = None, *, settings: Any = None, **how: Any) -> Any:
-    chosen = GenerationSettings(**({"max_tokens": 20, "ignore_eos": True} | (settings or {})))
+def begin(model: Model, cache: Cache | None = None, **settings: Any) -> Reply:
+    chosen = GenerationSettings(**({"max_tokens": 20, "ignore_eos": True} | settings))
     cache = make_cache(model.network) if cache is None else cache
-    return Generation(model, PROMPT, cache, settings=chosen, **how)
+    return Reply(model, PROMPT, cache, settings=chosen)
 
 
-def generate(model: Model, cache: Cache | None = None, **settings: Any) -> list[Token]:
-    return list(begin(model, cache, settings=settings))
+def generated(model: Model, cache: Cache | None = None, **settings: Any) -> list[Token]:
+    return list(generate(begin(model, cache, **settings)))
 
 
 def ids_of(tokens: Iterable[Token]) -> list[int]:
@@ -52,8 +54,8 @@ def plain_greedy(network: nn.Module, ids: list[int], n: int) -> list[int]:
 
 @pytest.mark.parametrize("step_size", [1, 7, 33, 512])
 def test_greedy_text_does_not_depend_on_the_step_size(model: Model, step_size: int) -> None:
-    generation = begin(model, make_cache(model.network, 200), prefill_step_size=step_size)
-    assert ids_of(generation) == plain_greedy(model.network, PROMPT.tolist(), 20)
+    tokens = generate(begin(model, make_cache(model.network, 200)), step_size=step_size)
+    assert ids_of(tokens) == plain_greedy(model.network, PROMPT.tolist(), 20)
 
 
 def test_prefill_evaluates_the_cache_but_not_the_logits() -> None:
@@ -77,8 +79,8 @@ def test_memory_does_not_grow_with_generated_tokens() -> None:
     prefill(network, cache, PROMPT[:-1], step_size=50)
     live: list[int] = []
     held = []
-    tokens = decode(network, cache, PROMPT, sampling=SamplingSettings(), logprobs=5, max_tokens=400)
-    for token in tokens:
+    chooser = Chooser(PROMPT, SamplingSettings(), GenerationSettings(logprobs=5))
+    for token in decode(network, cache, chooser, int(PROMPT[-1]), max_tokens=400):
         held.append(token)
         live.append(mx.get_active_memory())
     # A row of logits is 200 kB: one for each token would add up to 80 MB.
@@ -88,20 +90,16 @@ def test_memory_does_not_grow_with_generated_tokens() -> None:
 
 def test_the_cache_continues_from_the_end_of_a_generation(model: Model) -> None:
     cache = make_cache(model.network)
-    ids = ids_of(generate(model, cache, max_tokens=5))
+    ids = ids_of(generated(model, cache, max_tokens=5))
     # The last token was yielded but not added to the cache.
     assert tokens_held(cache) == len(PROMPT) + 4
-    more = Generation(
-        model,
-        np.array(ids[-1:], np.int32),
-        cache,
-        settings=GenerationSettings(max_tokens=5, ignore_eos=True),
-    )
-    assert ids + ids_of(more) == plain_greedy(model.network, PROMPT.tolist(), 10)
+    settings = GenerationSettings(max_tokens=5, ignore_eos=True)
+    more = Reply(model, np.array(ids[-1:], np.int32), cache, settings=settings)
+    assert ids + ids_of(generate(more)) == plain_greedy(model.network, PROMPT.tolist(), 10)
 
 
 def test_log_probabilities_are_the_models_likeliest_first(model: Model) -> None:
-    token = generate(model, logprobs=3, max_tokens=1)[0]
+    token = generated(model, logprobs=3, max_tokens=1)[0]
     logits = np.array(model.network(mx.array(PROMPT)[None])[0, -1]).astype(np.float64)
     expected = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
     order = np.argsort(-expected)[:3]
@@ -117,9 +115,11 @@ def test_log_probabilities_are_computed_only_on_request(
         raise AssertionError("log-softmax was computed")
 
     monkeypatch.setattr(mx, "logsumexp", refuse)
-    assert all(token.logprob is None for token in generate(model))
+    assert all(token.logprob is None for token in generated(model))
     sampling = SamplingSettings(temp=1.0, top_k=5, min_p=0.1, seed=1)
-    list(begin(model, sampling=sampling))
+    settings = GenerationSettings(max_tokens=20)
+    cache = make_cache(model.network)
+    list(generate(Reply(model, PROMPT, cache, sampling=sampling, settings=settings)))
 
 
 def test_an_end_token_ends_a_generation_and_is_not_counted(
@@ -129,35 +129,36 @@ def test_an_end_token_ends_a_generation_and_is_not_counted(
     end = ids[6]
     first = ids.index(end)
     monkeypatch.setattr(model.tokenizer, "eos_ids", frozenset([end]))
-    generation = begin(model, settings={"ignore_eos": False})
-    assert ids_of(generation) == ids[:first]
-    assert generation.stats.finish_reason == "stop"
-    assert generation.stats.generated_tokens == first
+    reply = begin(model, ignore_eos=False)
+    assert ids_of(generate(reply)) == ids[:first]
+    assert reply.stats.finish_reason == "stop"
+    assert reply.stats.generated_tokens == first
 
 
 def test_a_stop_text_ends_a_generation_and_is_not_shown(model: Model) -> None:
-    text = "".join(token.text for token in generate(model, max_tokens=60))
+    text = "".join(token.text for token in generated(model, max_tokens=60))
     stop = text[10:13]
-    shown = generate(model, max_tokens=60, stop=(stop,))
+    shown = generated(model, max_tokens=60, stop=(stop,))
     assert "".join(token.text for token in shown) == text[: text.index(stop)]
 
 
 def test_an_interruption_takes_effect_between_tokens_and_prefill_steps(model: Model) -> None:
     seen: list[Token] = []
-    generation = begin(model, should_stop=lambda: len(seen) == 5)
-    for token in generation:
+    reply = begin(model)
+    for token in generate(reply, ends=[Asked(lambda: len(seen) == 5)]):
         seen.append(token)
-    assert generation.stats.finish_reason == "interrupted"
+    assert reply.stats.finish_reason == "interrupted"
     # The token already being computed is yielded too.
-    assert generation.stats.generated_tokens == 6
+    assert reply.stats.generated_tokens == 6
     steps: list[int] = []
-    stopped = begin(
-        model,
-        prefill_step_size=10,
+    stopped = begin(model)
+    tokens = generate(
+        stopped,
+        ends=[Asked(lambda: len(steps) == 3)],
+        step_size=10,
         on_prefill=lambda done, _: steps.append(done),
-        should_stop=lambda: len(steps) == 3,
     )
-    assert list(stopped) == []
+    assert list(tokens) == []
     assert steps == [0, 10, 20]
     assert stopped.stats.finish_reason == "interrupted"
     assert stopped.stats.generated_tokens == 0
@@ -165,9 +166,9 @@ def test_an_interruption_takes_effect_between_tokens_and_prefill_steps(model: Mo
 
 def test_stats_count_what_happened(model: Model) -> None:
     cache = make_cache(model.network, 32, 4)
-    generation = begin(model, cache)
-    list(generation)
-    stats = generation.stats
+    reply = begin(model, cache)
+    list(generate(reply))
+    stats = reply.stats
     assert stats.finish_reason == "length"
     assert stats.prompt_tokens == 100
     assert stats.generated_tokens == 20
@@ -185,7 +186,7 @@ def test_stats_count_what_happened(model: Model) -> None:
 
 def test_text_that_ends_within_a_character_is_complete(model: Model) -> None:
     for n in (1, 7, 40):
-        tokens = generate(model, max_tokens=n)
+        tokens = generated(model, max_tokens=n)
         ids = ids_of(tokens)
         assert len(ids) == n
         whole = model.tokenizer.decode(ids)
@@ -200,30 +201,22 @@ def test_a_pause_changes_nothing_and_can_be_resumed_from(model: Model, pause_eve
     settings = GenerationSettings(max_tokens=60, ignore_eos=True, stop=("\x7f\x7f\x7f",))
     paused: list[tuple[ResumePoint, Cache, int]] = []
     seen: list[Token] = []
+
+    def begin_in(cache: Cache) -> Reply:
+        return Reply(model, PROMPT, cache, sampling=sampling, settings=settings)
+
+    whole = list(generate(begin_in(make_cache(model.network, 40, 4))))
     cache = make_cache(model.network, 40, 4)
-
-    def on_pause(point: ResumePoint) -> None:
-        assert point.generated == len(seen)
-        paused.append((point, cache.fork(), len(seen)))
-
-    whole = list(
-        Generation(
-            model, PROMPT, make_cache(model.network, 40, 4), sampling=sampling, settings=settings
-        )
-    )
-    for token in Generation(
-        model,
-        PROMPT,
-        cache,
-        sampling=sampling,
-        settings=settings,
-        pause_every=pause_every,
-        on_pause=on_pause,
-    ):
-        seen.append(token)
+    reply = begin_in(cache)
+    while True:
+        seen += generate(reply, tokens=pause_every)
+        if reply.finish_reason is not None:
+            break
+        assert reply.generated == len(seen)
+        paused.append((reply.here(), cache.fork(), len(seen)))
     assert seen == whole
     assert [point.generated for point, *_ in paused] == list(range(pause_every, 60, pause_every))
     for point, forked, count in paused[:: max(len(paused) // 6, 1)]:
-        resumed = Generation.resume(model, point, forked, sampling=sampling, settings=settings)
-        assert list(resumed) == whole[count:]
+        resumed = Reply.resume(model, point, forked, sampling=sampling, settings=settings)
+        assert list(generate(resumed)) == whole[count:]
         assert resumed.stats.generated_tokens == 60

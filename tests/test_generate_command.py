@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mlxchat.app.events import EventWriter
-from mlxchat.engine.reply import Token
+from mlxchat.engine.sampling import Token
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import byte_tokenizer
 from tests.conftest import RunMlxchat
@@ -239,6 +239,6 @@ SEPARATORS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 def test_no_text_can_break_the_line_of_an_event() -> None:
     """A reply with U+0085 became two lines for a reader that splits as Python does."""
     events = EventWriter(Tokenizer(byte_tokenizer()), with_top=False)
-    line = events.token(Token(f"a{SEPARATORS}é", 1))
+    line = events.token(Token(1, f"a{SEPARATORS}é"))
     assert len(line.splitlines()) == 1
     assert json.loads(line)["text"] == f"a{SEPARATORS}é"

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from mlxchat.app.checkpoints import Checkpointer
 from mlxchat.app.run import Run
-from mlxchat.engine.generate import Generation
+from mlxchat.engine.ends import Asked
 from tests.failing_device import FailingDevice, failing_evaluations
 from tests.in_process import run_in_process
 from tests.json_events import events_of
@@ -100,15 +101,18 @@ def test_the_previous_checkpoint_stays_if_the_last_one_fails(
 ) -> None:
     """It had been asked to stop; because its state could not be saved, its text was cut short."""
     night = tmp_path / "night"
-    stats = Generation.stats
+    leave, seen = Checkpointer.leave, list[Any]()
 
-    def broken(generation: Generation) -> Any:
+    def see(_: Asked, token: Any) -> str | None:
+        seen.extend([] if token is None else [token])
+        return "interrupted" if len(seen) >= 4 else None
+
+    def broken(saver: Checkpointer, *arguments: Any) -> Any:
         device.breaks_at(1, 1000)
-        return stats.__get__(generation)
+        return leave(saver, *arguments)
 
-    monkeypatch.setattr(Generation, "stats", property(broken))
-    monkeypatch.setattr("mlxchat.app.limits.Limits.stopped", True)
-    monkeypatch.setattr("mlxchat.app.limits.Limits.should_stop", lambda self: self.tokens >= 4)
+    monkeypatch.setattr(Asked, "see", see)
+    monkeypatch.setattr(Checkpointer, "leave", broken)
     done = generate(tiny_model, "--checkpoint", str(night), "--checkpoint-every", "2")
     assert done.returncode == 0
     assert f"cannot write a checkpoint to {night}: out of memory: " in done.stderr

@@ -16,7 +16,8 @@ from mlxchat.app.ranks import check_ranks
 from mlxchat.app.run import Run
 from mlxchat.app.section_answers import SectionAnswers
 from mlxchat.app.sections import EARLIER
-from mlxchat.engine.brief import Brief
+from mlxchat.engine.brief import write_brief
+from mlxchat.engine.reply import Reply
 from mlxchat.errors import UsageError
 from mlxchat.passages import index as index_module
 from mlxchat.request import Overnight, Request, Setup
@@ -254,12 +255,10 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], str]
     """Lets a function of the prompt write the answers from the sections."""
 
     def answer_with(write: Callable[[str], str]) -> None:
-        def brief(model: Any, ids: Any, *others: Any, **how: Any) -> Brief:
-            made = Brief(model, ids, *others, **how)
-            monkeypatch.setattr(made, "write", lambda: write(model.tokenizer.decode(ids)))
-            return made
+        def brief(reply: Reply, *others: Any, **how: Any) -> str:
+            return write(reply.model.tokenizer.decode(reply.rest.tolist()))
 
-        monkeypatch.setattr("mlxchat.app.sections.Brief", brief)
+        monkeypatch.setattr("mlxchat.app.sections.write_brief", brief)
 
     return answer_with
 
@@ -334,11 +333,11 @@ def test_no_prompt_of_a_section_is_larger_than_the_window(
 ) -> None:
     largest: list[int] = []
 
-    def watched(model: Any, ids: Any, *others: Any, **how: Any) -> Brief:
-        largest.append(len(ids) + how["limit"])
-        return Brief(model, ids, *others, **how)
+    def watched(reply: Reply, limit: int, *others: Any, **how: Any) -> str:
+        largest.append(len(reply.rest) + limit)
+        return write_brief(reply, limit, *others, **how)
 
-    monkeypatch.setattr("mlxchat.app.sections.Brief", watched)
+    monkeypatch.setattr("mlxchat.app.sections.write_brief", watched)
     with mlxchat.begin(asked) as run:
         run.write()
         assert run.stats.evicted_tokens == 0
@@ -362,8 +361,8 @@ def test_a_stopped_reading_writes_what_there_is_and_continues(asked: Request, re
     assert not list(paths.document_indexes_dir().iterdir()), "not needed any more"
     run = mlxchat.begin(asked)
     first = interrupted(run, 1)
-    assert (run.is_complete, run.stats.finish_reason) == (False, "interrupted")
-    assert run.limits.tokens == 0
+    assert (run.stats.complete, run.stats.finish_reason) == (False, "interrupted")
+    assert run.stats.generated_tokens == 0
     read = sections(first)
     assert 0 < len(read) < len(answers(whole))
     (kept,) = paths.document_indexes_dir().iterdir()

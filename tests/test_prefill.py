@@ -49,7 +49,8 @@ def test_every_format_constrains_what_follows(scripted: Scripted) -> None:
     list(conversation.say("Which?", constraint=constraint, prefill="no g"))
     (turn,) = conversation.turns
     assert (turn.reply, turn.thought) == ("no goose", "")
-    assert conversation.is_complete
+    assert conversation.stats is not None
+    assert conversation.stats.complete
 
 
 def said(conversation: Conversation, **how: Any) -> str:
@@ -96,7 +97,8 @@ def test_a_turn_stopped_at_its_beginning_or_refused_is_taken_back() -> None:
         said(conversation, prefill="may", constraint=Constraint.from_choices(["yes", "no"]))
     assert not conversation.turns
     assert said(conversation, prefill="yes", constraint=Constraint.from_choices(["yes"])) == "yes"
-    assert conversation.is_complete
+    assert conversation.stats is not None
+    assert conversation.stats.complete
 
 
 # The command line

@@ -16,8 +16,9 @@ from mlx_lm.models.cache import ArraysCache, QuantizedKVCache
 
 from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.layers import recurrent_states, windows
-from mlxchat.engine.generate import Generation
+from mlxchat.engine.generate import generate
 from mlxchat.engine.prefill import prefill
+from mlxchat.engine.reply import Reply
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.store import tensor_file
@@ -207,8 +208,8 @@ def test_a_generation_from_stored_pages_has_the_same_output(model: Model, open_p
         pages, cache = open_pages(model), new_cache(model)
         assert pages.fill(cache, ids, WINDOW) == known
         held = pages.recorder(cache, ids, known, WINDOW)
-        how: Any = {"prefill_step_size": PAGE, "cached_tokens": known, "on_held": held}
-        said.append([each.id for each in Generation(model, ids, cache, settings=settings, **how)])
+        reply = Reply(model, ids, cache, settings=settings, cached_tokens=known)
+        said.append([each.id for each in generate(reply, step_size=PAGE, on_held=held)])
         pages.close()
     assert said[0] == said[1]
     pages = open_pages(model)

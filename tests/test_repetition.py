@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxchat.engine.repetition import (
+from mlxchat.engine.ends import (
     ENTER_SHARE,
     HISTORY,
     LEAVE_SHARE,

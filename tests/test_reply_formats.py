@@ -10,7 +10,7 @@ from tokenizers import AddedToken
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.transcript import as_markdown
 from mlxchat.chat.turn import Forgot, Turn
-from mlxchat.engine.reply import Token
+from mlxchat.engine.sampling import Token
 from mlxchat.errors import CacheError, TemplateError
 from mlxchat.request.template_args import thinking_variables
 from mlxchat.sessions.listing import read_session

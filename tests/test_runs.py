@@ -208,7 +208,7 @@ def test_a_full_disk_is_reported_once_and_so_is_its_end(
     request = request_for(Overnight(checkpoint=night, checkpoint_every=5))
     with begin(request, Observer(warn=warned.append)) as run:
         for _ in run:
-            latest = run.limits.saved
+            latest = run.checkpointed
             saved.append(0 if latest is None or latest.reading else latest.tokens)
     failed = (
         f"cannot write a checkpoint to {night}: No space left on device; the previous one stays "

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from mlxchat.cache import make_cache
 from mlxchat.engine.dry import MAX_LENGTH, make_dry
-from mlxchat.engine.generate import Generation
-from mlxchat.engine.reply import check_min_tokens
+from mlxchat.engine.generate import generate
+from mlxchat.engine.reply import Reply, check_min_tokens
 from mlxchat.engine.sampling import make_draw, make_penalty
 from mlxchat.errors import UsageError
 from mlxchat.models.load import load_directory
@@ -110,9 +110,9 @@ def test_dry_ends_a_loop(model: Model) -> None:
 
 def test_a_bias_for_a_token_that_the_model_lacks_is_refused(model: Model) -> None:
     sampling = SamplingSettings(logit_bias=("288=1",))
-    generation = Generation(model, PROMPT, make_cache(model.network), sampling=sampling)
+    reply = Reply(model, PROMPT, make_cache(model.network), sampling=sampling)
     with pytest.raises(UsageError, match="has the id 288, but the model has only 288 tokens"):
-        list(generation)
+        list(generate(reply))
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,8 @@ def test_a_bias_must_be_an_id_and_a_number(bias: str) -> None:
 
 
 def ids_of(model: Model, settings: GenerationSettings, sampling: SamplingSettings) -> list[int]:
-    generation = Generation(
-        model, PROMPT, make_cache(model.network), sampling=sampling, settings=settings
-    )
-    return [token.id for token in generation if token.id is not None]
+    reply = Reply(model, PROMPT, make_cache(model.network), sampling=sampling, settings=settings)
+    return [token.id for token in generate(reply) if token.id is not None]
 
 
 @pytest.mark.parametrize("temp", [0.0, 1.0])

@@ -17,6 +17,7 @@ from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.decode import decode
 from mlxchat.engine.prefill import prefill
+from mlxchat.engine.sampling import Chooser
 from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotMismatch, SnapshotTooLarge
 from mlxchat.models.model import Model
 from mlxchat.settings import SamplingSettings
@@ -53,12 +54,12 @@ class Run:
         tokens = decode(
             self.network,
             self.cache,
-            start,
-            sampling=SamplingSettings(temp=temp, seed=1),
+            Chooser(start, SamplingSettings(temp=temp, seed=1)),
+            int(start[-1]),
             max_tokens=n,
             on_held=self.ledger.add,
         )
-        return [token.id for token in tokens]
+        return [token.id for token in tokens if token.id is not None]
 
     def logits(self) -> np.ndarray:
         logits = self.network(mx.array([[65]]), cache=self.cache.fork())

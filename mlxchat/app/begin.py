@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import BinaryIO, TypedDict, Unpack
 
 from mlxchat.app.answer import constraint_of, with_schema
-from mlxchat.app.checkpoints import continued, record_of, request_of
-from mlxchat.app.limits import Reached
-from mlxchat.app.observer import NoSink, Observer, Sink
+from mlxchat.app.checkpoints import Reached, continued, fresh, record_of, request_of
+from mlxchat.app.observer import Observer
 from mlxchat.app.opening import Loaded, open_model
 from mlxchat.app.overflow import check_overflow, fitting, opened
 from mlxchat.app.passages import with_passages
@@ -51,14 +50,13 @@ def begin(
     request: Request,
     observer: Observer | None = None,
     *,
-    sink: Sink | None = None,
     piped: BinaryIO | None = None,
     ranks: Ranks | None = None,
 ) -> Run:
     """Read the prompt and load the model; iterating over the run generates the text.
 
-    The text is written to the request's output file, if any, else to `sink`. `piped` is a document
-    to be read before the files. Raises MlxchatError for everything a user can fix.
+    The text is written to the request's output file, if any. `piped` is a document to be read
+    before the files. Raises MlxchatError for everything a user can fix.
     """
     observer = observer or Observer()
     check_ranks(
@@ -81,7 +79,8 @@ def begin(
         if request.overnight.checkpoint is not None:
             checkpoint = Checkpoint.create(request.overnight.checkpoint)
             stack.callback(checkpoint.close)
-        output = _new_file(request, stack) or sink or NoSink()
+        path = request.overnight.output_path()
+        file = None if path is None else stack.enter_context(OutputFile.open(path))
         blocks = bool(request.blocks)
         loaded = open_model(
             request.setup,
@@ -100,8 +99,8 @@ def begin(
             request,
             loaded,
             prompt,
-            loaded.fresh(),
-            sink=output,
+            fresh(loaded),
+            file=file,
             passages=passages,
             reader=reader,
             constraint=constraint,
@@ -131,14 +130,13 @@ class SavedRun:
         request, checkpoint = self.request, self.checkpoint
         prompt = Prompt(checkpoint.prompt())
         loaded = open_model(request.setup, observer, ranks=ranks)
-        fresh = replace(loaded.fresh(), at=Reached(position=START))
-        fingerprint = loaded.fingerprint()
-        begun = continued(checkpoint, loaded.model, fresh, fingerprint, observer.warn)
+        start = replace(fresh(loaded), at=Reached(position=START))
+        begun = continued(checkpoint, loaded, start, observer.warn)
         path = request.overnight.output_path()
         assert path is not None
         observer.note(f"the text continues in {path}")
         position = begun.at.position
-        if begun is fresh:
+        if begun is start:
             position, kept = None, set_aside(path)
             if kept is not None:
                 observer.warn(f"the text begins again: what there was is kept in {kept}")
@@ -150,7 +148,7 @@ class SavedRun:
                 loaded,
                 prompt,
                 begun,
-                sink=file,
+                file=file,
                 checkpoint=checkpoint,
                 observer=observer,
                 open_files=stack.pop_all(),
@@ -219,10 +217,3 @@ def _prompt(
     prompt, passages = with_passages(request, source, loaded, observer)
     observer.warn(left_out(passages, len(source)))
     return prompt, passages, None
-
-
-def _new_file(request: Request, stack: ExitStack) -> OutputFile | None:
-    path = request.overnight.output_path()
-    if path is None:
-        return None
-    return stack.enter_context(OutputFile.open(path))

@@ -38,7 +38,7 @@ from mlxchat.chat.room import check_room
 from mlxchat.chat.turn import Compacted, Said, Turn
 from mlxchat.chat.watch import Watching
 from mlxchat.engine.drafts import make_drafter
-from mlxchat.engine.reply import Token
+from mlxchat.engine.sampling import Token
 from mlxchat.errors import CacheError, MlxchatError, SessionError, TemplateError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel

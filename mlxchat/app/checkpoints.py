@@ -3,14 +3,15 @@ the latest."""
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mlxchat.app.limits import Checkpointed, Limits, Reached, RunState, loop_of
 from mlxchat.app.opening import Loaded
-from mlxchat.engine.generate import Stats
+from mlxchat.cache import Cache
+from mlxchat.chat.ledger import Ledger
+from mlxchat.engine.ends import RESUMABLE, LoopDetector
 from mlxchat.engine.reply import ResumePoint
 from mlxchat.errors import (
     DeviceError,
@@ -20,42 +21,71 @@ from mlxchat.errors import (
     SnapshotTooLarge,
 )
 from mlxchat.failures import device_failures
-from mlxchat.models.model import Model
 from mlxchat.request import Request
 from mlxchat.settings import SamplingSettings
 from mlxchat.store.checkpoint import Checkpoint, RunRecord
 from mlxchat.store.dataclass_json import from_json, to_json
-from mlxchat.store.fingerprint import Fingerprint
-from mlxchat.store.output_file import OutputFile
+from mlxchat.store.output_file import OutputFile, Position
 from mlxchat.store.snapshot import Restored
 from mlxchat.store.state_file import Outage, Written
 from mlxchat.text.thinking import ThoughtsAsText
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a run has come, besides its cache and ledger. While the prompt is read, `prefilled`
+    of its tokens are in the cache, and there is no `resume_point`. `loop` is a
+    state of its LoopDetector; `in_thought` is whether the text so far ends within a thought."""
+
+    prefilled: int = 0
+    resume_point: ResumePoint | None = None
+    position: Position | None = None
+    loop: dict[str, Any] | None = None
+    in_thought: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """The state in which a run begins or continues."""
+
+    cache: Cache
+    ledger: Ledger
+    sampling: SamplingSettings
+    at: Reached = Reached()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """The latest checkpoint, after `tokens` tokens of the prompt or of the output."""
+
+    tokens: int
+    reading: bool
+
+
 class Checkpointer:
-    """Writes checkpoints during a run, and the last one at its end."""
+    """Writes checkpoints during a run, and the last one at its end. `saved` is the latest that is
+    on the disk."""
 
     def __init__(
         self,
         checkpoint: Checkpoint,
-        model: Model,
-        fingerprint: Fingerprint,
+        loaded: Loaded,
         begun: RunState,
         *,
         file: OutputFile,
-        limits: Limits,
+        loop: LoopDetector,
         written: ThoughtsAsText,
         warn: Callable[[str], None],
     ) -> None:
-        self._written = written
+        self.saved: Checkpointed | None = None
         self._checkpoint = checkpoint
         self._every = checkpoint.run.request.overnight.checkpoint_every
-        self._model = model
-        self._fingerprint = fingerprint
+        self._model = loaded.model
+        self._fingerprint = loaded.fingerprint()
         self._begun = begun
         self._file = file
-        self._limits = limits
-        self._warn = warn
+        self._loop = loop
+        self._written = written
         over = f"checkpoints can be written to {checkpoint.directory} again"
         self._outage = Outage(warn, over)
         self._being_saved: Checkpointed | None = None
@@ -64,6 +94,10 @@ class Checkpointer:
         self._latest = (
             begun.at.prefilled if begun.at.resume_point is None else begun.at.resume_point.generated
         )
+
+    def tokens_to_next(self, generated: int) -> int:
+        """How many more tokens to generate before the next checkpoint."""
+        return self._every - generated % self._every
 
     def read(self, done: int, total: int) -> None:
         """`done` of `total` prompt tokens were read in this run; reading alone can take a night."""
@@ -85,16 +119,17 @@ class Checkpointer:
         if point.generated - self._latest >= self._every:
             self._save(point)
 
-    def leave(self, point: ResumePoint | None, stats: Stats) -> Written | None:
+    def leave(self, point: ResumePoint | None, finish_reason: str) -> Written | None:
         """Write the last checkpoint, or mark the run as ended; return the size and time.
 
         `point` is where it stopped, None if it was still reading.
         """
-        if self._limits.stopped:
+        is_resumable = finish_reason in RESUMABLE
+        if is_resumable:
             self._save_last(point)
-        if not self._limits.stopped or self._limits.ended == "loop":
+        if not is_resumable or finish_reason == "loop":
             self._file.sync()
-            self._checkpoint.end(stats.finish_reason)
+            self._checkpoint.end(finish_reason)
         background = self._checkpoint.state.background
         background.wait()
         self._see_result()
@@ -117,7 +152,7 @@ class Checkpointer:
         self._see_result()
         self._being_saved = Checkpointed(self._latest, reading=point is None)
         prefilled = self._prefilled if point is None else 0
-        loop, inside = self._limits.loop.state(), self._written.inside
+        loop, inside = self._loop.state(), self._written.inside
         facts = to_json(Reached(prefilled, point, position, loop, inside))
         begun = self._begun
         try:
@@ -133,7 +168,7 @@ class Checkpointer:
         if isinstance(result, OSError):
             self._failed(result.strerror or result)
         elif result is not None:
-            self._limits.saved = self._being_saved
+            self.saved = self._being_saved
             self._outage.ends()
 
     def _failed(self, reason: object) -> None:
@@ -142,12 +177,18 @@ class Checkpointer:
         self._outage.lasts(f"cannot write a checkpoint to {directory}: {reason}; {valid}")
 
 
+def fresh(loaded: Loaded) -> RunState:
+    """The start of a run."""
+    return RunState(loaded.cache, Ledger(loaded.settings.max_kv_size, loaded.keep), loaded.sampling)
+
+
+def loop_of(at: Reached) -> LoopDetector:
+    """A new detector, or the one saved. Raises KeyError or TypeError if that is invalid."""
+    return LoopDetector() if at.loop is None else LoopDetector.from_state(at.loop)
+
+
 def continued(
-    checkpoint: Checkpoint,
-    model: Model,
-    fresh: RunState,
-    fingerprint: Fingerprint,
-    warn: Callable[[str], None],
+    checkpoint: Checkpoint, loaded: Loaded, fresh: RunState, warn: Callable[[str], None]
 ) -> RunState:
     """The state of the checkpoint; if it is unusable, `fresh`, with an empty cache: a run from the
     start arrives at the same text, only later.
@@ -156,7 +197,7 @@ def continued(
     not, and SnapshotTooLarge for one that does not fit into memory now.
     """
     try:
-        restored = checkpoint.state.restore(model, fresh.cache, fingerprint)
+        restored = checkpoint.state.restore(loaded.model, fresh.cache, loaded.fingerprint())
         return fresh if restored is None else _begun(restored, fresh.sampling)
     except SnapshotBroken as error:
         warn(f"{error}: starting again from the prompt")

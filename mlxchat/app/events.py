@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from mlxchat.chat.turn import Change, Forgot, Recalled
-from mlxchat.engine.generate import Stats
-from mlxchat.engine.reply import Token
+from mlxchat.engine.reply import Stats
+from mlxchat.engine.sampling import Token
 from mlxchat.passages.quote import LineRange, Read
 from mlxchat.text.tokens import Tokenizer
 
@@ -83,19 +83,19 @@ class EventWriter:
         seed: int,
         *,
         error: str | None = None,
-        complete: bool | None = None,
         value: Any = None,
     ) -> str:
-        """The last line; `error` is the message of the error that ended the generation, if any.
-        `complete` and `value` are those of a constrained answer."""
+        """The last line; `error` is the message of the error that ended the generation, if any, and
+        `value` that of a constrained answer."""
         figures = asdict(stats)
+        del figures["problem"]
         event: dict[str, Any] = {
             "event": "done",
             **self._turn,
             "text": self._texts[False].getvalue(),
             "thought": self._texts[True].getvalue(),
             "finish_reason": figures.pop("finish_reason"),
-            "complete": complete,
+            "complete": figures.pop("complete"),
             "value": value,
         }
         if self._turn:

@@ -1,10 +1,9 @@
-"""Where an application's messages, progress and text go; by default, messages are logged."""
+"""Where an application's messages and progress go; by default, messages are logged."""
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from mlxchat.progress import Progress
 
@@ -28,15 +27,3 @@ class Observer:
     show_progress: bool = False
     waiting: Callable[[str], AbstractContextManager[object]] = _unseen
     counting: Callable[[str, str], AbstractContextManager[Progress]] = _unseen
-
-
-class Sink(Protocol):
-    def write(self, text: str) -> None: ...
-    def end(self) -> None: ...
-
-
-class NoSink:
-    """No destination: the caller iterates over the run and gets the text."""
-
-    def write(self, text: str) -> None: ...
-    def end(self) -> None: ...

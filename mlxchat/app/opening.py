@@ -7,11 +7,9 @@ from mlx import nn
 
 from mlxchat import platform
 from mlxchat.app.blocks import check_model
-from mlxchat.app.limits import RunState
 from mlxchat.app.observer import Observer
 from mlxchat.app.ranks import check_ranks
 from mlxchat.cache import Cache, check_bound, positions_bounded
-from mlxchat.chat.ledger import Ledger
 from mlxchat.distributed.load import load_shared
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.errors import CacheError, WindowTooSmall
@@ -43,16 +41,12 @@ class Loaded:
     sampling: SamplingSettings
     cache: Cache
 
-    def fresh(self) -> RunState:
-        """The start of a run."""
-        window, keep = self.settings.max_kv_size, self._keep()
-        return RunState(self.cache, Ledger(window, keep), self.sampling)
+    @property
+    def keep(self) -> int:
+        return 0 if self.settings.max_kv_size is None else self.settings.keep
 
     def fingerprint(self) -> Fingerprint:
-        return ModelPrint(self.model).of(self.settings.max_kv_size, self._keep(), None)
-
-    def _keep(self) -> int:
-        return 0 if self.settings.max_kv_size is None else self.settings.keep
+        return ModelPrint(self.model).of(self.settings.max_kv_size, self.keep, None)
 
 
 def start(setup: Setup, notify: Notify) -> None:

@@ -1,10 +1,11 @@
 """One generation with everything it needs: the model's window, known prefixes, blocks, an output
 file, checkpoints, limits.
 
-It draws nothing: callers iterate over its tokens, or have them written to a sink.
+Whoever iterates over its tokens shows them; only its own output file is written here.
 """
 
 import io
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -14,20 +15,21 @@ from typing import Any, Self
 from mlxchat.about import __version__
 from mlxchat.app.answer import is_whole, value_of
 from mlxchat.app.blocks import block_reader
-from mlxchat.app.checkpoints import Checkpointer
+from mlxchat.app.checkpoints import Checkpointed, Checkpointer, Reached, RunState, loop_of
 from mlxchat.app.events import EventWriter
-from mlxchat.app.limits import Limits, Reached, RunState
-from mlxchat.app.observer import Observer, Sink
+from mlxchat.app.observer import Observer
 from mlxchat.app.opening import Loaded
 from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.sections import SectionReader
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import make_drafter
-from mlxchat.engine.generate import Generation, Stats
+from mlxchat.engine.ends import RESUMABLE, Asked, Deadline, End, first_reason
+from mlxchat.engine.generate import generate
 from mlxchat.engine.pace import Pace, first_step
 from mlxchat.engine.prefill import OnHeld, ShouldStop
-from mlxchat.engine.reply import Token
+from mlxchat.engine.reply import Reply, Stats
+from mlxchat.engine.sampling import Token
 from mlxchat.errors import MlxchatError, OutputError
 from mlxchat.models.model import Model
 from mlxchat.passages.quote import Read
@@ -35,21 +37,27 @@ from mlxchat.platform import keep_awake
 from mlxchat.progress import Progress
 from mlxchat.request import Request
 from mlxchat.request.template_args import allows_thinking
+from mlxchat.settings import OnLoop
 from mlxchat.store.checkpoint import Checkpoint
 from mlxchat.store.output_file import OutputFile
 from mlxchat.store.state_file import Written
 from mlxchat.text.document import name_of
 from mlxchat.text.extract import extract_code, is_settled
-from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.text.tokens import Prompt
+
+# With it, no text of the measurements looped: scripts/bench/loops.py.
+USUAL_MULTIPLIER = 0.4
 
 
 class Run:
     """Generates once, token by token. Use it as a context, which closes the output properly.
 
-    A run left before its end can be resumed from its latest checkpoint.
+    A run left before its end can be resumed from its latest checkpoint. `reading` is how many
+    prompt tokens have been read, and of how many, while they are; `text_bytes` is the size of the
+    text so far, and `loop` shows whether it repeats itself. `saved` is about the last checkpoint,
+    once the run has ended.
     """
 
     def __init__(
@@ -59,7 +67,7 @@ class Run:
         prompt: Prompt | None,
         begun: RunState,
         *,
-        sink: Sink,
+        file: OutputFile | None,
         reader: SectionReader | None = None,
         passages: Read | None = None,
         constraint: Constraint | None = None,
@@ -67,6 +75,10 @@ class Run:
         observer: Observer,
         open_files: ExitStack,
     ) -> None:
+        self.file = file
+        self.reading: tuple[int, int] | None = None
+        self.text_bytes = 0 if begun.at.position is None else begun.at.position.bytes
+        self.loop = loop_of(begun.at)
         self.saved: Written | None = None
         self._request = request
         self._loaded = loaded
@@ -74,7 +86,6 @@ class Run:
         self._prompt = prompt
         self._reader = reader
         self._begun = begun
-        self._sink = sink
         self._passages = passages
         self._constraint = constraint
         self._checkpoint = checkpoint
@@ -82,12 +93,12 @@ class Run:
         self._open_files = open_files
         self._events = EventWriter(loaded.model.tokenizer, request.logprobs is not None)
         self._tokens: Generator[Token] | None = None
-        self._generation: Generation | None = None
-        self._limits: Limits | None = None
+        self._reply: Reply | None = None
         self._saver: Checkpointer | None = None
         self._thoughts = ThoughtsAsText(hidden=request.hides_thoughts, inside=begun.at.in_thought)
         self._answer = io.StringIO()
         self._last_character = ""
+        self._stopped: str | None = None
         self._has_events = False
         self._is_over = False
         self._error: MlxchatError | None = None
@@ -97,44 +108,36 @@ class Run:
         return self._loaded.model
 
     @property
-    def limits(self) -> Limits:
-        """The progress, between two tokens or inside `should_stop`."""
-        assert self._limits is not None, "not begun"
-        return self._limits
+    def stats(self) -> Stats:
+        """The figures so far; once the run has ended, `finish_reason` is the reason. `complete` is
+        also whether the answer has the code block to extract, and False if the documents were not
+        read to their end."""
+        if self._reply is None:
+            # Stopped before there was a prompt.
+            complete = None if self._reader is None else False
+            return Stats(self._stopped or "interrupted", complete=complete)
+        stats, answer = self._reply.stats, self._request.answer
+        if not answer.extracts:
+            return stats
+        is_complete = is_whole(answer, self._answer.getvalue(), stats.finish_reason)
+        return replace(stats, complete=is_complete)
 
     @property
-    def stats(self) -> Stats:
-        """The figures so far; once the run has ended, `finish_reason` is the reason."""
-        # Stopped before there was a prompt.
-        stopped = Stats("interrupted")
-        stats = stopped if self._generation is None else self._generation.stats
-        return replace(stats, finish_reason=self.limits.ended or stats.finish_reason)
+    def checkpointed(self) -> Checkpointed | None:
+        """The latest checkpoint."""
+        return None if self._saver is None else self._saver.saved
 
     @property
     def stopped_reading(self) -> str | None:
         """How far the documents were read, if that was stopped."""
-        is_stopped = self._reader is not None and self._generation is None
+        is_stopped = self._reader is not None and self._reply is None
         return self._reader.stopped_at() if self._reader and is_stopped else None
-
-    @property
-    def is_complete(self) -> bool | None:
-        """Whether the answer is one that the constraint describes, or has the code block to
-        extract; None if it is any text. False if the documents were not read to their end."""
-        if self._generation is None:
-            return None if self._reader is None else False
-        if not self._request.answer.extracts:
-            return self._generation.is_complete
-        return is_whole(self._request.answer, self._answer.getvalue(), self.stats.finish_reason)
-
-    @property
-    def problem(self) -> str | None:
-        """Why an answer that was not cut off is none that the constraint describes."""
-        return None if self._generation is None else self._generation.problem
 
     @property
     def value(self) -> Any:
         """The answer parsed as JSON, if it was constrained by a schema and is complete."""
-        return value_of(self._constraint, self._answer.getvalue()) if self.is_complete else None
+        is_complete = self.stats.complete
+        return value_of(self._constraint, self._answer.getvalue()) if is_complete else None
 
     def __iter__(self) -> Iterator[Token]:
         return self.tokens()
@@ -147,12 +150,12 @@ class Run:
     def tokens(
         self,
         *,
-        should_stop: ShouldStop | None = None,
+        should_stop: ShouldStop = lambda: False,
         on_prefill: Progress = lambda done, total: None,
         on_over: Callable[[], object] = lambda: None,
     ) -> Iterator[Token]:
-        """Generate, once. The text of each token, as it is written, is in the output before it is
-        returned. Events that belong to no token have no id.
+        """Generate, once. The text of each token is what the output gets, and is in the output file
+        before it is returned. Events that belong to no token have no id. `ending` follows them.
 
         `should_stop` is called before each token and each prefill step, `on_over` after the last
         token, before the last checkpoint. Raises DeviceError if the device fails, and RanksError if
@@ -162,42 +165,31 @@ class Run:
         self._tokens = self._generate(should_stop, on_prefill, on_over)
         return self._tokens
 
-    def write_end(self) -> None:
-        """Write the last event, if events are written and there was a first one."""
-        if self._has_events:
-            seed = self._request.setup.seed
-            error = self.problem if self._error is None else str(self._error)
-            self._sink.write(
-                self._events.done(
-                    self.stats,
-                    self.model.name,
-                    seed,
-                    error=error,
-                    complete=self.is_complete,
-                    value=self.value,
-                )
-            )
-
-    def finish(self) -> None:
-        """End the output, after the last token."""
-        self.write_end()
+    def ending(self) -> str:
+        """What the output has after the last token: the last event, the code to extract or the end
+        of the line. After an interruption, only the event."""
+        text = self._last_event() if self._has_events else ""
+        if not self._is_over and self._error is None:
+            return text
         if self._request.answer.extracts:
             is_last = self._request.answer.extract_last
-            self._write(extract_code(self._answer.getvalue(), last=is_last))
-        if self._lacks_newline():
-            self._sink.write("\n")
-        self._sink.end()
-
-    def _lacks_newline(self) -> bool:
-        """Whether the last line of the text needs an end, for programs that read lines.
-
-        The file of a run with a checkpoint contains only the text: another process may continue the
-        run, and must produce the same bytes as a single one.
-        """
+            text += extract_code(self._answer.getvalue(), last=is_last)
+        last = text[-1:] or self._last_character
+        # The file of a run with a checkpoint contains only the text: another process may continue
+        # the run, and must produce the same bytes as a single one.
         if self._request.events or not self._request.newline or self._checkpoint is not None:
-            return False
-        has_room = self._limits is not None and self._limits.has_room(1)
-        return self._last_character not in ("", "\n") and has_room
+            return text
+        return f"{text}\n" if last not in ("", "\n") and self._has_room("\n") else text
+
+    def _last_event(self) -> str:
+        stats = self.stats
+        return self._events.done(
+            stats,
+            self.model.name,
+            self._request.setup.seed,
+            error=stats.problem if self._error is None else str(self._error),
+            value=self.value,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -206,118 +198,75 @@ class Run:
         with self._open_files:
             if self._tokens is not None:
                 self._tokens.close()
-            if self._is_over:
-                self.finish()
+            # After an OutputError, the end could not be written either.
+            if self.file is None or isinstance(error, OutputError):
+                return
+            if self._is_over or self._error is not None:
+                self.file.write(self.ending())
+                self.file.end()
+            elif isinstance(error, KeyboardInterrupt):
+                self.file.write(self.ending())
 
     def _generate(
-        self, should_stop: ShouldStop | None, on_prefill: Progress, on_over: Callable[[], object]
+        self, should_stop: ShouldStop, on_prefill: Progress, on_over: Callable[[], object]
     ) -> Generator[Token]:
+        overnight = self._request.overnight
+        deadline_s = overnight.deadline_s(time.time())
+        ends: list[End] = [Asked(should_stop)]
+        if deadline_s is not None:
+            ends.insert(0, Deadline(deadline_s))
         with ExitStack() as stack:
-            if self._request.overnight.keeps_awake:
+            if overnight.keeps_awake:
                 stack.enter_context(keep_awake())
-            overnight = self._request.overnight
-            # A code block would never be complete.
-            endless = self._request.ignore_eos and not self._request.answer.extracts
-            on_loop = overnight.action_on_loop(endless=endless)
-            self._limits = Limits(self._begun, overnight, on_loop, should_stop, self._observer.warn)
             try:
-                yield from self._read(on_prefill)
+                yield from self._read(ends, on_prefill)
                 if self._prompt is not None:
-                    yield from self._written(self._prompt, on_prefill, stack)
-            except OutputError:
-                # The end could not be written either.
-                raise
+                    yield from self._written(self._prompt, ends, on_prefill, stack)
             except MlxchatError as error:
                 # The text so far is good. The cache is not: the previous checkpoint stays valid.
                 self._error = error
-                self.finish()
-                raise
-            except KeyboardInterrupt:
-                self.write_end()
                 raise
             on_over()
-            if self._saver is not None and self._generation is not None:
-                self.saved = self._saver.leave(self._generation.resume_point, self.stats)
+            if self._saver is not None and self._reply is not None:
+                reason = self._reply.finish_reason
+                self.saved = self._saver.leave(self._reply.resume_point, str(reason))
             if self._reader is not None and self.stats.finish_reason != "interrupted":
                 self._reader.end()
             self._is_over = True
 
-    def _read(self, on_prefill: Progress) -> Iterator[Token]:
+    def _read(self, ends: list[End], on_prefill: Progress) -> Iterator[Token]:
         """Read what the prompt is made from, if it is not known; stopped, what there is becomes
         the output."""
         reader = self._reader
         if reader is None:
             return
+
+        def should_stop() -> bool:
+            self._stopped = first_reason(ends, None)
+            return self._stopped is not None
+
         if self._request.events:
             yield self._event(self._events.start(_start_facts(self._loaded, None)))
-        for answered in reader.read(self.limits.should_stop, on_prefill):
+        for answered in reader.read(should_stop, on_prefill):
             if self._request.events:
                 yield self._event(self._events.section(answered.place, answered.text))
         self._prompt = reader.prompt
         if self._prompt is None and not self._request.events:
-            text = reader.so_far()
-            self._write(text)
-            yield Token(text, None)
+            yield self._output(Token(None), reader.so_far())
 
-    def _event(self, text: str) -> Token:
-        self._sink.write(text)
-        self._has_events = True
-        return Token(text, None)
-
-    def _written(self, asked: Prompt, on_prefill: Progress, stack: ExitStack) -> Iterator[Token]:
-        tokenizer, limits = self.model.tokenizer, self.limits
+    def _written(
+        self, asked: Prompt, ends: list[End], on_prefill: Progress, stack: ExitStack
+    ) -> Iterator[Token]:
+        request, loaded, tokenizer = self._request, self._loaded, self.model.tokenizer
         # With the beginning of the answer, if the request has one.
         prompt = tokenizer.with_beginning(
-            asked, self._request.answer.prefill, newlines=self._constraint is None
+            asked, request.answer.prefill, newlines=self._constraint is None
         )
-        reply, begun = tokenizer.reader(), ""
-        if not self._request.raw:
-            reply, begun = tokenizer.reader_after(prompt)
-        generation = self._generation = self._begun_with(prompt, reply, on_prefill, stack)
-        if self._request.events and self._reader is None:
-            yield self._event(self._events.start(_start_facts(self._loaded, prompt.ids)))
-        if self._request.events and self._passages is not None:
-            yield self._event(self._events.passages(self._passages))
-        for token in chain([Token(begun, None)] if begun else [], generation):
-            # Text that appears only at the end is withheld if another run continues.
-            is_end = token.id is None and generation.resume_point is not None
-            if is_end and self._saver is not None and limits.stopped:
-                break
-            text = self._text_of(token)
-            if not limits.take(token, token.text if self._request.events else text):
-                break
-            if not token.thought:
-                self._answer.write(token.text)
-            if not self._request.answer.extracts:
-                self._write(text)
-            yield replace(token, text=text)
-            if self._has_code(token):
-                limits.ended = "stop"
-                break
-
-    def _has_code(self, token: Token) -> bool:
-        """Whether the code to extract is complete with this token."""
-        wanted = self._request.answer.extract and "\n" in token.text and not token.thought
-        return wanted and is_settled(self._answer.getvalue())
-
-    def _write(self, text: str) -> None:
-        self._sink.write(text)
-        self._last_character = text[-1:] or self._last_character
-
-    def _text_of(self, token: Token) -> str:
-        if not self._request.events:
-            return self._thoughts.add(token.text, token.thought)
-        return "" if token.thought and self._request.hides_thoughts else self._events.token(token)
-
-    def _begun_with(
-        self, asked: Prompt, reply: Reader, on_prefill: Progress, stack: ExitStack
-    ) -> Generation:
-        request, loaded, begun, limits = self._request, self._loaded, self._begun, self.limits
         reader = block_reader(
             request.setup,
             loaded.model,
             loaded.cache,
-            asked,
+            prompt,
             window=loaded.settings.max_kv_size,
             notify=self._observer.warn,
             stack=stack,
@@ -326,59 +275,113 @@ class Run:
         # Pages from the disk were computed in other steps, which changes the last bits: a run with
         # checkpoints that starts again should differ as little as possible.
         if self._checkpoint is None and reader is None:
-            prefixes = Prefixes(request.setup, self._observer.note)
-            prefixes.label = ", ".join(map(name_of, request.files)) or request.prompt or ""
-            stack.callback(prefixes.close)
-            begun, record = _with_known_prefix(prefixes, loaded, asked.ids, begun)
-        saver = self._saver = self._checkpointer(begun, limits)
+            record = self._begin_after_known_prefix(prompt.ids, stack)
+        reply, begun_text = self._begin_reply(prompt)
+        saver = self._saver = self._checkpointer()
+        # A code block would never be complete.
+        endless = request.ignore_eos and not request.answer.extracts
+        stops_loops = request.overnight.action_on_loop(endless=endless) is OnLoop.STOP
+        if stops_loops:
+            ends = [*ends, Asked(lambda: self.loop.looping, "loop")]
 
         def held(step: TokenIds) -> None:
-            begun.ledger.add(step)
+            self._begun.ledger.add(step)
             if record is not None:
                 record(step)
 
         def read(done: int, total: int) -> None:
-            limits.reads(done, total)
+            self.reading = (done, total) if done < total else None
             if saver is not None:
                 saver.read(done, total)
             on_prefill(done, total)
 
+        if request.events and self._reader is None:
+            yield self._event(self._events.start(_start_facts(loaded, prompt.ids)))
+        if request.events and self._passages is not None:
+            yield self._event(self._events.passages(self._passages))
+        pace = Pace(first_step(loaded.model.network))
+        first = [Token(None, begun_text)] if begun_text else []
+        while True:
+            stretch = generate(
+                reply,
+                tokens=-1 if saver is None else saver.tokens_to_next(reply.generated),
+                ends=ends,
+                step_size=loaded.settings.prefill_step_size,
+                pace=pace,
+                reader=reader,
+                on_prefill=read,
+                on_held=held,
+            )
+            for token in chain(first, stretch):
+                is_end = token.id is None and reply.resume_point is not None
+                if is_end and saver is not None and reply.finish_reason in RESUMABLE:
+                    # Text that appears only at the end: another run continues without it.
+                    break
+                if token.id is not None:
+                    self._watch_loop(token.id, reply.generated, stops=stops_loops)
+                text = self._text_of(token)
+                if not self._has_room(token.text if request.events else text):
+                    reply.finish_reason = "bytes"
+                    break
+                self.text_bytes += _size(token.text if request.events else text)
+                if not token.thought:
+                    self._answer.write(token.text)
+                yield self._output(token, "" if request.answer.extracts else text)
+                if self._has_code(token):
+                    reply.finish_reason = "stop"
+                    break
+            if saver is None or reply.finish_reason is not None:
+                return
+            saver.paused(reply.here())
+            first = []
+
+    def _begin_after_known_prefix(self, ids: TokenIds, stack: ExitStack) -> OnHeld | None:
+        """Fill the empty cache with the known part of the prompt; return what records the rest."""
+        request, begun = self._request, self._begun
+        prefixes = Prefixes(request.setup, self._observer.note)
+        prefixes.label = ", ".join(map(name_of, request.files)) or request.prompt or ""
+        stack.callback(prefixes.close)
+        window = self._loaded.settings.max_kv_size
+        cached, record = prefixes.begin(self.model, begun.cache, ids, window)
+        begun.ledger.add(ids[:cached])
+        self._begun = replace(begun, at=Reached(cached))
+        return record
+
+    def _begin_reply(self, prompt: Prompt) -> tuple[Reply, str]:
+        """The reply to the prompt, or the rest of it, and what the prompt has of it."""
+        request, begun, tokenizer = self._request, self._begun, self.model.tokenizer
         settings = request.generation_settings()
-        drafter = None if saver is not None else make_drafter(loaded.model, settings)
+        reader, begun_text = tokenizer.reader(), ""
+        if not request.raw:
+            reader, begun_text = tokenizer.reader_after(prompt)
+        drafter = None if self._checkpoint is not None else make_drafter(self.model, settings)
         if drafter is not None:
-            drafter.history.extend(asked.ids[: begun.at.prefilled])
+            drafter.history.extend(prompt.ids[: begun.at.prefilled])
         how: dict[str, Any] = {
             "sampling": begun.sampling,
             "settings": settings,
-            "prefill_step_size": loaded.settings.prefill_step_size,
-            "pace": Pace(first_step(loaded.model.network)),
             "reader": reader,
-            "reply": reply,
+            "constrained": self._constrained(prompt),
             "drafter": drafter,
-            "constrained": self._constrained(asked),
-            "on_prefill": read,
-            "on_held": held,
-            "should_stop": limits.should_stop,
-            "pause_every": request.overnight.pause_every(),
-            "on_pause": None if saver is None else saver.paused,
         }
         point = begun.at.resume_point
         if point is not None:
-            return Generation.resume(loaded.model, point, begun.cache, **how)
-        cached = begun.at.prefilled
-        return Generation(loaded.model, asked.ids, begun.cache, cached_tokens=cached, **how)
+            self._reply = Reply.resume(self.model, point, begun.cache, **how)
+        else:
+            cached = begun.at.prefilled
+            self._reply = Reply(self.model, prompt.ids, begun.cache, cached_tokens=cached, **how)
+        return self._reply, begun_text
 
-    def _checkpointer(self, begun: RunState, limits: Limits) -> Checkpointer | None:
+    def _checkpointer(self) -> Checkpointer | None:
         if self._checkpoint is None:
             return None
-        assert isinstance(self._sink, OutputFile)
+        assert self.file is not None
         return Checkpointer(
             self._checkpoint,
-            self._loaded.model,
-            self._loaded.fingerprint(),
-            begun,
-            file=self._sink,
-            limits=limits,
+            self._loaded,
+            self._begun,
+            file=self.file,
+            loop=self.loop,
             written=self._thoughts,
             warn=self._observer.warn,
         )
@@ -394,15 +397,48 @@ class Run:
             beginning=asked.beginning,
         )
 
+    def _event(self, text: str) -> Token:
+        self._has_events = True
+        return self._output(Token(None), text)
 
-def _with_known_prefix(
-    prefixes: Prefixes, loaded: Loaded, prompt: TokenIds, begun: RunState
-) -> tuple[RunState, OnHeld | None]:
-    """Begin after the known part of the prompt; the cache is still empty."""
-    window = loaded.settings.max_kv_size
-    cached, record = prefixes.begin(loaded.model, begun.cache, prompt, window)
-    begun.ledger.add(prompt[:cached])
-    return replace(begun, at=Reached(cached)), record
+    def _output(self, token: Token, text: str) -> Token:
+        """The token with the text that the output gets, which is in the file already."""
+        if self.file is not None:
+            self.file.write(text)
+        self._last_character = text[-1:] or self._last_character
+        return replace(token, text=text)
+
+    def _text_of(self, token: Token) -> str:
+        if not self._request.events:
+            return self._thoughts.add(token.text, token.thought)
+        return "" if token.thought and self._request.hides_thoughts else self._events.token(token)
+
+    def _has_room(self, text: str) -> bool:
+        """Whether the text stays within the maximum."""
+        most = self._request.overnight.max_bytes
+        return most is None or self.text_bytes + _size(text) <= most
+
+    def _has_code(self, token: Token) -> bool:
+        """Whether the code to extract is complete with this token."""
+        wanted = self._request.answer.extract and "\n" in token.text and not token.thought
+        return wanted and is_settled(self._answer.getvalue())
+
+    def _watch_loop(self, id_: int, tokens: int, *, stops: bool) -> None:
+        was_looping = self.loop.looping
+        self.loop.add(id_)
+        if was_looping or not self.loop.looping:
+            return
+        share = f"{self.loop.share:.0%} of the latest tokens repeat earlier ones"
+        text = f"the text repeats itself at token {tokens:,}: {share}"
+        if stops:
+            text += "; stopped (--on-loop warn continues)"
+        if self._begun.sampling.dry_multiplier == 0:
+            text += f"; --dry-multiplier {USUAL_MULTIPLIER} prevents that from the start"
+        self._observer.warn(text)
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
 
 
 def _start_facts(loaded: Loaded, prompt: TokenIds | None) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import mlx.core as mx
 
@@ -13,12 +12,12 @@ from mlxchat.app.row_plan import RowPlan
 from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import RowsCache
 from mlxchat.engine.batch import ROW_FAILURES, Batch, BatchRow, RowFailure
-from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import make_drafter
-from mlxchat.engine.draw import Chooser, Decoded
-from mlxchat.engine.generate import Generation, max_tokens_within
+from mlxchat.engine.ends import Asked
+from mlxchat.engine.generate import generate
 from mlxchat.engine.prefill import ShouldStop
-from mlxchat.engine.reply import Reply, Token
+from mlxchat.engine.reply import Reply
+from mlxchat.engine.sampling import Token
 from mlxchat.models.model import Model
 from mlxchat.rows.results import Result
 
@@ -114,28 +113,16 @@ class Running:
         """Seat the row whose prompt is in this cache, or in this row of it. What is in `start` is
         shared with other rows."""
         plan, tokenizer = run.plan, self._model.tokenizer
-        ids, settings = plan.prompt.ids, plan.settings
-        max_tokens = max_tokens_within(
-            self._model, Cache(), len(ids), settings.max_tokens, generated=0
-        )
-        constrained = plan.constrained(tokenizer)
-        chooser = Chooser(
-            ids,
-            plan.sampling,
-            logprobs=settings.logprobs,
-            constrained=constrained,
-            eos_ids=() if settings.ignore_eos else tokenizer.eos_ids,
-            min_tokens=settings.min_tokens,
-        )
+        ids = plan.prompt.ids
         reply = Reply(
+            self._model,
             ids,
-            plan.reader(tokenizer)[0],
-            settings,
-            eos_ids=tokenizer.eos_ids,
-            max_tokens=max_tokens,
-            constrained=constrained,
+            sampling=plan.sampling,
+            settings=plan.settings,
+            reader=plan.reader(tokenizer)[0],
+            constrained=plan.constrained(tokenizer),
         )
-        added = BatchRow(chooser, int(ids[-1]), max_tokens)
+        added = BatchRow(reply.chooser, int(ids[-1]), reply.max_tokens)
         self.batch.add(added, cache, row, len(ids) - 1, start)
         self._seated[added] = run, reply
 
@@ -152,7 +139,7 @@ class Running:
 
     def _finished(
         self,
-        taken: Iterable[tuple[BatchRow, Decoded | RowFailure]],
+        taken: Iterable[tuple[BatchRow, Token | RowFailure]],
         remove: Callable[[BatchRow], object],
     ) -> Iterator[Result]:
         """Add the next tokens of rows; remove and yield those that have ended."""
@@ -170,7 +157,7 @@ class Running:
                     continue
                 run.add(reply.finish())
                 result = run.result(
-                    reply.finish_reason, complete=reply.is_complete, error=reply.problem
+                    reply.finish_reason, complete=reply.complete, error=reply.problem
                 )
             except ROW_FAILURES as error:
                 result = Result(run.plan.row, error=str(error))
@@ -185,9 +172,9 @@ class Running:
         yield from self._finished(self.batch.move(row, cache), lambda _: None)
         if row not in self._seated:
             return
-        how = self._alone(run, row.chooser.constrained)
+        reply.move_to(cache, make_drafter(self._model, run.plan.settings))
         try:
-            result = self._finish(run, Generation.resume(self._model, reply.here(), cache, **how))
+            result = self._finish(run, reply)
         except ROW_FAILURES as error:
             result = Result(run.plan.row, error=str(error))
         # Only now: if memory runs out, all rows that are seated begin again.
@@ -198,32 +185,31 @@ class Running:
     def generate_alone(self, run: RowRun, cache: Cache, held: int) -> Result | None:
         """Generate a row to its end, in the rotating window; `held` tokens of its prompt are in the
         cache. Interrupted, it has no result."""
-        how = self._alone(run, run.plan.constrained(self._model.tokenizer))
-        ids = run.plan.prompt.ids
-        return self._finish(run, Generation(self._model, ids, cache, cached_tokens=held, **how))
+        plan, tokenizer = run.plan, self._model.tokenizer
+        reply = Reply(
+            self._model,
+            plan.prompt.ids,
+            cache,
+            sampling=plan.sampling,
+            settings=plan.settings,
+            cached_tokens=held,
+            reader=plan.reader(tokenizer)[0],
+            constrained=plan.constrained(tokenizer),
+            drafter=make_drafter(self._model, plan.settings),
+        )
+        return self._finish(run, reply)
 
-    def _alone(self, run: RowRun, constrained: Constrained | None) -> dict[str, Any]:
-        """The options of a row's own generation."""
-        return {
-            "sampling": run.plan.sampling,
-            "settings": run.plan.settings,
-            "prefill_step_size": self._loaded.settings.prefill_step_size,
-            "constrained": constrained,
-            "drafter": make_drafter(self._model, run.plan.settings),
-            "reply": run.plan.reader(self._model.tokenizer)[0],
-            "should_stop": self._should_stop,
-        }
-
-    def _finish(self, run: RowRun, generation: Generation) -> Result | None:
-        for token in generation:
+    def _finish(self, run: RowRun, reply: Reply) -> Result | None:
+        step_size = self._loaded.settings.prefill_step_size
+        for token in generate(reply, ends=[Asked(self._should_stop)], step_size=step_size):
             self._on_tokens(run.add([token]))
-        stats = generation.stats
+        stats = reply.stats
         mx.clear_cache()
         if stats.finish_reason == "interrupted":
             return None
         return run.result(
             stats.finish_reason,
-            complete=generation.is_complete,
-            error=generation.problem,
+            complete=stats.complete,
+            error=stats.problem,
             evicted=stats.evicted_tokens,
         )

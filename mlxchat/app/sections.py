@@ -10,14 +10,16 @@ import mlx.core as mx
 from mlxchat.app.opening import Loaded
 from mlxchat.app.overflow import room_for_prompt
 from mlxchat.app.section_answers import NOTHING, Answered, SectionAnswers
-from mlxchat.engine.brief import MAX_TEMP, Brief
+from mlxchat.engine.brief import MAX_TEMP, write_brief
 from mlxchat.engine.prefill import ShouldStop
+from mlxchat.engine.reply import Reply
 from mlxchat.errors import CacheError
 from mlxchat.passages.quote import LineRange, heading
 from mlxchat.passages.split import Span, split
 from mlxchat.progress import Progress
 from mlxchat.request import Request
 from mlxchat.request.template_args import thinking_variables
+from mlxchat.settings import GenerationSettings
 from mlxchat.text.document import Document
 from mlxchat.text.documents import SEPARATOR
 from mlxchat.text.spans import TokenIds
@@ -223,19 +225,18 @@ class SectionReader:
         loaded = self._loaded
         ids = self._ids(text)
         sampling = replace(loaded.sampling, temp=min(loaded.sampling.temp, MAX_TEMP))
-        brief = Brief(
+        reply = Reply(
             loaded.model,
             ids,
             loaded.model.make_cache(self._window, loaded.settings.keep),
-            limit=self._limit,
-            max_tokens=self._window - len(ids),
-            is_stopped=should_stop,
             sampling=sampling,
-            prefill_step_size=loaded.settings.prefill_step_size,
+            settings=GenerationSettings(max_tokens=self._window - len(ids)),
+            reader=loaded.model.tokenizer.reader(ids),
         )
-        answer = brief.write()
+        step_size = loaded.settings.prefill_step_size
+        answer = write_brief(reply, self._limit, should_stop, step_size=step_size)
         mx.clear_cache()
-        return None if brief.stopped else answer
+        return None if reply.finish_reason == "interrupted" else answer
 
     def _ids(self, text: str) -> TokenIds:
         variables = {**self._request.variables(), **thinking_variables(False)}

@@ -13,7 +13,7 @@ from typing import Any
 from mlxchat.app.opening import Notify
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Turn
-from mlxchat.engine.reply import Token
+from mlxchat.engine.sampling import Token
 from mlxchat.errors import DeviceError, RanksError, SessionError, SnapshotError, UsageError
 from mlxchat.failures import device_failures
 from mlxchat.models.resolve import ResolvedModel

@@ -16,7 +16,8 @@ from mlxchat.bench import theirs
 from mlxchat.bench.paired import Side, Spread, interleave, ratios
 from mlxchat.bench.report import Figures, one_after_another
 from mlxchat.bench.subject import SENTENCES, Subject
-from mlxchat.engine.generate import Generation
+from mlxchat.engine.generate import generate
+from mlxchat.engine.reply import Reply
 from mlxchat.errors import ModelError
 from mlxchat.models.model import Model
 from mlxchat.request import BatchInput, BatchRequest, Setup
@@ -166,7 +167,7 @@ def _one_by_one(
     model = subject.model
     for prompt in prompts:
         ids = model.tokenizer.prompt(prompt).ids
-        for token in Generation(model, ids, model.make_cache(), settings=settings):
+        for token in generate(Reply(model, ids, model.make_cache(), settings=settings)):
             take(token.id is not None)
 
 

@@ -11,7 +11,8 @@ from mlxchat.bench import theirs
 from mlxchat.bench.paired import Side, Spread, interleave, ratios
 from mlxchat.bench.report import Figures
 from mlxchat.bench.subject import Subject
-from mlxchat.engine.generate import Generation
+from mlxchat.engine.generate import generate
+from mlxchat.engine.reply import Reply
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 
@@ -81,7 +82,7 @@ def _tokens(
     if name == THEIRS:
         return theirs.generate(model, tokenizer, ids, max_tokens, max_kv_size=window)
     settings = GenerationSettings(max_tokens=max_tokens, ignore_eos=True)
-    return Generation(model, ids, model.make_cache(window), settings=settings)
+    return generate(Reply(model, ids, model.make_cache(window), settings=settings))
 
 
 def _timed(tokens: Iterable[Any], stretch: int) -> Iterator[tuple[float, int]]:

@@ -13,7 +13,8 @@ from mlxchat.bench import theirs
 from mlxchat.bench.paired import Side, Spread, interleave, ratios
 from mlxchat.bench.report import Figures
 from mlxchat.bench.subject import Subject
-from mlxchat.engine.generate import Generation
+from mlxchat.engine.generate import generate
+from mlxchat.engine.reply import Reply
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.text.spans import TokenIds
@@ -70,10 +71,9 @@ def _side(subject: Subject, case: Case, tokenizer: Any) -> Side[Reading]:
 
 def _read_ours(model: Model, step_size: int, ids: TokenIds) -> Reading:
     settings = GenerationSettings(max_tokens=1, ignore_eos=True)
-    cache = model.make_cache()
-    generation = Generation(model, ids, cache, settings=settings, prefill_step_size=step_size)
-    list(generation)
-    stats = generation.stats
+    reply = Reply(model, ids, model.make_cache(), settings=settings)
+    list(generate(reply, step_size=step_size))
+    stats = reply.stats
     return stats.prefill_tokens_per_s, stats.peak_memory_bytes
 
 

@@ -14,10 +14,11 @@ from mlxchat.chat.watch import Watch
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
-from mlxchat.engine.generate import Generation, Stats, nothing_done
+from mlxchat.engine.ends import Asked, LoopDetector
+from mlxchat.engine.generate import generate
 from mlxchat.engine.pace import Pace
-from mlxchat.engine.repetition import LoopDetector
-from mlxchat.engine.reply import Token
+from mlxchat.engine.reply import Reply, Stats, nothing_done
+from mlxchat.engine.sampling import Token
 from mlxchat.request.template_args import allows_thinking
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.reply_reader import Reader
@@ -28,8 +29,7 @@ from mlxchat.text.tokens import Prompt
 
 @dataclass(slots=True)
 class Answering:
-    """Answers the last turn in `view`. `is_complete` is whether the answer is what its constraint
-    describes, None without one; `problem` is why not, if it was not cut off."""
+    """Answers the last turn in `view`."""
 
     view: View
     watch: Watch
@@ -37,19 +37,17 @@ class Answering:
     settings: GenerationSettings
     pace: Pace | None
     drafter: Drafter | None
-    is_complete: bool | None = field(init=False)
-    problem: str | None = None
     _stats: Stats = field(init=False)
     # While tokens are generated.
-    _generation: Generation | None = None
+    _reply: Reply | None = None
 
     def __post_init__(self) -> None:
-        self._stats = nothing_done(self.view.cache)
-        self.is_complete = None if self.watch.constraint is None else False
+        complete = None if self.watch.constraint is None else False
+        self._stats = replace(nothing_done(self.view.cache), complete=complete)
 
     @property
     def stats(self) -> Stats:
-        return self._stats if self._generation is None else self._generation.stats
+        return self._stats if self._reply is None else self._reply.stats
 
     def tokens(self, turn: Turn, written: TokenIds) -> Generator[Said]:
         """Generate the reply, or the rest of it after the tokens already `written`."""
@@ -62,33 +60,35 @@ class Answering:
         written = np.concatenate([written, prompt.begun])
         ids = np.concatenate([view.prompt, written])
         reader = self._reader_after(turn, written)
-        loop = LoopDetector() if watch.stop_loops else None
         constrained = self._constrained(watch.constraint, prompt)
         cached, on_held = view.begin(ids)
         if self.drafter is not None and not len(self.drafter.history):
             self.drafter.history.extend(ids[:cached])
-        self._generation = generation = Generation(
+        self._reply = reply = Reply(
             view.model,
             ids,
             view.cache,
             sampling=self.sampling,
             settings=self._within_window(len(written)),
-            prefill_step_size=view.settings.prefill_step_size,
-            pace=self.pace,
             cached_tokens=cached,
-            reply=reader,
-            drafter=self.drafter,
+            reader=reader,
             constrained=constrained,
+            drafter=self.drafter,
+        )
+        generated_tokens = generate(
+            reply,
+            ends=[*([LoopDetector()] if watch.stop_loops else []), Asked(watch.is_stopped)],
+            step_size=view.settings.prefill_step_size,
+            pace=self.pace,
             on_prefill=watch.on_prefill,
             on_held=on_held,
-            should_stop=lambda: _repeats(loop) or watch.is_stopped(),
         )
         overflowed = view.ledger.overflowed
         generated: list[int] = []
         in_place = True
         _, begun = tokenizer.reader_after(prompt)
         try:
-            for token in chain([Token(begun, None)] if begun else [], generation):
+            for token in chain([Token(None, begun)] if begun else [], generated_tokens):
                 if token.another:
                     turn.later_thoughts += (len(turn.thought),)
                 if token.thought:
@@ -97,8 +97,6 @@ class Answering:
                     turn.reply += token.text
                 if token.id is not None:
                     generated.append(token.id)
-                    if loop is not None:
-                        loop.add(token.id)
                 yield token
                 while in_place and view.is_full and not view.evict_quote():
                     forgot = view.forget_oldest_in_place()
@@ -108,8 +106,7 @@ class Answering:
         finally:
             turn.ids = np.concatenate([written, np.array(generated, np.int32)])
             turn.exact = tokenizer.replies.spells(turn.ids, turn.reply, turn.thought)
-            self._stats, self._generation = _stats_of(generation, loop), None
-            self.is_complete, self.problem = generation.is_complete, generation.problem
+            self._stats, self._reply = reply.stats, None
             turn.finish_reason = self._stats.finish_reason
         if view.ledger.overflowed > overflowed:
             evicted = view.ledger.overflowed - overflowed
@@ -148,14 +145,3 @@ class Answering:
             raise self.view.full()
         maximum = self.settings.max_tokens
         return replace(self.settings, max_tokens=room if maximum < 0 else min(maximum, room))
-
-
-def _repeats(loop: LoopDetector | None) -> bool:
-    return loop is not None and loop.looping
-
-
-def _stats_of(generation: Generation, loop: LoopDetector | None) -> Stats:
-    """The generation's figures; one stopped for its loop has the finish reason "loop"."""
-    stats = generation.stats
-    stopped_for_loop = stats.finish_reason == "interrupted" and _repeats(loop)
-    return replace(stats, finish_reason="loop") if stopped_for_loop else stats

@@ -22,8 +22,8 @@ from mlxchat.chat.turns import Turns
 from mlxchat.chat.view import KnownPrefixes, View
 from mlxchat.chat.watch import StoppedEncoding, Watch, Watching
 from mlxchat.engine.drafts import Drafter
-from mlxchat.engine.generate import Stats
 from mlxchat.engine.pace import Pace, first_step
+from mlxchat.engine.reply import Stats
 from mlxchat.errors import (
     DeviceError,
     InputError,
@@ -113,16 +113,6 @@ class Conversation:
     def stats(self) -> Stats | None:
         """Statistics of the last reply, or of the one in progress."""
         return None if self._answering is None else self._answering.stats
-
-    @property
-    def is_complete(self) -> bool | None:
-        """Whether the last answer is what its constraint describes; None without one."""
-        return None if self._answering is None else self._answering.is_complete
-
-    @property
-    def problem(self) -> str | None:
-        """Why it is not, if it was not cut off."""
-        return None if self._answering is None else self._answering.problem
 
     @property
     def reply_seed(self) -> int:

@@ -15,12 +15,13 @@ from mlxchat.chat.turn import Compacted, Turn
 from mlxchat.chat.turns import may_be_forgotten
 from mlxchat.chat.view import View
 from mlxchat.chat.watch import StoppedEncoding, Watch
-from mlxchat.engine.brief import MAX_TEMP, SPARE_TOKENS, Brief
+from mlxchat.engine.brief import MAX_TEMP, SPARE_TOKENS, write_brief
 from mlxchat.engine.pace import Pace
+from mlxchat.engine.reply import Reply
 from mlxchat.errors import DeviceError, UsageError
 from mlxchat.failures import device_failures
 from mlxchat.request.template_args import thinking_variables
-from mlxchat.settings import SamplingSettings
+from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.spans import TokenIds
 
 # A note's maximum share of the window, and its maximum tokens.
@@ -66,14 +67,23 @@ def compact(
     started_s = time.perf_counter()
     try:
         with device_failures():
-            brief, count = _begin(
-                view, turns, words=words, sampling=sampling, pace=pace, watch=watch
+            reply, limit, count = _begin(view, turns, words=words, sampling=sampling, watch=watch)
+            text = write_brief(
+                reply,
+                limit,
+                watch.is_stopped,
+                on_tokens=lambda tokens: watch.count_note(tokens, limit),
+                step_size=view.settings.prefill_step_size,
+                pace=pace,
+                on_prefill=watch.on_prefill,
             )
-            text = brief.write()
-        if brief.stopped:
+        stats = reply.stats
+        if stats.finish_reason == "interrupted":
             return None
-        if brief.looping or not text:
-            raise UsageError("the note repeats itself" if brief.looping else "the note is empty")
+        if stats.finish_reason == "loop":
+            raise UsageError("the note repeats itself")
+        if not text:
+            raise UsageError("the note is empty")
         view.set_note(text, turns[:count])
     except StoppedEncoding:
         return None
@@ -86,8 +96,8 @@ def compact(
         text,
         view.all_turns.numbers_of(turns[:count]),
         view.note_tokens,
-        brief.stats.prefilled_tokens,
-        brief.stats.generated_tokens,
+        stats.prefilled_tokens,
+        stats.generated_tokens,
         time.perf_counter() - started_s,
     )
 
@@ -98,10 +108,9 @@ def _begin(
     *,
     words: str,
     sampling: SamplingSettings,
-    pace: Pace | None,
     watch: Watch,
-) -> tuple[Brief, int]:
-    """The note that is to be written, and how many of the turns it is about."""
+) -> tuple[Reply, int, int]:
+    """The note that is to be written, its maximum tokens, and how many of the turns it is about."""
     window = view.settings.max_kv_size
     limit = note_limit(window, view.room_for_note())
     if limit < MIN_NOTE_TOKENS:
@@ -123,21 +132,17 @@ def _begin(
         raise UsageError("no room in the window to write a note")
     ids = prompt(count)
     cache, cached = view.aside(ids)
-    brief = Brief(
+    max_tokens = limit + THOUGHT_TOKENS if window is None else window - len(ids)
+    reply = Reply(
         view.model,
         ids,
         cache,
-        limit=limit,
-        max_tokens=limit + THOUGHT_TOKENS if window is None else window - len(ids),
-        is_stopped=watch.is_stopped,
-        on_tokens=lambda tokens: watch.count_note(tokens, limit),
         sampling=replace(sampling, temp=min(sampling.temp, MAX_TEMP)),
-        prefill_step_size=view.settings.prefill_step_size,
-        pace=pace,
+        settings=GenerationSettings(max_tokens=max_tokens),
         cached_tokens=cached,
-        on_prefill=watch.on_prefill,
+        reader=view.model.tokenizer.reader(ids),
     )
-    return brief, count
+    return reply, limit, count
 
 
 def _without_thinking(rendering: Rendering) -> Rendering:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from mlxchat.engine.reply import Token
+from mlxchat.engine.sampling import Token
 from mlxchat.text.spans import TokenIds
 
 

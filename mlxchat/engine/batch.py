@@ -15,8 +15,7 @@ from mlxchat import platform
 from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import RowsCache, after, repeated
 from mlxchat.engine.decode import CLEAR_EVERY
-from mlxchat.engine.draw import Chooser, Decoded, Drawn
-from mlxchat.engine.sampling import LogProbs
+from mlxchat.engine.sampling import Chooser, Drawn, LogProbs, Token
 from mlxchat.errors import ConstraintError, ModelError
 from mlxchat.text.spans import TokenIds
 
@@ -98,7 +97,7 @@ class Batch:
         self.cache.leave(row.seat)
         self._rows.remove(row)
 
-    def move(self, row: BatchRow, cache: Cache) -> list[tuple[BatchRow, Decoded | RowFailure]]:
+    def move(self, row: BatchRow, cache: Cache) -> list[tuple[BatchRow, Token | RowFailure]]:
         """Remove a row and move its tokens to an empty cache. Returns what `step` would return of
         it; that token is not in the cache."""
         self.cache.move_to(cache, row.seat)
@@ -115,7 +114,7 @@ class Batch:
         for row in self._rows:
             row.seat = kept.index(row.seat)
 
-    def step(self) -> list[tuple[BatchRow, Decoded | RowFailure]]:
+    def step(self) -> list[tuple[BatchRow, Token | RowFailure]]:
         """Return the next token of each row, and begin computing the one after it; for a row whose
         constraint cannot be kept, the error, perhaps after its token: remove that row.
 
@@ -148,17 +147,17 @@ class Batch:
 
     def _take(
         self, drawn: Sequence[tuple[BatchRow, LogProbs | None]], tokens: mx.array
-    ) -> list[tuple[BatchRow, Decoded | RowFailure]]:
+    ) -> list[tuple[BatchRow, Token | RowFailure]]:
         """Wait for the `tokens: (B,)` that were drawn for these rows, with their scores."""
         # Read once for all rows.
         ids: Any = tokens.tolist()
-        taken: list[tuple[BatchRow, Decoded | RowFailure]] = []
+        taken: list[tuple[BatchRow, Token | RowFailure]] = []
         for row, scores in drawn:
-            token = Decoded(ids[row.seat])
+            token = Token(ids[row.seat])
             if scores is not None:
                 token = Drawn(tokens[row.seat : row.seat + 1], scores).read()
             try:
-                row.chooser.take(token.id)
+                row.chooser.take(ids[row.seat])
                 taken.append((row, token))
             except ROW_FAILURES as error:
                 taken.append((row, error))
@@ -166,10 +165,10 @@ class Batch:
 
     def _draw(
         self, rows: Sequence[BatchRow], logits: mx.array, last: mx.array
-    ) -> list[tuple[BatchRow, Decoded | RowFailure]]:
+    ) -> list[tuple[BatchRow, Token | RowFailure]]:
         """Begin drawing the next token of these rows, from the logits `(B, V)` of all seats, after
         the `last` ones `(B,)`; return those whose constraint allows none."""
-        failed: list[tuple[BatchRow, Decoded | RowFailure]] = []
+        failed: list[tuple[BatchRow, Token | RowFailure]] = []
         begun: list[mx.array] = []
         for row in rows:
             if not row.chooser.is_plain:

@@ -7,12 +7,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from mlxchat.cache import Cache
-from mlxchat.engine.generate import Generation, Stats
-from mlxchat.engine.repetition import LoopDetector
+from mlxchat.engine.ends import Asked, LoopDetector
+from mlxchat.engine.generate import generate
+from mlxchat.engine.reply import Reply
 from mlxchat.models.model import Model
-from mlxchat.settings import GenerationSettings
-from mlxchat.text.spans import TokenIds
 
 # A text may have more tokens than it was written with.
 SPARE_TOKENS = 8
@@ -27,79 +25,41 @@ MIN_REPEATED_CHARS = 12
 MAX_REPEATED = 2
 
 
-class Brief:
-    """A text of at most `limit` tokens, besides thoughts; with them it has at most `max_tokens`.
+def write_brief(
+    reply: Reply,
+    limit: int,
+    should_stop: Callable[[], bool],
+    *,
+    on_tokens: Callable[[int], object] = lambda tokens: None,
+    **how: Any,
+) -> str:
+    """Generate a text of at most `limit` tokens besides thoughts; empty if the model wrote nothing.
 
-    `how` are other arguments of Generation. `is_stopped` is called between its steps, `on_tokens`
-    with the number of tokens so far. After `write`, `looping` is whether the text repeated itself,
-    `stopped` whether it was stopped, and `stats` is the cost.
+    `how` are other arguments of `generate`; `on_tokens` is called with the number of tokens so far.
+    The reply's finish reason is "interrupted" if `should_stop` stopped it, and "loop" if the text
+    repeats itself.
     """
+    text, tokens, repeated = "", 0, 0
+    enough = Asked(lambda: tokens >= limit or repeated >= MAX_REPEATED, "length")
+    for token in generate(reply, ends=[Asked(should_stop), LoopDetector(), enough], **how):
+        if not token.thought:
+            text += token.text
+            tokens += token.id is not None
+            on_tokens(tokens)
+        if token.text.rstrip(" ").endswith(tuple(SENTENCE_ENDS)):
+            repeated = said_once(text)[1]
+    text = text.strip()
+    if reply.finish_reason != "stop":
+        text = up_to_a_sentence(text)
+    return _within_limit(reply.model, said_once(text)[0], limit)
 
-    def __init__(
-        self,
-        model: Model,
-        ids: TokenIds,
-        cache: Cache,
-        *,
-        limit: int,
-        max_tokens: int,
-        is_stopped: Callable[[], bool],
-        on_tokens: Callable[[int], object] = lambda tokens: None,
-        **how: Any,
-    ) -> None:
-        self._model = model
-        self._limit = limit
-        self._is_stopped = is_stopped
-        self._on_tokens = on_tokens
-        self._loop = LoopDetector()
-        self._tokens = self._repeated = 0
-        self._generation = Generation(
-            model,
-            ids,
-            cache,
-            settings=GenerationSettings(max_tokens=max_tokens),
-            reply=model.tokenizer.reader(ids),
-            should_stop=self._is_over,
-            **how,
-        )
-        self.stopped = False
 
-    @property
-    def looping(self) -> bool:
-        return self._loop.looping
-
-    @property
-    def stats(self) -> Stats:
-        return self._generation.stats
-
-    def write(self) -> str:
-        """Generate the text. Empty if the model wrote nothing."""
-        text = ""
-        for token in self._generation:
-            if token.id is not None:
-                self._loop.add(token.id)
-            if not token.thought:
-                text += token.text
-                self._tokens += token.id is not None
-                self._on_tokens(self._tokens)
-            if token.text.rstrip(" ").endswith(tuple(SENTENCE_ENDS)):
-                self._repeated = said_once(text)[1]
-        text = text.strip()
-        if self.stats.finish_reason != "stop":
-            text = up_to_a_sentence(text)
-        return self._within_limit(said_once(text)[0])
-
-    def _is_over(self) -> bool:
-        self.stopped = self.stopped or self._is_stopped()
-        is_long = self._tokens >= self._limit or self._repeated >= MAX_REPEATED
-        return self.stopped or is_long or self._loop.looping
-
-    def _within_limit(self, text: str) -> str:
-        """Characters that were generated in part have more tokens than were generated."""
-        while (tokens := len(self._model.tokenizer.encode(text))) > self._limit:
-            chars = len(text) * (self._limit - SPARE_TOKENS) // tokens
-            text = up_to_a_sentence(text[:chars])
-        return text
+def _within_limit(model: Model, text: str, limit: int) -> str:
+    """Characters that were generated in part have more tokens than were generated."""
+    while (tokens := len(model.tokenizer.encode(text))) > limit:
+        chars = len(text) * (limit - SPARE_TOKENS) // tokens
+        text = up_to_a_sentence(text[:chars])
+    return text
 
 
 def said_once(text: str) -> tuple[str, int]:

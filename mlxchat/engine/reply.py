@@ -1,17 +1,24 @@
-"""A reply's text, from its decoded tokens, and when the reply ends.
+"""A reply while it is generated: its tokens as text, why it ended, and what it cost.
 
-Stop texts, the end of a turn and `max_tokens` are applied here. Computes nothing.
+Computes nothing: `generate` continues a reply, and rows of a batch feed theirs side by side.
 """
 
-from collections import deque
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
+import mlx.core as mx
+import numpy as np
+
+from mlxchat.cache import Cache, bytes_held, tokens_evicted, tokens_held
 from mlxchat.engine.constrained import Constrained
-from mlxchat.engine.draw import Decoded
-from mlxchat.errors import UsageError
-from mlxchat.settings import GenerationSettings
+from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.ends import Complete, End, EndOfTurn, MaxTokens, StopText, first_reason
+from mlxchat.engine.sampling import Chooser, Token
+from mlxchat.errors import CacheError, UsageError
+from mlxchat.models.model import Model
+from mlxchat.settings import GenerationSettings, SamplingSettings, with_seed
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.stop import StopTexts
@@ -19,21 +26,42 @@ from mlxchat.text.thinking import Piece
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """One generated token and the text it completed.
+class Stats:
+    """The cost of a reply. Times exclude loading the model.
 
-    The text is empty within a character, for a marker of the reply format, and while it may be the
-    beginning of a stop text. Text may come without a token (id None): at the end, and if one token
-    both ends the thought and begins the answer. `another` marks a token that begins another
-    thought.
+    `prefilled_tokens` are the prompt tokens computed: not cached ones, nor those left unread if the
+    generation was stopped. Rates and times of stages that did not run are 0. `complete` is whether
+    the answer is one that the constraint describes, None without a constraint; `problem` is why an
+    answer that was not cut off is not.
     """
 
-    text: str
-    id: int | None
-    logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
-    thought: bool = False
-    another: bool = False
+    finish_reason: str
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prefilled_tokens: int = 0
+    generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    evicted_tokens: int = 0
+    ttft_s: float = 0.0
+    prefill_tokens_per_s: float = 0.0
+    decode_tokens_per_s: float = 0.0
+    kv_tokens: int = 0
+    kv_bytes: int = 0
+    peak_memory_bytes: int = 0
+    complete: bool | None = None
+    problem: str | None = None
+
+
+@dataclass(slots=True)
+class Meter:
+    """The times of a reply, and how many tokens of its prompt were read, and of these, reused."""
+
+    read: int = 0
+    reused: int = 0
+    began_s: float = 0.0
+    first_token_s: float = 0.0
+    ended_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,126 +81,187 @@ class ResumePoint:
     reading: tuple[str, ...] = ()
 
 
-def check_min_tokens(settings: GenerationSettings, reader: Reader) -> None:
-    """Raise UsageError if the settings cannot delay the end of replies that `reader` reads."""
-    if settings.min_tokens and reader.ends_by_marker:
-        raise UsageError(
-            "--min-tokens cannot be used with this model: the marker that ends a reply "
-            "also ends its thoughts"
-        )
-
-
 class Reply:
-    """The text that follows `ids: (T,)`, token by token.
+    """What follows `ids: (T,)`, of which the first `cached_tokens` are in `cache` already; a row of
+    a batch has no cache of its own. `generated` of its tokens were generated before.
 
-    `reader` separates thoughts from the answer. `eos_ids` end the reply, unless the settings ignore
-    them. It also ends after `max_tokens`, of which `generated` have been generated before, and once
-    `constrained` lets nothing follow. `finish_reason` is then "stop", "stop_text" or "length", or
-    "error" if the reply has failed.
-    `context` is that of the penalties, in tokens. Raises UsageError if the settings cannot delay
-    the end of replies in this format.
+    `reader` separates thoughts from the answer; without it there are no thoughts. `constrained`
+    rules out tokens. A `drafter` speeds up text that repeats its history.
+
+    `finish_reason` is None until the reply has ended: then "stop", "stop_text" or "length", "error"
+    if its constraint does not let it continue, or the reason for which it was stopped. `complete`
+    and `problem` are those of `Stats`.
+
+    A model that runs out of positions (GPT-2) ends with "length"; raises CacheError if the prompt
+    alone is too long, UsageError if the settings cannot delay the end of replies in this format.
     """
 
     def __init__(
         self,
+        model: Model,
         ids: TokenIds,
-        reader: Reader,
-        settings: GenerationSettings,
+        cache: Cache | None = None,
         *,
-        eos_ids: Collection[int],
-        max_tokens: int,
-        generated: int = 0,
-        context: int = 0,
+        sampling: SamplingSettings | None = None,
+        settings: GenerationSettings | None = None,
+        cached_tokens: int = 0,
+        reader: Reader | None = None,
         constrained: Constrained | None = None,
+        drafter: Drafter | None = None,
+        generated: int = 0,
     ) -> None:
-        check_min_tokens(settings, reader)
+        assert 0 <= cached_tokens < len(ids)
+        self.model = model
+        self.cache = Cache() if cache is None else cache
+        self.settings = settings or GenerationSettings()
+        self.drafter = drafter
         self.generated = generated
-        self.max_tokens = max_tokens
-        self.finish_reason: str | None = "length" if generated == max_tokens else None
-        self._reader = reader
-        self._stuck: str | None = None
-        self._may_end = not settings.ignore_eos
-        self._eos_ids = eos_ids
+        # What the cache does not hold yet, and whether that is only the last token.
+        self.rest = ids[cached_tokens:]
+        self.is_read = False
+        self.max_tokens = _max_tokens(
+            model, self.cache, len(self.rest), self.settings.max_tokens, generated
+        )
+        eos_ids = () if self.settings.ignore_eos else model.tokenizer.eos_ids
+        self.chooser = Chooser(
+            ids,
+            with_seed(sampling or SamplingSettings()),
+            self.settings,
+            eos_ids=eos_ids,
+            constrained=constrained,
+            index=generated,
+        )
+        self.finish_reason: str | None = "length" if generated == self.max_tokens else None
+        self.complete = None if constrained is None else False
+        self.problem: str | None = None
+        self.resume_point: ResumePoint | None = None
+        self.meter = Meter()
+        self._before = generated
+        self._drafted_before = (0, 0) if drafter is None else drafter.counts
+        self._prompt_tokens, self._cached_tokens = len(ids), cached_tokens
         self._constrained = constrained
-        self._in_thought = reader.is_thought
+        self._reader = reader or model.tokenizer.reader()
+        check_min_tokens(self.settings, self._reader)
         if constrained is not None:
-            reader.keep_newlines()
-        self._stop = StopTexts(settings.stop)
-        # What the next step may look at: the context of the penalties and the token fed in.
-        self._latest = deque(ids[-context - 1 :].tolist(), maxlen=context + 1)
-
-    def restore(self, point: ResumePoint) -> Self:
-        """Continue from this point."""
-        self._reader.restore(point.reading, point.shown, point.pending)
+            self._reader.keep_newlines()
         self._in_thought = self._reader.is_thought
-        self._stop.restore(point.held)
-        return self
+        self._stop = StopTexts(self.settings.stop)
+        self._end_of_turn = EndOfTurn(eos_ids, self._reader)
+        self._ends: list[End] = [StopText(self._stop), MaxTokens(self.max_tokens, generated)]
+        if constrained is not None:
+            self._ends.insert(1, Complete(constrained))
+        if drafter is not None:
+            drafter.history.extend(self.rest)
+
+    @classmethod
+    def resume(cls, model: Model, point: ResumePoint, cache: Cache, **how: Any) -> Self:
+        """Continue from `point`, given the cache of that moment.
+
+        The sampling in `how` needs the seed of before. `max_tokens` includes earlier tokens.
+        """
+        ids = np.array(point.latest, np.int32)
+        reply = cls(model, ids, cache, cached_tokens=len(ids) - 1, generated=point.generated, **how)
+        reply._reader.restore(point.reading, point.shown, point.pending)
+        reply._in_thought = reply._reader.is_thought
+        reply._stop.restore(point.held)
+        return reply
+
+    def move_to(self, cache: Cache, drafter: Drafter | None) -> None:
+        """Continue alone after a row of a batch, whose tokens but the last are in `cache` now."""
+        self.cache, self.drafter = cache, drafter
+        self.rest = np.array([self.chooser.latest[-1]], np.int32)
 
     def here(self) -> ResumePoint:
-        """The current point."""
+        """The current point, between two tokens."""
         reading, shown, pending = self._reader.state
-        held = self._stop.held
-        return ResumePoint(tuple(self._latest), self.generated, shown, pending, held, reading)
+        latest, held = tuple(self.chooser.latest), self._stop.held
+        return ResumePoint(latest, self.generated, shown, pending, held, reading)
 
-    def add(self, token: Decoded) -> list[Token]:
+    def remaining(self, most: int) -> int:
+        """How many tokens may follow, at most this number; -1 means no limit."""
+        if self.max_tokens < 0:
+            return most
+        left = self.max_tokens - self.generated
+        return left if most < 0 else min(left, most)
+
+    def add(self, token: Token) -> list[Token]:
         """The text completed by one more token, in pieces; none if the token ends the reply."""
-        if self._may_end and (token.id in self._eos_ids or self._reader.ends(token.id)):
-            self.finish_reason = "stop"
+        self.finish_reason = self._end_of_turn.see(token)
+        if self.finish_reason is not None:
             return []
         self.generated += 1
-        self._latest.append(token.id)
         pieces = self._pieces(token)
-        if self._stop.found:
-            self.finish_reason = "stop_text"
-        elif self._constrained is not None and self._constrained.is_complete:
-            self.finish_reason = "stop"
-        elif self.generated == self.max_tokens:
-            self.finish_reason = "length"
+        self.finish_reason = first_reason(self._ends, token)
         return pieces
-
-    def finish(self) -> list[Token]:
-        """The text that was held back, after the last token."""
-        if self._stop.found:
-            return []
-        rest = self._until_stop_text(self._reader.finish())
-        if self._stop.found:
-            self.finish_reason = "stop_text"
-        rest.append((self._in_thought, self._stop.finish()))
-        return [Token(text, None, thought=is_thought) for is_thought, text in rest if text]
-
-    @property
-    def is_complete(self) -> bool | None:
-        """Whether the answer is one that the constraint describes; None without a constraint."""
-        if self._constrained is None:
-            return None
-        return self._has_form and self.problem is None
-
-    @property
-    def problem(self) -> str | None:
-        """Why an answer that was not cut off is none that the constraint describes."""
-        if self._stuck is None and self._constrained is not None and self._has_form:
-            found = self._constrained.problem
-            return None if found is None else f"the answer is not valid: {found}"
-        return self._stuck
-
-    @property
-    def _has_form(self) -> bool:
-        """Whether the answer is one that the grammar allows."""
-        assert self._constrained is not None
-        return self.finish_reason not in ("stop_text", "error") and self._constrained.may_end
 
     def fail(self, reason: object) -> None:
         """End the reply: its constraint does not let it continue."""
-        self.finish_reason, self._stuck = "error", f"the answer got stuck: {reason}"
+        self.finish_reason, self.problem = "error", f"the answer got stuck: {reason}"
 
-    def _pieces(self, token: Decoded) -> list[Token]:
+    def finish(self) -> list[Token]:
+        """The text that was held back, after the last token. It belongs to an ending, not to a
+        continuation: `resume_point` is before it."""
+        if not self._stop.found:
+            self.resume_point = self.here()
+        rest = [] if self._stop.found else self._until_stop_text(self._reader.finish())
+        if self._stop.found:
+            self.finish_reason = "stop_text"
+        else:
+            rest.append((self._in_thought, self._stop.finish()))
+        self._judge()
+        return [Token(None, text, thought=is_thought) for is_thought, text in rest if text]
+
+    @property
+    def stats(self) -> Stats:
+        """The cost so far, or up to the end."""
+        meter, before = self.meter, self._drafted_before
+        ended_s = meter.ended_s or time.perf_counter()
+        # The prompt's last token is computed together with the first generated one.
+        began_text = bool(meter.first_token_s)
+        ttft_s = meter.first_token_s - meter.began_s if began_text else 0.0
+        prefill_s = ttft_s if began_text else ended_s - meter.began_s
+        prefilled_tokens = meter.read + began_text - meter.reused
+        decode_s = ended_s - meter.first_token_s if began_text else 0.0
+        drafted, accepted = (0, 0) if self.drafter is None else self.drafter.counts
+        return Stats(
+            finish_reason=self.finish_reason or "interrupted",
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens + meter.reused,
+            prefilled_tokens=prefilled_tokens,
+            generated_tokens=self.generated,
+            drafted_tokens=drafted - before[0],
+            accepted_tokens=accepted - before[1],
+            evicted_tokens=tokens_evicted(self.cache),
+            ttft_s=ttft_s,
+            prefill_tokens_per_s=_rate(prefilled_tokens, prefill_s),
+            # The first token's time counts as prefill.
+            decode_tokens_per_s=_rate(self.generated - self._before - 1, decode_s),
+            kv_tokens=tokens_held(self.cache),
+            kv_bytes=bytes_held(self.cache),
+            peak_memory_bytes=mx.get_peak_memory(),
+            complete=self.complete,
+            problem=self.problem,
+        )
+
+    def _judge(self) -> None:
+        """Whether the answer is what its constraint describes."""
+        constrained = self._constrained
+        if constrained is None or self.finish_reason in ("stop_text", "error"):
+            return
+        if constrained.may_end:
+            found = constrained.problem
+            self.complete = found is None
+            self.problem = None if found is None else f"the answer is not valid: {found}"
+
+    def _pieces(self, token: Token) -> list[Token]:
+        assert token.id is not None
         begun, thoughts = self._reader.is_thought, self._reader.thoughts
         pieces = self._until_stop_text(self._reader.add(token.id))
         (thought, text), *others = pieces or [(begun or self._reader.is_thought, "")]
         another = self._reader.thoughts > max(thoughts, 1)
         return [
-            Token(text, token.id, token.logprob, token.top, thought, another),
-            *(Token(text, None, thought=is_thought) for is_thought, text in others),
+            Token(token.id, text, token.logprob, token.top, thought, another),
+            *(Token(None, text, thought=is_thought) for is_thought, text in others),
         ]
 
     def _until_stop_text(self, pieces: Sequence[Piece]) -> list[Piece]:
@@ -186,3 +275,45 @@ class Reply:
             if self._stop.found:
                 break
         return [piece for piece in shown if piece[1]]
+
+
+def check_min_tokens(settings: GenerationSettings, reader: Reader) -> None:
+    """Raise UsageError if the settings cannot delay the end of replies that `reader` reads."""
+    if settings.min_tokens and reader.ends_by_marker:
+        raise UsageError(
+            "--min-tokens cannot be used with this model: the marker that ends a reply "
+            "also ends its thoughts"
+        )
+
+
+def nothing_done(cache: Cache) -> Stats:
+    """The stats of a generation that was stopped before it began."""
+    return Stats(
+        "interrupted",
+        evicted_tokens=tokens_evicted(cache),
+        kv_tokens=tokens_held(cache),
+        kv_bytes=bytes_held(cache),
+        peak_memory_bytes=mx.get_peak_memory(),
+    )
+
+
+def _max_tokens(
+    model: Model, cache: Cache, prompt_tokens: int, max_tokens: int, generated: int
+) -> int:
+    """`max_tokens`, limited to the positions that the model has left after what the cache holds and
+    `prompt_tokens` more; `generated` of these count already."""
+    positions = model.positions
+    if positions is None:
+        return max_tokens
+    room = positions - tokens_held(cache) - prompt_tokens
+    if room <= 0:
+        raise CacheError(
+            f"the prompt is {prompt_tokens:,} tokens, and this model has {positions:,} positions: "
+            "shorten the prompt or use another model"
+        )
+    limit = room + generated
+    return limit if max_tokens < 0 else min(max_tokens, limit)
+
+
+def _rate(tokens: int, seconds: float) -> float:
+    return tokens / seconds if tokens > 0 and seconds > 0 else 0.0

@@ -1,24 +1,50 @@
-"""Draw a token from a row of logits, with mlx-lm's samplers.
+"""Choose the next token of one sequence: biases and penalties, the constraint, the sampler, in this
+order. The samplers are mlx-lm's.
 
-The random numbers of a token depend on the seed and the token's index only, so however tokens are
-computed, one by one or several at a time, or in another process, the same ones are drawn.
+Knows the tokens before it, and nothing of the network or the cache. The random numbers of a token
+depend on the seed and the token's index only, so however tokens are computed, one by one or several
+at a time, or in another process, the same ones are drawn.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 
+from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.dry import RANGE, make_dry
 from mlxchat.errors import UsageError
-from mlxchat.settings import SamplingSettings
+from mlxchat.settings import GenerationSettings, SamplingSettings
+from mlxchat.text.spans import TokenIds
 
 REPETITION_CONTEXT = 20  # tokens; mlx-lm's default
 
 Draw = Callable[[mx.array, int], mx.array]
 SEEDS = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token and the text it completed; its log-probability (natural log) and those of
+    the likeliest ones, if requested.
+
+    The text is empty within a character, for a marker of the reply format, and while it may be the
+    beginning of a stop text. Text may come without a token (id None): at the end, and if one token
+    both ends the thought and begins the answer. `another` marks a token that begins another
+    thought.
+    """
+
+    id: int | None
+    text: str = ""
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    thought: bool = False
+    another: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +61,111 @@ class LogProbs:
 
     def arrays(self) -> list[mx.array]:
         return [self.drawn, self.top_ids, self.top]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A token drawn but not read yet, `(1,)`, and its log-probabilities."""
+
+    token: mx.array
+    scores: LogProbs | None = None
+
+    def arrays(self) -> list[mx.array]:
+        return [self.token, *(self.scores.arrays() if self.scores is not None else ())]
+
+    def read(self) -> Token:
+        # MLX types every scalar as possibly complex.
+        id_: Any = self.token.item()
+        if self.scores is None:
+            return Token(id_)
+        logprob: Any = self.scores.drawn.item()
+        ids: Any = self.scores.top_ids.tolist()
+        values: Any = self.scores.top.tolist()
+        top = zip(ids[0], values[0], strict=True)
+        # Without those that a constraint has ruled out.
+        return Token(id_, "", logprob, tuple(each for each in top if each[1] > -math.inf))
+
+
+class Chooser:
+    """Chooses the tokens that follow `ids: (T,)`, of which the next one has the `index`.
+
+    `sampling` needs a seed unless it is greedy. The `eos_ids` are not drawn before the index
+    `min_tokens` of the settings. `latest` are the last tokens: as many as the penalties look at,
+    and one more.
+    """
+
+    def __init__(
+        self,
+        ids: TokenIds,
+        sampling: SamplingSettings,
+        settings: GenerationSettings | None = None,
+        *,
+        eos_ids: Collection[int] = (),
+        constrained: Constrained | None = None,
+        index: int = 0,
+    ) -> None:
+        settings = settings or GenerationSettings()
+        self.constrained = constrained
+        self.index = index
+        self._sampling = sampling
+        self._logprobs = settings.logprobs
+        self._eos_ids = [] if settings.ignore_eos else sorted(eos_ids)
+        self._min_tokens = settings.min_tokens if self._eos_ids else 0
+        self._penalize = make_penalty(sampling, self._eos_ids)
+        self._context = penalty_context(sampling)
+        self.latest = deque(ids[-self._context - 1 :].tolist(), maxlen=self._context + 1)
+        self._draw: Draw | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the next token is always the likeliest, and nothing else is asked for."""
+        extras = (self._penalize, self.constrained, self._logprobs)
+        is_greedy = self._sampling.temp == 0 and self._min_tokens == 0
+        return is_greedy and all(each is None for each in extras)
+
+    def draw(self, logits: mx.array, index: int, after: mx.array | list[int]) -> Drawn:
+        """A lazily drawn token with this index from logits `(1, V)`. `after` are the last tokens,
+        if they have not been `taken` yet."""
+        if self._draw is None:
+            self._draw = make_draw(self._sampling, logits.shape[-1], self._eos_ids)
+        if self._penalize is not None:
+            latest = mx.array([*self.latest], mx.int32)
+            last = mx.array(after, mx.int32) if isinstance(after, list) else after
+            latest = mx.concatenate([latest, last.astype(mx.int32)])
+            logits = self._penalize(latest[-self._context :], logits)
+        if self.constrained is not None:
+            assert isinstance(after, list), "not drawn yet"
+            logits = self.constrained.apply(logits, after)
+        if index < self._min_tokens:
+            logits = mx.put_along_axis(
+                logits, mx.array([self._eos_ids]), mx.array(-mx.inf, logits.dtype), axis=-1
+            )
+        token = self._draw(logits, index)
+        return Drawn(
+            token, None if self._logprobs is None else log_probs(logits, token, self._logprobs)
+        )
+
+    def take(self, id_: int) -> None:
+        """Add the next token to those before the following ones."""
+        self.latest.append(id_)
+        self.index += 1
+        if self.constrained is not None:
+            self.constrained.accept(id_)
+
+    def forced(self) -> Sequence[int]:
+        """The tokens that follow if a constraint leaves only one way to continue."""
+        return () if self.constrained is None else self.constrained.forced()
+
+    def certain(self, id_: int) -> Token:
+        """A token without an alternative."""
+        if self._logprobs is None:
+            return Token(id_)
+        return Token(id_, "", 0.0, ((id_, 0.0),) if self._logprobs else ())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a constraint lets nothing follow."""
+        return self.constrained is not None and self.constrained.is_complete
 
 
 def make_draw(

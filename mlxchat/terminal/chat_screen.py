@@ -15,7 +15,7 @@ from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Change, Said, Turn
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.generate import Stats
+from mlxchat.engine.reply import Stats
 from mlxchat.errors import DeviceError, ExitStatus, MlxchatError, OutputError
 from mlxchat.terminal.figures import compacted_line, incomplete, turn_line, window_line
 from mlxchat.terminal.messages import Messages
@@ -340,12 +340,11 @@ class ChatScreen:
         return reply_view(plain=self._options.plain or is_json, thinking=thinking)
 
     def _show_end(self, seconds: float) -> None:
-        if self.conversation.is_complete is False:
-            reason = self.conversation.turns[-1].finish_reason
-            self.screen.say(incomplete(reason, self.conversation.problem))
         stats = self.chat.conversation.stats
         if stats is None:
             return
+        if stats.complete is False:
+            self.screen.say(incomplete(stats))
         self.figures = turn_line(len(self.chat.conversation.turns), stats, seconds)
         if stats.finish_reason == "interrupted":
             self.screen.say("stopped")

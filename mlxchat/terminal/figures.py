@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from mlxchat import platform
-from mlxchat.app.limits import Limits
-from mlxchat.cache import bytes_held, tokens_held
+from mlxchat.app.run import Run
 from mlxchat.chat.turn import Change, Compacted, Forgot, Recalled
-from mlxchat.engine.generate import Stats
+from mlxchat.engine.reply import Stats
 from mlxchat.store.state_file import Written
 from mlxchat.units import and_rate, count, format_bytes
 
@@ -36,20 +35,20 @@ def stats_line(stats: Stats, written: Written | None = None) -> str:
     return " · ".join(parts)
 
 
-def status_line(run: Limits) -> str:
+def status_line(run: Run) -> str:
     """The progress of a run."""
-    parts = []
+    parts, stats = [], run.stats
     if run.reading is not None:
         done, total = run.reading
         parts.append(f"read {done:,} of {total:,} tokens")
     parts += [
-        f"generated {run.tokens:,} tokens{and_rate(run.tokens_per_s)}",
+        f"generated {stats.generated_tokens:,} tokens{and_rate(stats.decode_tokens_per_s)}",
         f"{format_bytes(run.text_bytes)} of text",
-        f"KV {tokens_held(run.cache):,} tokens, {format_bytes(bytes_held(run.cache))}",
+        f"KV {stats.kv_tokens:,} tokens, {format_bytes(stats.kv_bytes)}",
         f"memory {format_bytes(platform.process_memory_bytes())}",
         f"repetition {run.loop.share:.0%}",
     ]
-    if (saved := run.saved) is not None:
+    if (saved := run.checkpointed) is not None:
         reading = " read" if saved.reading else ""
         parts.append(f"checkpoint after {count(saved.tokens, 'token')}{reading}")
     return " · ".join(parts)
@@ -133,6 +132,7 @@ def _prompt_figures(stats: Stats) -> str:
     return ", ".join(parts) + and_rate(stats.prefill_tokens_per_s)
 
 
-def incomplete(finish_reason: str, problem: str | None = None) -> str:
+def incomplete(stats: Stats) -> str:
     """The notice for an answer that is not one that its constraint describes."""
-    return problem or f"the answer is not complete (finish reason: {finish_reason})"
+    reason = f"the answer is not complete (finish reason: {stats.finish_reason})"
+    return stats.problem or reason

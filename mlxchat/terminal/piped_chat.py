@@ -14,7 +14,7 @@ from mlxchat.app.events import EventWriter
 from mlxchat.app.ranks import check_ranks
 from mlxchat.chat.turn import Change, Said
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.generate import nothing_done
+from mlxchat.engine.reply import nothing_done
 from mlxchat.errors import (
     DeviceError,
     ExitStatus,
@@ -157,8 +157,8 @@ class PipedChat:
         assert stats is not None
         seconds = time.perf_counter() - started_s
         self._messages.stats(turn_line(self._turn, stats, seconds), self._options.stats)
-        if self._conversation.is_complete is False or self._lacks_code:
-            self._messages.warn(incomplete(stats.finish_reason, self._conversation.problem))
+        if stats.complete is False or self._lacks_code:
+            self._messages.warn(incomplete(stats))
             self._status = self._status or ExitStatus.INCOMPLETE
 
     def _name_unenforced(self, constraint: Constraint) -> None:
@@ -234,10 +234,9 @@ class PipedChat:
         conversation = self._conversation
         stats, model, seed = conversation.stats, conversation.model.name, conversation.reply_seed
         assert stats is not None
-        spelled = conversation.problem if error is None else str(error)
-        complete = conversation.is_complete
-        value = value_of(constraint, conversation.turns[-1].reply) if complete else None
-        return events.done(stats, model, seed, error=spelled, complete=complete, value=value)
+        spelled = stats.problem if error is None else str(error)
+        value = value_of(constraint, conversation.turns[-1].reply) if stats.complete else None
+        return events.done(stats, model, seed, error=spelled, value=value)
 
     def _not_begun(self, error: MlxchatError) -> str:
         stats, model = nothing_done(self._conversation.cache), self._conversation.model.name

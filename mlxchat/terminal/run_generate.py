@@ -32,14 +32,14 @@ def resume_run(directory: str, shown: dict[str, bool | None], **changes: Unpack[
 
 def _run(request: Request, shown: Shown, ranks: Ranks | None) -> int:
     messages = Messages(shown.quiet)
-    sink = Stdout() if request.overnight.output_path() is None else None
+    output = Stdout() if request.overnight.output_path() is None else None
     observer = observer_of(messages)
-    with begin(request, observer, sink=sink, piped=piped_stdin(), ranks=ranks) as begun:
+    with begin(request, observer, piped=piped_stdin(), ranks=ranks) as begun:
         if is_stdin_left_unread():
             messages.warn(
                 "stdin is not read, because mlx.launch does not report its end: use --file"
             )
-        stopped = _generate(begun, messages)
+        stopped = _generate(begun, messages, output)
     return _report(begun, messages, shown, stopped)
 
 
@@ -65,22 +65,32 @@ def _already_ended(directory: str, saved: SavedRun) -> str:
     return f"the run in {directory} was to end at {at}: continue it with a new --until or --for"
 
 
-def _generate(begun: Run, messages: Messages) -> ExitStatus | None:
-    """Write the whole run; return the exit status of the signal that stopped it, if any."""
+def _generate(begun: Run, messages: Messages, output: Stdout | None = None) -> ExitStatus | None:
+    """Generate to the end, and write the text to the output; without one, the run has a file that
+    it writes itself. Return the exit status of the signal that stopped it, if any."""
+    written = output or begun.file
+    assert written is not None
     with (
         StopRequest() as stop,
         StatusRequest() as status,
         progress("reading", "tokens", messages.quiet) as bar,
-        before_leaving(begun.write_end),
+        before_leaving(lambda: written.write(begun.ending())),
     ):
         stop.say = bar.say_anyway
 
         def should_stop() -> bool:
             if status.take():
-                messages.status(status_line(begun.limits))
+                messages.status(status_line(begun))
             return stop.requested()
 
-        begun.write(should_stop=should_stop, on_prefill=bar, on_over=stop.obeyed)
+        tokens = begun.tokens(should_stop=should_stop, on_prefill=bar, on_over=stop.obeyed)
+        try:
+            for token in tokens:
+                if output is not None:
+                    output.write(token.text)
+        finally:
+            if output is not None:
+                output.write(begun.ending())
     return stop.status
 
 
@@ -88,8 +98,9 @@ def _report(begun: Run, messages: Messages, shown: Shown, stopped: ExitStatus | 
     if begun.stopped_reading is not None:
         messages.warn(begun.stopped_reading)
         return stopped or ExitStatus.INCOMPLETE
-    messages.stats(stats_line(begun.stats, begun.saved), shown.stats)
-    if begun.is_complete is False:
-        messages.warn(incomplete(begun.stats.finish_reason, begun.problem))
+    stats = begun.stats
+    messages.stats(stats_line(stats, begun.saved), shown.stats)
+    if stats.complete is False:
+        messages.warn(incomplete(stats))
         return ExitStatus.INCOMPLETE
-    return ExitStatus.LOOP if begun.stats.finish_reason == "loop" else stopped or ExitStatus.OK
+    return ExitStatus.LOOP if stats.finish_reason == "loop" else stopped or ExitStatus.OK

@@ -52,9 +52,6 @@ class Stdout:
         if TerminalLine.is_open if self.is_terminal else self._last != "\n":
             self.write("\n")
 
-    def end(self) -> None:
-        """Everything has been written already."""
-
 
 def _abandon_stdout() -> None:
     """Keep the interpreter from flushing at exit what could not be written before."""

@@ -19,7 +19,7 @@ from mlxchat.bench.paired import settle
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Turn
 from mlxchat.chat.turns import RESERVE
-from mlxchat.engine.reply import Token
+from mlxchat.engine.sampling import Token
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings

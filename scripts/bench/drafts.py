@@ -31,7 +31,7 @@ from mlxchat.engine.decode import decode
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.lookup import History
 from mlxchat.engine.prefill import prefill
-from mlxchat.engine.sampling import REPETITION_CONTEXT, make_draw, make_penalty
+from mlxchat.engine.sampling import REPETITION_CONTEXT, Chooser, make_draw, make_penalty
 from mlxchat.errors import CacheError, ModelUnsupported
 from mlxchat.settings import MAX_DRAFT, SamplingSettings
 from scripts.families import CONFIGS, METAL_ONLY, build_family
@@ -106,12 +106,12 @@ def generate(
     tokens = decode(
         network,
         prefilled(network),
-        PROMPT,
-        sampling=sampling,
+        Chooser(PROMPT, sampling),
+        int(PROMPT[-1]),
         max_tokens=TOKENS,
         drafter=drafter,
     )
-    return [token.id for token in tokens]
+    return [token.id for token in tokens if token.id is not None]
 
 
 def difference(

@@ -16,8 +16,9 @@ from scripts.bench.common import losses, parser, perplexity, show
 
 import numpy as np
 
-from mlxchat.engine.generate import Generation
-from mlxchat.engine.repetition import LOOK_BACK, NGRAM, LoopDetector
+from mlxchat.engine.ends import LOOK_BACK, NGRAM, LoopDetector
+from mlxchat.engine.generate import generate
+from mlxchat.engine.reply import Reply
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
@@ -42,14 +43,14 @@ def main() -> None:
 
 def write(model: Model, sampling: SamplingSettings, tokens: int) -> list[int]:
     """The ids of a text of that many tokens."""
-    generation = Generation(
+    reply = Reply(
         model,
         model.tokenizer.prompt(PROMPT).ids,
         model.make_cache(WINDOW, KEEP),
         sampling=sampling,
         settings=GenerationSettings(max_tokens=tokens, ignore_eos=True),
     )
-    return [token.id for token in generation if token.id is not None]
+    return [token.id for token in generate(reply) if token.id is not None]
 
 
 def figures(model: Model, ids: Sequence[int]) -> dict[str, float]:

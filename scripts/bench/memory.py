@@ -12,7 +12,8 @@ import mlx.core as mx
 
 from mlxchat import platform
 from mlxchat.bench.paired import settle
-from mlxchat.engine.generate import Generation
+from mlxchat.engine.generate import generate
+from mlxchat.engine.reply import Reply
 from mlxchat.models.load import load
 from mlxchat.settings import GenerationSettings
 
@@ -26,9 +27,9 @@ def main() -> None:
     model = load(options.model, offline=True)
     ids = model.tokenizer.encode(PROMPT)[:16]
     settings = GenerationSettings(max_tokens=tokens, ignore_eos=True)
-    generation = Generation(model, ids, model.make_cache(window), settings=settings)
+    tokens_written = generate(Reply(model, ids, model.make_cache(window), settings=settings))
     settle()
-    for count, _ in enumerate(generation, start=1):
+    for count, _ in enumerate(tokens_written, start=1):
         if count % (tokens // SAMPLES) == 0 and count <= tokens:
             show(
                 bench="memory",

@@ -15,7 +15,8 @@ from scripts.bench.common import parser, show
 # isort: split
 
 from mlxchat.bench.paired import settle
-from mlxchat.engine.generate import Generation
+from mlxchat.engine.generate import generate
+from mlxchat.engine.reply import Reply
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
@@ -75,16 +76,15 @@ def first_token(model: Model, prefixes: PrefixCache | None, ids: TokenIds) -> tu
     cache = model.make_cache()
     started_s = time.perf_counter()
     cached = 0 if prefixes is None else prefixes.fill(cache, ids, None)
-    generation = Generation(
+    reply = Reply(
         model,
         ids,
         cache,
         cached_tokens=cached,
         settings=GenerationSettings(max_tokens=1),
-        prefill_step_size=STEP,
-        on_held=None if prefixes is None else prefixes.recorder(cache, ids, cached, None),
     )
-    next(iter(generation))
+    on_held = None if prefixes is None else prefixes.recorder(cache, ids, cached, None)
+    next(generate(reply, step_size=STEP, on_held=on_held))
     return time.perf_counter() - started_s, cached
 
 

@@ -30,8 +30,9 @@ from mlxchat.bench.paired import Side, Spread, interleave, ratios
 from mlxchat.cache import Cache
 from mlxchat.cache.powers import mlx_lms_own
 from mlxchat.engine.drafts import Drafter, make_drafter
-from mlxchat.engine.generate import Generation
+from mlxchat.engine.generate import generate
 from mlxchat.engine.prefill import prefill
+from mlxchat.engine.reply import Reply
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import resolve_model
@@ -185,7 +186,7 @@ def decode(
     """`tokens` tokens after `ids`, of which `cache` holds all but the last; it does not change."""
     if drafter is not None:
         drafter.history.extend(ids[:-1])
-    generation = Generation(
+    reply = Reply(
         model,
         ids,
         cache.fork(),
@@ -193,7 +194,7 @@ def decode(
         cached_tokens=len(ids) - 1,
         drafter=drafter,
     )
-    speed, written = timed(token.id for token in generation if token.id is not None)
+    speed, written = timed(token.id for token in generate(reply) if token.id is not None)
     if drafter is None:
         return Decoded(speed, written)
     return Decoded(speed, written, drafter.drafted, drafter.accepted)
