@@ -145,7 +145,7 @@ def _keep_alive(each: socket.socket) -> None:
 class Watchdog:
     """Ends this process, from its own thread, if what needs the other ranks does not finish.
 
-    `is_off` while a model loads, until the next message: that may take any time.
+    `is_off` while a model loads, which may take any time.
     """
 
     def __init__(self, rank: int, size: int, sockets: RingSockets) -> None:

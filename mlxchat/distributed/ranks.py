@@ -140,7 +140,7 @@ class Ranks:
     def follow(self) -> None:
         """On another rank: do what rank 0 does until it stops.
 
-        Raises RanksError if a rank is lost. While a model is loading, rank 0 may simply exit.
+        Raises RanksError if a rank is lost. Until a model is loaded, rank 0 may simply exit.
         """
         try:
             with self.watchdog.losses():
@@ -173,7 +173,7 @@ class Ranks:
         The socket shows if rank 0 is gone.
         """
         while True:
-            self.watchdog.is_off = False
+            self.watchdog.is_off = len(self._held) == 1
             self.sockets.wait_readable()
             with self.watchdog.timeout():
                 message = self.share(mx.zeros((3,)))
