@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 
 from mlxchat import platform
 from mlxchat.app import side_by_side
+from mlxchat.app.batch_row import row_seed
 from mlxchat.app.batch_run import open_batch
 from mlxchat.app.begin import begin
 from mlxchat.app.observer import Observer
-from mlxchat.app.row_plan import row_seed
-from mlxchat.app.running import Running
 from mlxchat.cache import side_by_side as trials
 from mlxchat.cache.side_by_side import RowsCache
 from mlxchat.engine.constrained import Constrained
@@ -192,21 +191,22 @@ def test_stop_texts_constraints_and_log_probabilities_are_those_of_each_row(
 def test_a_shared_prefix_is_stored_once(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row had a copy."""
     held: list[tuple[int, int]] = []
-    step = Running.step
+    begin_step = RowsCache.begin_step
 
-    def seen(running: Running) -> Any:
-        held.append((len(running), running.nbytes))
-        return step(running)
+    def seen(rows: RowsCache) -> None:
+        held.append((rows.seats, sum(layer.nbytes for layer in rows)))
+        begin_step(rows)
 
-    monkeypatch.setattr(Running, "step", seen)
+    monkeypatch.setattr(RowsCache, "begin_step", seen)
     rows: list[Record] = [
         {"id": n, "prompt": "the same words " * 50 + f"{n}" * (1 + n % 3), "max_tokens": 4 + n}
         for n in range(8)
     ]
     results = run_batch(tiny_model, rows, rows=8, window=None)
-    most, most_bytes = max(held)
-    fewest, fewest_bytes = min(held)
-    assert (most, fewest) == (8, 1)
+    # Without the first step, which is that of the trial.
+    most, most_bytes = max(held[1:])
+    fewest, fewest_bytes = min(held[1:])
+    assert (most, fewest) == (8, 2)
     assert most_bytes < 2 * fewest_bytes
     for row in rows:
         result = results[row["id"]]

@@ -26,14 +26,11 @@ OnProgress = Callable[[BatchFigures], object]
 class BatchRun:
     """A batch whose input and output are open. The model is loaded when a row needs it."""
 
-    def __init__(
-        self, request: BatchRequest, rows: Rows, pending: Pending, observer: Observer
-    ) -> None:
+    def __init__(self, request: BatchRequest, pending: Pending, observer: Observer) -> None:
         self._request = request
         self._observer = observer
         self._pending = pending
         self.figures = pending.figures
-        self.figures.total = rows.count()
         self.can_continue = request.output is not None
 
     def results(
@@ -104,7 +101,7 @@ def open_batch(
         observer.warn(notice)
     with Rows(request.input, piped, request.output) as rows:
         if request.output is None:
-            yield BatchRun(request, rows, Pending(rows, write), observer)
+            yield BatchRun(request, Pending(rows, write), observer)
             return
         with observer.waiting(f"reading {request.output} …"):
             output = ResultFile(request.output.expanduser(), rows.stream)
@@ -112,5 +109,4 @@ def open_batch(
             notice = output.finished.notice(request.output)
             if notice is not None:
                 observer.warn(notice)
-            pending = Pending(rows, output.write, output.finished)
-            yield BatchRun(request, rows, pending, observer)
+            yield BatchRun(request, Pending(rows, output.write, output.finished), observer)

@@ -4,19 +4,26 @@ Prefixes that rows share are read once. A row that does not fit its window, and 
 that cannot compute several, is generated alone.
 """
 
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+
+import mlx.core as mx
+import numpy as np
 
 from mlxchat import platform
+from mlxchat.app.batch_row import RowPlanner, RowRun
 from mlxchat.app.opening import Loaded
 from mlxchat.app.prefixes import Prefixes
-from mlxchat.app.row_plan import RowPlan, RowPlanner
-from mlxchat.app.running import OnTokens, RowRun, Running
-from mlxchat.cache import Cache, kv_bytes_per_token
-from mlxchat.cache.side_by_side import find_support, most_together
-from mlxchat.engine.batch import prefill_together
+from mlxchat.cache import Cache, kv_bytes_per_token, tokens_evicted
+from mlxchat.cache.side_by_side import RowsCache, find_support, most_together
+from mlxchat.engine.batch import ROW_FAILURES, Batch, prefill_together
+from mlxchat.engine.drafts import make_drafter
+from mlxchat.engine.ends import Asked
+from mlxchat.engine.generate import generate
 from mlxchat.engine.pace import Pace, first_step
 from mlxchat.engine.prefill import ShouldStop, prefill
+from mlxchat.engine.sampling import Token
 from mlxchat.engine.shared_prefix import Begun, SharedPrefixes
 from mlxchat.errors import DeviceError, MlxchatError
 from mlxchat.failures import device_failures
@@ -26,6 +33,9 @@ from mlxchat.rows.pending import WAIT_S, Pending
 from mlxchat.rows.results import Result
 from mlxchat.text.spans import TokenIds
 from mlxchat.units import count
+
+# Called with the number of tokens that have been generated since the last call.
+OnTokens = Callable[[int], object]
 
 # More rows than this hardly generate more tokens per second.
 AUTO_ROWS = 32
@@ -68,14 +78,14 @@ class SideBySide:
         self._window = loaded.settings.max_kv_size
         self._should_stop = should_stop
         self._on_tokens = on_tokens
-        self._planner = RowPlanner(request, loaded.sampling, loaded.model.tokenizer)
+        self._planner = RowPlanner(request, loaded.sampling, loaded.model)
         self._notify = notify
         # How many rows run side by side. It only ever falls, with a notice.
         self._most = AUTO_ROWS if request.rows == "auto" else request.rows
         self._token_bytes = kv_bytes_per_token(loaded.model.shard, loaded.model.dtype)
         self._known = Prefixes(request.setup, notify)
         self._pace = Pace(first_step(loaded.model.network))
-        self._plans: deque[RowPlan] = deque()
+        self._waiting: deque[RowRun] = deque()
         self._begin_again()
         has_table = loaded.model.positions is not None
         self._reads_together = not has_table and most_together(self._make_cache()) != 0
@@ -97,11 +107,11 @@ class SideBySide:
                     try:
                         with device_failures():
                             yield from self._fill_seats(pending)
-                            yield from self._running.step()
+                            yield from self._step()
                     except DeviceError:
                         if not self._can_begin_again():
                             raise
-                    if pending.is_over and not self._plans and not self._running:
+                    if pending.is_over and not self._waiting and not self._batch.rows:
                         return
         finally:
             self._known.close()
@@ -110,13 +120,13 @@ class SideBySide:
 
     def _fill_seats(self, pending: Pending) -> Iterator[Result]:
         yield from self._look_ahead(pending)
-        if len(self._plans) >= self._worthwhile > self._most - len(self._running):
+        if len(self._waiting) >= self._worthwhile > self._most - len(self._batch.rows):
             return
-        while self._plans and self._has_seat() and not self._should_stop():
+        while self._waiting and self._has_seat() and not self._should_stop():
             yield from self._begin_next()
             yield from self._look_ahead(pending)
-        if not self._plans and pending.is_over:
-            self._running.batch.close_gaps()
+        if not self._waiting and pending.is_over:
+            self._batch.close_gaps()
 
     @property
     def _worthwhile(self) -> int:
@@ -126,26 +136,26 @@ class SideBySide:
     def _look_ahead(self, pending: Pending) -> Iterator[Result]:
         """Plan as many rows as may run side by side, and at least two, to see what their prompts
         share."""
-        while len(self._plans) < max(self._most, 2) and not self._should_stop():
+        while len(self._waiting) < max(self._most, 2) and not self._should_stop():
             row = pending.take(self._patience_s())
             if row is None:
                 return
             try:
-                self._plans.append(self._planner.plan(row))
+                self._waiting.append(self._planner.plan(row))
             except MlxchatError as error:
                 yield Result(row, error=str(error))
 
     def _patience_s(self) -> float:
         """How long to wait for another row: not while others run, and not long to learn what
         follows the first one."""
-        if self._running:
+        if self._batch.rows:
             return 0.0
-        return SOON_S if self._plans else WAIT_S
+        return SOON_S if self._waiting else WAIT_S
 
     def _has_seat(self) -> bool:
-        tokens = [self._tokens(self._plans[0])]
-        tokens += map(self._tokens, self._running.plans)
-        return self._allows(len(self._running), max(tokens), self._running.nbytes)
+        longest = max(map(self._tokens, [self._waiting[0], *self._batch.rows]))
+        held_bytes = sum(layer.nbytes for layer in self._batch.cache)
+        return self._allows(len(self._batch.rows), longest, held_bytes)
 
     def _allows(self, running: int, tokens: int, held_bytes: int) -> bool:
         """Whether another row may run beside `running` ones if the longest of them takes `tokens`.
@@ -163,79 +173,77 @@ class SideBySide:
         self._most = max(rows, 1)
         self._notify(f"memory is short: {count(self._most, 'row')} side by side from now on")
 
-    def _tokens(self, plan: RowPlan) -> int:
+    def _tokens(self, run: RowRun) -> int:
         """Tokens that a row may hold in the end."""
-        most = plan.settings.max_tokens
-        tokens = len(plan.prompt.ids) + (most if most >= 0 else ASSUMED_TOKENS)
+        most = run.reply.max_tokens
+        tokens = len(run.prompt.ids) + (most if most >= 0 else ASSUMED_TOKENS)
         return tokens if self._window is None else min(tokens, self._window)
 
     def _begin_next(self) -> Iterator[Result]:
         """Read the next row's prompt, and others that can be read with it, and seat the rows; or
         generate the row alone."""
-        plan = self._plans[0]
-        self._beginning = [plan]
+        run, *following = self._waiting
+        ids = run.prompt.ids
+        self._apart = [run]
+        run.began_s = time.perf_counter()
         try:
-            run, ids = RowRun(plan, self._model), plan.prompt.ids
-            following = [each.prompt.ids for each in list(self._plans)[1:]]
-            begun = self._prefixes.begin(ids, following, self._read)
+            begun = self._prefixes.begin(ids, [each.prompt.ids for each in following], self._read)
             run.cached_tokens = begun.cached
-            others = self._others_like(plan, begun.cache, begun.held)
-            self._beginning += others
-            if others:
-                runs = [RowRun(other, self._model, begun.held) for other in others]
-                yield from self._seat_together([run, *runs], begun)
+            self._apart += self._others_like(run, following, begun)
+            last = len(ids) - 1
+            if len(self._apart) > 1:
+                self._seat_together(begun)
+            elif self._read(begun.cache, ids, begun.held, last)[0] < last - begun.held:
+                # Stopped.
+                return
             elif self._most == 1 or (self._window is not None and len(ids) > self._window):
-                result = self._running.generate_alone(run, begun.cache, begun.held)
+                result = self._finish_alone(run, begun.cache)
                 yield from [] if result is None else [result]
             else:
-                last = len(ids) - 1
-                if self._read(begun.cache, ids, begun.held, last)[0] == last - begun.held:
-                    start = begun.start if self._shares_start else None
-                    self._running.add(run, begun.cache, start=start)
+                self._seat(run, begun.cache, 0, begun)
         except DeviceError:
             raise
         except MlxchatError as error:
-            yield Result(plan.row, error=str(error))
-            self._beginning = [plan]
-        for each in self._beginning:
-            self._plans.remove(each)
-        self._beginning = []
+            yield Result(run.row, error=str(error))
+            self._apart = [run]
+        for each in self._apart:
+            self._waiting.remove(each)
+        self._apart = []
 
-    def _others_like(self, plan: RowPlan, cache: Cache, held: int) -> list[RowPlan]:
-        """Other plans that can be read together with this one: all are short, and the same tokens
-        are held of each."""
-        others: list[RowPlan] = []
-        most = most_together(cache)
-        ids = plan.prompt.ids
-        longest = len(ids)
-        for other in list(self._plans)[1:] if self._reads_together else ():
-            theirs = other.prompt.ids
-            tokens = max(longest, len(theirs))
-            running = len(self._running) + 1 + len(others)
+    def _others_like(self, run: RowRun, following: Iterable[RowRun], begun: Begun) -> list[RowRun]:
+        """Other rows whose prompts can be read together with this one's: all are short, and the
+        same tokens are held of each."""
+        others: list[RowRun] = []
+        most, held = most_together(begun.cache), begun.held
+        longest = len(run.prompt.ids)
+        for other in following if self._reads_together else ():
+            tokens = max(longest, len(other.prompt.ids))
+            running = len(self._batch.rows) + 1 + len(others)
             if (
                 (len(others) + 2) * (tokens - held) <= TOKENS_TOGETHER
                 and (most is None or tokens <= most)
                 and self._allows(running, self._tokens(other), 0)
-                and self._prefixes.known_length(theirs) == held
-                and bool((theirs[:held] == ids[:held]).all())
+                and self._prefixes.start_of(other.prompt.ids) is begun.start
             ):
                 others.append(other)
                 longest = tokens
         return others if longest - 1 > held else []
 
-    def _seat_together(self, runs: Sequence[RowRun], begun: Begun) -> Iterator[Result]:
-        rest = [run.plan.prompt.ids[begun.held : -1] for run in runs]
-        start = begun.start if self._shares_start else None
-        shares = start is not None
+    def _seat_together(self, begun: Begun) -> None:
+        """Read the prompts of the rows that are apart in one step."""
+        _, *others = self._apart
+        for other in others:
+            other.began_s, other.cached_tokens = time.perf_counter(), begun.held
+        rest = [each.prompt.ids[begun.held : -1] for each in self._apart]
+        shares = begun.start is not None and self._shares_start
         read = prefill_together(self._model.network, begun.cache, rest, shares=shares)
-        self._running.batch.cache.reserve(len(runs))
-        for run, (rows, row) in zip(runs, read, strict=True):
-            try:
-                self._running.add(run, rows, row, start)
-            except DeviceError:
-                raise
-            except MlxchatError as error:
-                yield Result(run.plan.row, error=str(error))
+        self._batch.cache.reserve(len(read))
+        for run, (rows, row) in zip(self._apart, read, strict=True):
+            self._seat(run, rows, row, begun)
+
+    def _seat(self, run: RowRun, cache: Cache, row: int, begun: Begun) -> None:
+        start = begun.start if self._shares_start else None
+        self._batch.add(run, cache, row, len(run.prompt.ids) - 1, start)
 
     def _read(self, cache: Cache, ids: TokenIds, start: int, stop: int) -> tuple[int, int]:
         """Put the tokens `ids[start:stop]` into the cache; return how many of them are in it, and
@@ -254,23 +262,84 @@ class SideBySide:
         )
         return known + done, known
 
+    # Rows that continue
+
+    def _step(self) -> Iterator[Result]:
+        """Generate one token of each row that has a seat."""
+        if not self._batch.rows:
+            return
+        yield from self._advance(self._batch.step())
+        for run in [*self._batch.rows]:
+            if self._window is not None and run.held >= self._window:
+                # The next step would evict a token of this row.
+                yield from self._move_out(run)
+
+    def _advance(self, taken: Iterable[tuple[RowRun, Token]]) -> Iterator[Result]:
+        """Add the next tokens of rows; remove those that have ended."""
+        generated = 0
+        for run, token in taken:
+            try:
+                generated += run.add(run.reply.add(token))
+            except ROW_FAILURES as error:
+                run.failure = error
+        for run in [*self._batch.rows]:
+            if run.failure is not None and run.reply.finish_reason is None:
+                run.reply.fail(run.failure)
+            if run.reply.finish_reason is not None:
+                run.add(run.reply.finish())
+                self._batch.remove(run)
+                yield run.result()
+        self._on_tokens(generated)
+
+    def _move_out(self, run: RowRun) -> Iterator[Result]:
+        """Generate the rest of a row alone, in the rotating window."""
+        cache = self._make_cache()
+        yield from self._advance(self._batch.move(run, cache))
+        if run in self._batch.rows:
+            self._apart = [run]
+            self._batch.remove(run)
+            result = self._finish_alone(run, cache)
+            self._apart = []
+            yield from [] if result is None else [result]
+
+    def _finish_alone(self, run: RowRun, cache: Cache) -> Result | None:
+        """Generate a row to its end, in a window of its own, which has all tokens but the last.
+        Interrupted, it has no result."""
+        drafter = make_drafter(self._model, run.reply.settings)
+        if drafter is not None:
+            generated = [each.id for each in run.tokens if each.id is not None]
+            drafter.history.extend(np.array([*run.prompt.ids, *generated], np.int32))
+        run.reply.move_to(cache, drafter)
+        try:
+            for token in generate(run.reply, ends=[Asked(self._should_stop)]):
+                self._on_tokens(run.add([token]))
+        except ROW_FAILURES as error:
+            run.reply.fail(error)
+        mx.clear_cache()
+        is_whole = run.reply.finish_reason != "interrupted"
+        return run.result(tokens_evicted(cache)) if is_whole else None
+
     # The device
 
     def _can_begin_again(self) -> bool:
         """Begin all rows again, fewer of them side by side, unless there is only one."""
-        # A row that is beginning may have a seat already.
-        running = dict.fromkeys([*self._running.plans, *self._beginning])
+        # A row that is apart may have a seat already.
+        running = dict.fromkeys([*self._batch.rows, *self._apart])
         if len(running) < 2:
             return False
         self._lower(len(running) // 2)
-        self._plans = deque(dict.fromkeys([*running, *self._plans]))
+        runs = dict.fromkeys([*running, *self._waiting])
+        self._waiting = deque(self._planner.plan(run.row) for run in runs)
         self._begin_again()
         return True
 
     def _begin_again(self) -> None:
-        self._beginning: list[RowPlan] = []
+        # Those that have no seat, or are about to take one.
+        self._apart: list[RowRun] = []
         self._prefixes = SharedPrefixes(self._make_cache, self._window)
-        self._running = Running(self._loaded, self._should_stop, self._on_tokens)
+        network = self._model.network
+        rows = RowsCache(network, self._make_cache(), self._window)
+        self._batch: Batch[RowRun] = Batch(network, rows)
 
     def _make_cache(self) -> Cache:
         # A fork, because making one tries the model's ropes.

@@ -1,11 +1,12 @@
 """Decode several sequences side by side: one token of each row in one step.
 
-Works on arrays only, like `decode`. Rows may come and go between steps.
+Feeds no reply: that is for the caller, who may do it while the next tokens are computed. Rows may
+come and go between steps.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -15,13 +16,13 @@ from mlxchat import platform
 from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import RowsCache, after, repeated
 from mlxchat.engine.decode import CLEAR_EVERY
+from mlxchat.engine.reply import Reply
 from mlxchat.engine.sampling import Chooser, Drawn, LogProbs, Token
 from mlxchat.errors import ConstraintError, ModelError
 from mlxchat.text.spans import TokenIds
 
 # What costs one row, and no other.
 ROW_FAILURES = (ModelError, ConstraintError)
-RowFailure = ModelError | ConstraintError
 
 
 def prefill_together(
@@ -49,19 +50,24 @@ def prefill_together(
 
 @dataclass(eq=False, slots=True)
 class BatchRow:
-    """One row, whose tokens follow the `last` one. `drawn` tokens have been drawn, of at most
-    `max_tokens` wanted (-1 means no limit); the latest, with its `scores`, has not been returned
-    yet."""
+    """One row, whose tokens continue its `reply`. So many have been `drawn`; the latest, with its
+    `scores`, has not been returned yet. `failure` is why no token can follow those returned."""
 
-    chooser: Chooser
-    last: int
-    max_tokens: int = -1
-    seat: int = -1
-    drawn: int = 0
-    scores: LogProbs | None = None
+    reply: Reply
+    seat: int = field(default=-1, kw_only=True)
+    drawn: int = field(default=0, kw_only=True)
+    scores: LogProbs | None = field(default=None, kw_only=True)
+    failure: Exception | None = field(default=None, kw_only=True)
+
+    @property
+    def chooser(self) -> Chooser:
+        return self.reply.chooser
 
 
-class Batch:
+AnyRow = TypeVar("AnyRow", bound=BatchRow)
+
+
+class Batch(Generic[AnyRow]):
     """Rows that are decoded together; each may have other sampling settings and constraints.
 
     The tokens after the next ones are computed while the caller handles the next ones. A row's
@@ -70,88 +76,78 @@ class Batch:
 
     def __init__(self, network: nn.Module, cache: RowsCache) -> None:
         self.cache = cache
+        self.rows: list[AnyRow] = []
         self._network = network
-        self._rows: list[BatchRow] = []
         # The latest token of each seat, `(B,)`, which the network has not read yet.
         self._tokens = mx.zeros(0, mx.int32)
         self._steps = 0
 
-    def add(
-        self,
-        added: BatchRow,
-        cache: Cache,
-        row: int = 0,
-        tokens: int | None = None,
-        start: Cache | None = None,
-    ) -> None:
-        """Add a row whose tokens, all but the `last` one, are in `cache`, which is copied. They are
-        the first `tokens` of one `row` if there are several, as after `prefill_together`. Tokens
-        that are also in `start` are shared with other rows."""
+    def add(self, added: AnyRow, cache: Cache, row: int, tokens: int, start: Cache | None) -> None:
+        """Add a row whose prompt, all but the last token, is in `cache`, which is copied: the first
+        `tokens` of one `row` if there are several, as after `prefill_together`. Tokens that are
+        also in `start` are shared with other rows."""
         added.seat = self.cache.add(cache, row, tokens, start)
         self._tokens = mx.pad(self._tokens, (0, self.cache.seats - self._tokens.size))
-        self._tokens[added.seat] = added.last
-        self._rows.append(added)
+        self._tokens[added.seat] = int(added.reply.rest[-1])
+        self.rows.append(added)
 
-    def remove(self, row: BatchRow) -> None:
+    def remove(self, row: AnyRow) -> None:
         """Remove a row; what was computed of it in advance is dropped."""
         self.cache.leave(row.seat)
-        self._rows.remove(row)
+        self.rows.remove(row)
 
-    def move(self, row: BatchRow, cache: Cache) -> list[tuple[BatchRow, Token | RowFailure]]:
-        """Remove a row and move its tokens to an empty cache. Returns what `step` would return of
-        it; that token is not in the cache."""
+    def move(self, row: AnyRow, cache: Cache) -> list[tuple[AnyRow, Token]]:
+        """Move a row's tokens to an empty cache: remove it then. Returns what `step` would return
+        of it; that token is not in the cache."""
         self.cache.move_to(cache, row.seat)
-        self._rows.remove(row)
         return self._take([(row, row.scores)] if row.drawn else [], self._tokens)
 
     def close_gaps(self) -> None:
         """Stop computing empty seats, if they are at least half of all, and no rows are going to
         take them."""
-        if 2 * len(self._rows) > self.cache.seats:
+        if 2 * len(self.rows) > self.cache.seats:
             return
         kept = self.cache.compact()
         self._tokens = self._tokens[mx.array(kept, mx.int32)]
-        for row in self._rows:
+        for row in self.rows:
             row.seat = kept.index(row.seat)
 
-    def step(self) -> list[tuple[BatchRow, Token | RowFailure]]:
-        """Return the next token of each row, and begin computing the one after it; for a row whose
-        constraint cannot be kept, the error, perhaps after its token: remove that row.
+    def step(self) -> list[tuple[AnyRow, Token]]:
+        """Return the next token of each row, and begin computing the one after it. Remove the rows
+        that have ended, or have a failure, before the next step.
 
         A row that has just been added has no next token yet. If all rows are at their ends, nothing
         is computed.
         """
         tokens = self._tokens
-        drawn = [(row, row.scores) for row in self._rows if row.drawn]
-        if all(row.drawn == row.max_tokens for row in self._rows):
+        drawn = [(row, row.scores) for row in self.rows if row.drawn]
+        if all(row.drawn == row.reply.max_tokens for row in self.rows):
             return self._take(drawn, tokens)
         self.cache.begin_step()
         logits = self._network(tokens[:, None], cache=self.cache)[:, -1, :]
-        has_plain = any(row.chooser.is_plain for row in self._rows)
+        has_plain = any(row.chooser.is_plain for row in self.rows)
         self._tokens = mx.argmax(logits, axis=-1).astype(mx.int32) if has_plain else tokens + 0
-        constrained = [row for row in self._rows if row.chooser.constrained is not None]
+        constrained = [row for row in self.rows if row.chooser.constrained is not None]
         if constrained:
             # Computed while the masks are.
             mx.async_eval(logits)
-        free = [row for row in self._rows if row.chooser.constrained is None]
-        failed = self._draw(free, logits, tokens)
+        free = [row for row in self.rows if row.chooser.constrained is None]
+        self._draw(free, logits, tokens)
         taken = self._take(drawn, tokens)
-        refused = {id(row) for row, each in taken if isinstance(each, ROW_FAILURES)}
         # What a constraint rules out depends on the tokens just taken.
-        allowed = [row for row in constrained if id(row) not in refused]
-        failed += self._draw(allowed, logits, tokens)
+        self._draw([row for row in constrained if row.failure is None], logits, tokens)
         self._steps += 1
         if self._steps % CLEAR_EVERY == 0:
             mx.clear_cache()
-        return [*taken, *failed]
+        return taken
 
     def _take(
-        self, drawn: Sequence[tuple[BatchRow, LogProbs | None]], tokens: mx.array
-    ) -> list[tuple[BatchRow, Token | RowFailure]]:
+        self, drawn: Sequence[tuple[AnyRow, LogProbs | None]], tokens: mx.array
+    ) -> list[tuple[AnyRow, Token]]:
         """Wait for the `tokens: (B,)` that were drawn for these rows, with their scores."""
         # Read once for all rows.
         ids: Any = tokens.tolist()
-        taken: list[tuple[BatchRow, Token | RowFailure]] = []
+        taken: list[tuple[AnyRow, Token]] = []
         for row, scores in drawn:
             token = Token(ids[row.seat])
             if scores is not None:
@@ -160,15 +156,12 @@ class Batch:
                 row.chooser.take(ids[row.seat])
                 taken.append((row, token))
             except ROW_FAILURES as error:
-                taken.append((row, error))
+                row.failure = error
         return taken
 
-    def _draw(
-        self, rows: Sequence[BatchRow], logits: mx.array, last: mx.array
-    ) -> list[tuple[BatchRow, Token | RowFailure]]:
+    def _draw(self, rows: Sequence[AnyRow], logits: mx.array, last: mx.array) -> None:
         """Begin drawing the next token of these rows, from the logits `(B, V)` of all seats, after
-        the `last` ones `(B,)`; return those whose constraint allows none."""
-        failed: list[tuple[BatchRow, Token | RowFailure]] = []
+        the `last` ones `(B,)`; a row whose constraint allows none has failed."""
         begun: list[mx.array] = []
         for row in rows:
             if not row.chooser.is_plain:
@@ -179,11 +172,10 @@ class Batch:
                         logits[seat], row.drawn, [] if is_taken else last[seat]
                     )
                 except ROW_FAILURES as error:
-                    failed.append((row, error))
+                    row.failure = error
                     continue
                 self._tokens[seat] = drawn.token.astype(mx.int32)
                 row.scores = drawn.scores
                 begun += drawn.arrays()
             row.drawn += 1
         mx.async_eval(self._tokens, *begun)
-        return failed

@@ -74,13 +74,13 @@ class SharedPrefixes:
         begins = None if known is None else known.cache
         return Begun(cache, start + done, start + reused, begins)
 
-    def known_length(self, ids: TokenIds) -> int:
-        """How many of these tokens are known."""
+    def start_of(self, ids: TokenIds) -> Cache | None:
+        """The cache of the longest known prefix of these tokens."""
         known = self._longest_known(ids)
-        return 0 if known is None else len(known.ids)
+        return None if known is None else known.cache
 
     def _longest_known(self, ids: TokenIds) -> Prefix | None:
-        known = [each for each in self._prefixes if _begins_with(ids[:-1], each.ids)]
+        known = [x for x in self._prefixes if _common_length(ids[:-1], x.ids) == len(x.ids)]
         if not known:
             return None
         longest = max(known, key=lambda each: len(each.ids))
@@ -103,7 +103,3 @@ def _common_length(a: TokenIds, b: TokenIds) -> int:
     length = min(len(a), len(b))
     different = np.flatnonzero(a[:length] != b[:length])
     return int(different[0]) if len(different) else length
-
-
-def _begins_with(ids: TokenIds, prefix: TokenIds) -> bool:
-    return len(prefix) <= len(ids) and bool((ids[: len(prefix)] == prefix).all())

@@ -52,7 +52,7 @@ class Pending:
     def __init__(
         self, rows: Rows, write: Callable[[str], object], finished: Finished | None = None
     ) -> None:
-        self.figures = BatchFigures()
+        self.figures = BatchFigures(total=rows.count())
         self._next: Row | None = None
         self._rows = rows
         self._write = write

@@ -1,0 +1,208 @@
+"""One row of a batch: how it is generated, which the request's options and its own decide, the
+tokens of its reply, and its result."""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+from mlxchat.app.answer import constraint_in, constraint_of, value_of, with_schema
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.engine.batch import BatchRow
+from mlxchat.engine.constrained import Constrained
+from mlxchat.engine.reply import Reply
+from mlxchat.engine.sampling import Token
+from mlxchat.errors import UsageError
+from mlxchat.models.model import Model
+from mlxchat.options import flag, options_of
+from mlxchat.request import BatchRequest
+from mlxchat.request.pairs import refuse_pairs
+from mlxchat.request.template_args import allows_thinking, thinking_variables
+from mlxchat.rows.json_lines import CONSTRAINTS
+from mlxchat.rows.results import Likely, Result
+from mlxchat.rows.row import Row
+from mlxchat.settings import SamplingSettings
+from mlxchat.text.tokens import ChatMessage, Prompt
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class RowRun(BatchRow):
+    """A row that is generated with this `seed`, with which `generate` writes the same text; it is
+    the prompt until its tokens come.
+
+    `cached_tokens` of the prompt were read for other rows or in earlier runs. `begun` is the
+    beginning of the answer that the prompt has.
+    """
+
+    row: Row
+    prompt: Prompt
+    seed: int
+    constraint: Constraint | None
+    begun: str
+    hides_thoughts: bool
+    cached_tokens: int = 0
+    tokens: list[Token] = field(default_factory=list[Token])
+    began_s: float = 0.0
+    first_s: float | None = None
+
+    @property
+    def held(self) -> int:
+        """How many tokens the next step finds in the cache."""
+        return len(self.prompt.ids) - 1 + self.drawn
+
+    def add(self, tokens: Iterable[Token]) -> int:
+        """Add what the next token brought; return how many tokens that is."""
+        before = len(self.tokens)
+        self.tokens.extend(tokens)
+        if self.first_s is None and self.tokens:
+            self.first_s = time.perf_counter()
+        return sum(each.id is not None for each in self.tokens[before:])
+
+    def result(self, evicted_tokens: int = 0) -> Result:
+        """The result, once the reply has ended."""
+        reply, ended_s = self.reply, time.perf_counter()
+        text = self.begun + "".join(each.text for each in self.tokens if not each.thought)
+        thought = "".join(each.text for each in self.tokens if each.thought)
+        return Result(
+            self.row,
+            text=text,
+            thought=None if self.hides_thoughts else thought or None,
+            value=value_of(self.constraint, text) if reply.complete else None,
+            complete=reply.complete,
+            finish_reason=reply.finish_reason or "",
+            prompt_tokens=len(self.prompt.ids),
+            cached_tokens=self.cached_tokens,
+            generated_tokens=reply.generated,
+            evicted_tokens=evicted_tokens,
+            ttft_s=(self.first_s or ended_s) - self.began_s,
+            seconds=ended_s - self.began_s,
+            seed=self.seed,
+            model=reply.model.name,
+            error=reply.problem,
+            logprobs=None if reply.settings.logprobs is None else self._likely(),
+            notices=self.prompt.notices,
+        )
+
+    def _likely(self) -> list[Likely]:
+        text_of = self.reply.model.tokenizer.text_of
+        return [
+            (text_of(each.id), each.logprob, [(text_of(id_), value) for id_, value in each.top])
+            for each in self.tokens
+            if each.id is not None and not each.thought
+        ]
+
+
+class RowPlanner:
+    """Decides how a request's rows are generated; `sampling` is that of rows without their own.
+
+    Raises UsageError if the request's constraint is invalid.
+    """
+
+    def __init__(self, request: BatchRequest, sampling: SamplingSettings, model: Model) -> None:
+        self._request = request
+        self._sampling = sampling
+        self._model = model
+        self._constraint = constraint_of(request.answer)
+
+    def plan(self, row: Row) -> RowRun:
+        """Raises MlxchatError if the row's options or messages cannot be followed, or if its prompt
+        is too long for the model."""
+        request, options, tokenizer = self._request, row.options, self._model.tokenizer
+        if request.raw:
+            _check_raw(row)
+        own = {name: options[name] for name in CONSTRAINTS if name in options}
+        constraint = _constraint(json.dumps(own)) if own else self._constraint
+        settings = _overridden(request.generation_settings(), options)
+        if constraint is not None:
+            refuse_pairs(settings, constraint=constraint.kind)
+        sampling = self._sampling_of(row)
+        assert sampling.seed is not None
+        think = options.get("think", request.think)
+        variables = {} if think is None else thinking_variables(think != "off")
+        variables |= {**request.template_args, **options.get("template_args", {})}
+        prompt = tokenizer.with_beginning(
+            self._prompt(row, constraint, variables),
+            options.get("prefill", request.answer.prefill),
+            newlines=constraint is None,
+        )
+        if own and constraint is not None:
+            prompt = replace(prompt, notices=(*prompt.notices, *constraint.notices))
+        reader, begun = tokenizer.reader(), ""
+        if not request.raw:
+            reader, begun = tokenizer.reader_after(prompt)
+        constrained = constraint and Constrained.begin(
+            constraint,
+            tokenizer,
+            # It decides how the reply begins: with a thought, for example.
+            None if request.raw else prompt.asked,
+            may_think=allows_thinking(variables),
+            beginning=prompt.beginning,
+        )
+        return RowRun(
+            Reply(
+                self._model,
+                prompt.ids,
+                sampling=sampling,
+                settings=settings,
+                reader=reader,
+                constrained=constrained,
+            ),
+            row=row,
+            prompt=prompt,
+            seed=sampling.seed,
+            constraint=constraint,
+            begun=begun,
+            hides_thoughts=think in ("off", "hide"),
+        )
+
+    def _prompt(
+        self, row: Row, constraint: Constraint | None, variables: Mapping[str, Any]
+    ) -> Prompt:
+        request, tokenizer = self._request, self._model.tokenizer
+        if request.raw:
+            assert row.prompt is not None
+            return tokenizer.raw_prompt(row.prompt)
+        system = row.options.get("system", request.system)
+        if request.answer.schema_prompt and constraint is not None and constraint.kind == "schema":
+            system = with_schema(system, constraint)
+        if row.messages is None:
+            assert row.prompt is not None
+            return tokenizer.prompt(row.prompt, system, variables=variables)
+        messages = [ChatMessage(each["role"], each["content"]) for each in row.messages]
+        return tokenizer.chat(messages, system, variables=variables)
+
+    def _sampling_of(self, row: Row) -> SamplingSettings:
+        sampling = _overridden(self._sampling, row.options)
+        if "seed" in row.options:
+            return sampling
+        assert sampling.seed is not None
+        return replace(sampling, seed=row_seed(sampling.seed, row))
+
+
+def row_seed(seed: int, row: Row) -> int:
+    """The seed of a row without its own: it depends on the id, not on the row's place."""
+    key = seed.to_bytes(8, "little") + row.key
+    return int.from_bytes(blake2b(key, digest_size=4).digest())
+
+
+@lru_cache(maxsize=256)
+def _constraint(fields: str) -> Constraint | None:
+    """Rows often share a schema, which takes a while to compile."""
+    return constraint_in(json.loads(fields))
+
+
+def _overridden(settings: Any, options: Mapping[str, Any]) -> Any:
+    known = options_of(type(settings))
+    return replace(settings, **{name: options[name] for name in options if name in known})
+
+
+def _check_raw(row: Row) -> None:
+    names = ("system", "think", "template_args", "prefill")
+    wrong = [name for name in names if name in row.options]
+    if row.messages is not None:
+        wrong = ["messages"]
+    if wrong:
+        raise UsageError(f"{flag(wrong[0])} needs the chat template, which --raw bypasses")
