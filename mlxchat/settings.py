@@ -185,9 +185,9 @@ class SamplingSettings:
                 yield f"{flag(name)} has no effect at temperature 0: set --temp"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSettings:
-    """When generation ends and what it reports about each token.
+    """When generation ends and what it reports about each token. Requests inherit these options.
 
     `max_tokens` -1 means no limit. The end of the text is not drawn before `min_tokens`. `logprobs`
     None computes no log-probabilities, 0 only the sampled token's, K > 0 also those of the K

@@ -120,6 +120,7 @@ def test_help_in_a_pipe_has_no_colours_and_ends_as_written(run_mlxchat: RunMlxch
         ("generate --sto x", "unknown option --sto; did you mean --stop?"),
         ("session lst", "unknown command lst; did you mean list?"),
         ("session rm", "missing NAME…"),
+        ("generate a b", "unexpected argument b; quote the prompt"),
         ("chat -n many", "invalid value for --max-tokens: not a whole number"),
         ("generate --ctx-size 512 hi", "unknown option --ctx-size; use --max-kv-size"),
         ("-sys Briefly. hi", "unknown option -sys; use --system"),

@@ -79,7 +79,7 @@ def explain(error: TyperException, arguments: Sequence[str], root: Any) -> str:
         option = str(vars(error)["option_name"])
         hint, page = _hint_for_option(option, arguments, root, context)
         return f"unknown option {option}{hint} (see {page or f'{typed} --help'})"
-    hint = _hint(message, path) or _hint_for_command(message, path)
+    hint = _quoting(message, path) or _hint_for_command(message, path)
     return f"{message}{hint} (see {typed} --help)"
 
 
@@ -95,7 +95,7 @@ def refuse_run_together(arguments: Sequence[str], context: Any) -> None:
         before = each
 
 
-def _hint(message: str, path: str) -> str:
+def _quoting(message: str, path: str) -> str:
     if message.startswith("unexpected argument") and path == "mlxchat generate":
         return "; quote the prompt"
     if message.startswith("unexpected argument") and path == "mlxchat batch":

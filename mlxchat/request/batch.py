@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -121,7 +121,7 @@ class BatchInput:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRequest:
+class BatchRequest(GenerationSettings):
     """Rows, and the options of each that has not its own.
 
     `output` None is standard output; a file that exists is continued. `rows` run side by side;
@@ -152,18 +152,15 @@ class BatchRequest:
     raw: bool = same_as(Request, "raw")
     template_args: Mapping[str, Any] = same_as(Request, "template_args")
     think: str | None = same_as(Request, "think")
+    answer: Answer = field(default_factory=Answer)
+    _: KW_ONLY
     max_tokens: int = same_as(
         GenerationSettings, "max_tokens", default=DEFAULT_MAX_TOKENS, if_unset=None
     )
-    min_tokens: int = same_as(GenerationSettings, "min_tokens")
-    stop: tuple[str, ...] = same_as(GenerationSettings, "stop")
-    ignore_eos: bool = same_as(GenerationSettings, "ignore_eos")
     lookup: bool | None = same_as(GenerationSettings, "lookup", if_unset="on")
-    num_draft_tokens: int | None = same_as(GenerationSettings, "num_draft_tokens")
     logprobs: int | None = same_as(
         GenerationSettings, "logprobs", help="Log-probabilities of the K likeliest tokens"
     )
-    answer: Answer = field(default_factory=Answer)
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlxchat.errors import UsageError
-from mlxchat.options import Panel, check_options, option, same_as
+from mlxchat.options import Panel, check_options, option
 from mlxchat.request.answer import Answer
 from mlxchat.request.overnight import Overnight
 from mlxchat.request.pairs import refuse_pairs
@@ -15,7 +15,7 @@ from mlxchat.settings import GenerationSettings, Overflow
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Request(GenerationSettings):
     """A prompt after documents, and how to generate from it.
 
     `template` is a text with the place of all these, `{input}`, or to go before them.
@@ -84,17 +84,10 @@ class Request:
         choices=("on", "off", "hide"),
         if_unset="shown, if the template thinks",
     )
-    max_tokens: int = same_as(GenerationSettings, "max_tokens")
-    min_tokens: int = same_as(GenerationSettings, "min_tokens")
-    stop: tuple[str, ...] = same_as(GenerationSettings, "stop")
-    ignore_eos: bool = same_as(GenerationSettings, "ignore_eos")
-    lookup: bool | None = same_as(GenerationSettings, "lookup")
-    num_draft_tokens: int | None = same_as(GenerationSettings, "num_draft_tokens")
     events: bool = option(
         False, "Write JSON Lines instead of text", Panel.OUTPUT, name="json", common=True
     )
     newline: bool = option(True, "End the output with a newline", Panel.OUTPUT)
-    logprobs: int | None = same_as(GenerationSettings, "logprobs")
     answer: Answer = field(default_factory=Answer)
     overnight: Overnight = field(default_factory=Overnight)
     kept: Mapping[str, bool | None] = field(default_factory=dict[str, bool | None])
