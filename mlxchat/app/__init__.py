@@ -1,7 +1,8 @@
 """What the commands do, for Python callers too. Prints nothing and uses no terminal.
 
 A run is one generation with everything that belongs to it: the model with a window that fits this
-machine, prompts that were read before, blocks, an output file, limits and checkpoints.
+machine, prompts that were read before, blocks, an output file, limits and checkpoints. What a
+person sees of it is for `terminal`. Read `begin` first, then `run`; `chat` for conversations.
 
     request = Request(Setup("smollm2", window=512), "The capital of France?", max_tokens=100)
     with begin(request) as run:

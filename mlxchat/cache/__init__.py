@@ -1,4 +1,8 @@
-"""The model's memory: keys and values. MLX only; no text, no files."""
+"""The model's memory: keys and values, and which of them a token sees. MLX only; no text, no files.
+
+Which tokens go in, and when, is for `engine` and `chat`. Read `window` first: the visible set; then
+`ring` and `positions`. `build` makes the cache of a model.
+"""
 
 from mlxchat.cache.block import Block, BlockRecorder, join_block, max_positions
 from mlxchat.cache.build import (

@@ -1,6 +1,8 @@
 """The command line: parse, call, render, exit status. The only importer of Typer.
 
-Commands import what they need when they run, so that help appears immediately.
+Commands import what they need when they run, so that help appears immediately. What they do is for
+`app`, what they show for `terminal`. Read `options` first: how a declared option becomes Typer's;
+then `generate`, as an example of a command. `configured` adds the configuration.
 """
 
 import os

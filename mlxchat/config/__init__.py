@@ -1,1 +1,4 @@
-"""Configuration: the user's file, environment variables, and their precedence."""
+"""The user's configuration: what the file and the environment set, and edits of the file.
+
+Which options there are, and which values they take, is for `cli`. Read `file` first.
+"""

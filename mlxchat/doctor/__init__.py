@@ -1,4 +1,7 @@
-"""Examines everything mlxchat needs from this machine. Prints nothing, changes nothing."""
+"""Examines everything mlxchat needs from this machine. Prints nothing, changes nothing.
+
+Each check is a function that yields findings; `cli/doctor` shows them.
+"""
 
 import locale
 import os

@@ -1,5 +1,8 @@
-"""Files that survive a crash, a full disk or a power cut. All durable writing, locking and syncing
-goes through here; the callers decide what the files contain."""
+"""Files that survive a crash, a full disk or a power cut: atomic writes, locks, appended lines.
+
+All durable writing, locking and syncing goes through here; the callers decide what the files
+contain. Read `atomic` first.
+"""
 
 from mlxchat.files.atomic import (
     by_use,

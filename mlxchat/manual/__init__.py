@@ -1,4 +1,5 @@
-"""The manual: one page of Markdown per subject, shipped inside the package.
+"""The manual: one page of Markdown per subject, shipped inside the package, and `equivalents`, the
+names that other programs have for our options.
 
 Each page begins with a title and a one-sentence summary. How a page looks is for `terminal`.
 """

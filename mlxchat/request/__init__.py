@@ -1,6 +1,8 @@
-"""Requests to the application, as frozen dataclasses: open a model, generate, run a batch, chat.
+"""What a user can ask for, as frozen dataclasses: open a model, generate, run a batch, chat.
 
-Every option is declared once, here or in `settings`.
+Every option is declared once, as a field here or in `settings`; `pairs` is the table of those that
+exclude each other, `commands` has the options of each command. How options look is for `cli`, what
+they do for `app`. Read `generate` first.
 """
 
 from mlxchat.request.answer import Answer

@@ -1,4 +1,8 @@
-"""Terminal output: the only package that imports rich and prompt_toolkit."""
+"""What a person sees and types. The only importer of rich and prompt_toolkit.
+
+What the commands do is for `app`, their options for `cli`. Read `run_generate` first, then
+`run_chat`. Here: no control character reaches the terminal.
+"""
 
 import os
 import re
