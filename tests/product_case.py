@@ -1,6 +1,7 @@
 """A tiny model of one of mlx-lm's families, in one form, and how far off its answers are."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import mlxchat  # noqa: F401  first, to prepare OpenBLAS and mlx-lm's modules
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.app.loading import Loading
 from mlxchat.cache import Cache, make_cache
 from mlxchat.errors import CacheError
 from mlxchat.models.load import load_directory
@@ -44,9 +44,10 @@ class Case:
     def load(self) -> Model:
         """Load the model as a new process would."""
         directory = self.directory / "model"
-        return Loading(
-            lambda _: load_directory(directory, self.family, dtype="stored", notify=print)
-        ).wait()
+        with ThreadPoolExecutor(1) as worker:
+            return worker.submit(
+                load_directory, directory, self.family, dtype="stored", notify=print
+            ).result()
 
     def cache(self, window: int = WINDOW) -> Cache:
         """An empty cache with a window. Raises Refused."""

@@ -14,7 +14,7 @@ import mlxchat
 from mlxchat.app.answer import value_of
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.request import Answer
-from mlxchat.terminal.signals import StopRequest
+from mlxchat.terminal.worker import Stop
 from mlxchat.text.extract import extract_code
 from tests import chat_templates
 from tests.in_process import run_in_process
@@ -177,7 +177,7 @@ def test_a_question_stopped_before_its_answer_has_no_code(
     ask: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The code came from the turn before, or the program ended with a traceback."""
-    monkeypatch.setattr(StopRequest, "requested", lambda _: True)
+    monkeypatch.setattr(Stop, "requested", lambda _: True)
     run = ask("-x", "A bash line.")
     assert (run.returncode, run.stdout.strip()) == (4, "")
     assert "the answer is not complete (finish reason: interrupted)" in run.stderr

@@ -305,28 +305,18 @@ def test_a_chat_that_is_not_saved_is_not_left_for_another(
     assert [turn.user for turn in read_session("mine").turns][1:] == ["before", "meanwhile"]
 
 
-def test_a_model_can_load_and_fail_in_the_background(
+def test_a_model_that_fails_to_load_leaves_the_session(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Chat.open(options(), save=False) as chat:
-        assert not chat.is_ready
-        chat.load_in_background()
-        chat.wait()
-        assert not chat.is_loading
-        say(chat, "hello")
-        assert chat.is_ready
-
     def fails(*given: Any, **how: Any) -> Any:
         raise TemplateError("broken")
 
     monkeypatch.setattr(app_chat, "load_model", fails)
     with Chat.open(options(), session="mine") as chat:
-        chat.load_in_background()
-        with pytest.raises(TemplateError):
-            chat.wait()
-        assert chat.has_failed
+        assert not chat.has_failed
         with pytest.raises(TemplateError):
             say(chat, "hello")
+        assert chat.has_failed
     Session.open("mine", create=True).close()
 
 

@@ -120,11 +120,17 @@ def interrupted_at(number: int, act: Any, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Pending, "take", takes)
 
 
+def press_ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+    # The main thread has to see it first.
+    time.sleep(0.2)
+
+
 def test_ctrl_c_stops_with_every_finished_row_written(
     run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        interrupted_at(3, lambda: signal.raise_signal(signal.SIGINT), patch)
+        interrupted_at(3, press_ctrl_c, patch)
         done = run_mlxchat("batch", prompts(6), "-o", "out.jsonl", "--rows", "1")
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == (

@@ -23,8 +23,8 @@ from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
 from mlxchat.terminal.commands import USAGE_COLUMNS, screen_with_commands
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.screen import Screen
-from mlxchat.terminal.signals import StopRequest
 from mlxchat.terminal.slash import COMMANDS, run_command, suggestions, without_draft
+from mlxchat.terminal.worker import Stop, Worker
 from tests.in_process import run_in_process
 from tests.test_config_command import editor_that
 
@@ -45,8 +45,11 @@ def shown(window: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setenv("COLUMNS", "80")
     setup = Setup(str(tiny_model), window=window, keep=0, seed=7)
     options = ChatOptions(setup=setup, generation=GenerationSettings(max_tokens=3))
-    with Chat.open(options, session="mine") as chat:
-        yield screen_with_commands(chat, ScreenOptions(), Messages())
+    with Worker() as worker, Chat.open(options, session="mine") as chat:
+        shown = screen_with_commands(chat, worker, ScreenOptions(), Messages())
+        shown.wait_for_model()
+        yield shown
+        worker.call(chat.close)
 
 
 @pytest.fixture
@@ -247,7 +250,7 @@ def test_what_is_stopped_before_it_begins_changes_nothing_and_says_so(
 ) -> None:
     """The constraint of a message that was stopped was forgotten, and after /schema it was an
     IndexError."""
-    monkeypatch.setattr(StopRequest, "requested", lambda _: True)
+    monkeypatch.setattr(Stop, "requested", lambda _: True)
     run('/schema {"enum": [7]}')
     constraint = shown.constraint
     shown.attach("notes", "some notes")
@@ -262,7 +265,7 @@ def test_what_is_stopped_before_it_begins_changes_nothing_and_says_so(
     assert shown.say("how many?")
     assert (shown.constraint, shown.attached) == (None, [])
     reply = shown.conversation.turns[0].reply
-    monkeypatch.setattr(StopRequest, "requested", lambda _: True)
+    monkeypatch.setattr(Stop, "requested", lambda _: True)
     assert run("/retry") == "stopped: the old reply stays\n"
     assert [turn.reply for turn in shown.conversation.turns] == [reply]
 

@@ -241,8 +241,16 @@ def test_an_unusable_editor_is_one_clear_line(
     assert str(refused.value) == complaint
 
 
+PLAIN = """
+from mlxchat.terminal.worker import Worker
+
+with Worker() as worker:
+    chat(PlainInput(worker.next_signal))
+"""
+
+
 def test_a_dumb_terminal_gets_a_prompt_and_no_escape_sequences(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, "chat(PlainInput())")
+    terminal = Terminal(tmp_path, PLAIN)
     terminal.shows(PROMPT)
     terminal.send("   \r")
     terminal.shows("^>\n>$")
@@ -266,13 +274,15 @@ def test_a_dumb_terminal_gets_a_prompt_and_no_escape_sequences(tmp_path: Path) -
 def test_a_termination_signal_leaves_the_prompt_in_any_state(number: int, tmp_path: Path) -> None:
     """A SIGHUP while the prompt was drawn was lost, and the user was asked to press Enter."""
     body = f"""
-from mlxchat.terminal.signals import Terminated, terminate_by_exception
+from mlxchat.terminal.leaving import Terminated
 from mlxchat.terminal.editor import Editor
+from mlxchat.terminal.worker import Worker
 
-terminate_by_exception()
 sent = lambda: os.kill(os.getpid(), {number:d})
+how = dict(history_file=None, commands={{}}, toolbar=lambda: sent() or "")
 try:
-    Editor(history_file=None, commands={{}}, toolbar=lambda: sent() or "").read()
+    with Worker() as worker:
+        Editor(**how, next_signal=worker.next_signal).read()
 except Terminated as terminated:
     print("ended with", int(terminated.status), flush=True)
 """

@@ -175,10 +175,12 @@ def imported_modules(*calls: list[str]) -> set[str]:
     code = (
         "import json, sys\n"
         "from contextlib import suppress\n"
-        "from mlxchat.cli import main\n"
+        "from mlxchat import cli\n"
+        "leave, cli._exit = cli._exit, sys.exit\n"
         "for sys.argv[1:] in json.loads(sys.argv[1]):\n"
-        "    with suppress(SystemExit): main()\n"
-        "print('\\n'.join(sys.modules), file=sys.stderr)"
+        "    with suppress(SystemExit): cli.main()\n"
+        "print('\\n'.join(sys.modules), file=sys.stderr)\n"
+        "leave(0)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, json.dumps(calls)],

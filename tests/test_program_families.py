@@ -165,7 +165,6 @@ def test_a_chat_forgets_retries_and_is_continued(kind: str, write_kind: WriteKin
     generation = GenerationSettings(max_tokens=12, lookup=False)
     options = ChatOptions(setup, generation=generation)
     with app_chat.Chat.open(options, session="mine") as chat:
-        chat.load_in_background()
         *_, before = [say(chat, message) for message in MESSAGES[:-1]]
         conversation = chat.conversation
         assert conversation.turns[0].forgotten == (kind != WITHOUT_A_WINDOW)

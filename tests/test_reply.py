@@ -2,7 +2,6 @@
 
 import io
 import re
-import signal
 import sys
 
 import pyte
@@ -194,25 +193,6 @@ def test_no_line_is_padded_with_spaces() -> None:
     console = terminal()
     stream(["text\n\n- item\n\n> quoted\n\n```\ncode\n```\n"], MarkdownView(console))
     assert written(console).replace("\x1b[0m", "").count(" \n") == 0
-
-
-class Interrupting(io.StringIO):
-    """A terminal whose user presses Ctrl-C while a word is being written."""
-
-    def write(self, text: str, /) -> int:
-        count = super().write(text)
-        if "two" in text:
-            signal.raise_signal(signal.SIGINT)
-        return count
-
-
-def test_an_interrupt_while_drawing_neither_loses_nor_repeats_text() -> None:
-    file = Interrupting()
-    console = Console(file=file, force_terminal=True, width=WIDTH, height=HEIGHT)
-    view = MarkdownView(console, clock=EveryDrawing())
-    with pytest.raises(KeyboardInterrupt):
-        stream(["one\n\n", "two\n\n", "three"], view)
-    assert display(file.getvalue()) == ["one", "", "two"]
 
 
 class Closed(io.StringIO):

@@ -1,4 +1,4 @@
-"""Signals while MLX keeps the main thread busy: nothing hangs, nothing is lost.
+"""Signals while MLX keeps the worker busy: nothing hangs, nothing is lost.
 
 The networks here spend their time in C, where no Python handler runs, as `mx.eval` does.
 """
@@ -9,15 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from mlxchat.errors import ExitStatus
-from mlxchat.handlers import undisturbed
 from mlxchat.sessions.listing import read_session
-from mlxchat.terminal import signals
-from mlxchat.terminal.signals import END_AFTER_S, LAST_WORDS_S, PendingSignals, StopRequest
+from mlxchat.terminal import worker as worker_module
+from mlxchat.terminal.leaving import LAST_WORDS_S, Terminated
+from mlxchat.terminal.worker import END_AFTER_S, Stop, Worker, in_worker
 from tests.pseudo_terminal import PseudoTerminal
 from tests.terminal_chat import CTRL_C, PROMPT
 
@@ -28,7 +29,7 @@ SLOW = """
 import os, signal, sys
 from ctypes import CDLL
 from mlxchat.cli import main
-from mlxchat.terminal import signals
+from mlxchat.terminal import worker
 from mlx_lm.models.llama import Model
 import mlxchat.app.chat
 
@@ -51,7 +52,7 @@ elif "IN_BEGINNING" in os.environ:
     mlxchat.app.chat.Conversation = lambda *_, **__: busy(600)
 else:
     # So long that nobody waits for it, and short enough for a test.
-    signals.END_AFTER_S = 0.5
+    worker.END_AFTER_S = 0.5
 main()
 """
 
@@ -82,85 +83,100 @@ def start_chat(*arguments: str) -> PseudoTerminal:
     return chat
 
 
-# The watch
+# The worker
 
 
-def test_the_second_one_quits_immediately_if_announced() -> None:
-    pending = PendingSignals()
-    pending.came(ExitStatus.INTERRUPTED, 10.0)
-    pending.came(ExitStatus.INTERRUPTED, 10.1)
-    # Pressed twice before any message: the main thread may still react.
-    assert pending.leave_at_s() == pytest.approx(10.4)
-    pending.said = True
-    assert pending.leave_at_s() == pytest.approx(10.1)
-    pending.acted()
-    assert pending.leave_at_s() is None
+class Left(BaseException):
+    """Raised where the process would have been ended."""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(status: ExitStatus, *_: object) -> None:
+        raise Left(status)
+
+    monkeypatch.setattr(worker_module, "leave", leave)
+    monkeypatch.setattr(worker_module, "END_AFTER_S", 0.05)
+    monkeypatch.setattr(worker_module, "REACTION_S", 0.05)
+
+
+def stopped_by(numbers: Sequence[int], act: Callable[[Stop], object]) -> ExitStatus | None:
+    """Send the signals to a part of a job that can be stopped, and do the rest of it."""
+
+    def job(worker: Worker) -> ExitStatus | None:
+        with worker.stoppable() as stop:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+                time.sleep(0.2)
+            act(stop)
+        return stop.status
+
+    return in_worker(job)
 
 
 def test_sigterm_and_sighup_have_five_seconds() -> None:
     assert END_AFTER_S + LAST_WORDS_S < 5
-    for status in (ExitStatus.TERMINATED, ExitStatus.HUNG_UP):
-        pending = PendingSignals()
-        pending.came(status, 10.0)
-        assert pending.say_at_s() is None
-        assert pending.leave_at_s() == 10.0 + END_AFTER_S
-        assert pending.status is status
 
 
-@pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch) -> list[ExitStatus]:
-    """The exit statuses with which the process would have been ended."""
-    statuses: list[ExitStatus] = []
-    monkeypatch.setattr(signals, "make_leave", lambda *_: statuses.append)
-    monkeypatch.setattr(signals, "END_AFTER_S", 0.05)
-    monkeypatch.setattr(signals, "REACTION_S", 0.05)
-    return statuses
+@pytest.mark.parametrize(
+    ("numbers", "status"),
+    [
+        ([signal.SIGTERM], ExitStatus.TERMINATED),
+        ([signal.SIGHUP], ExitStatus.HUNG_UP),
+        ([signal.SIGINT, signal.SIGINT], ExitStatus.INTERRUPTED),
+        ([signal.SIGINT, signal.SIGTERM], ExitStatus.TERMINATED),
+    ],
+)
+@pytest.mark.usefixtures("quick")
+def test_a_job_that_does_not_end_is_ended(numbers: list[int], status: ExitStatus) -> None:
+    with pytest.raises(Left) as left:
+        stopped_by(numbers, lambda _: None)
+    assert left.value.args == (status,)
 
 
-def come(number: int) -> None:
-    os.kill(os.getpid(), number)
+@pytest.mark.usefixtures("quick")
+def test_one_ctrl_c_is_announced_once() -> None:
+    said: list[str] = []
+
+    def job(worker: Worker) -> None:
+        with worker.stoppable() as stop:
+            stop.say = said.append
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.4)
+            assert stop.requested()
+
+    in_worker(job)
+    assert said == [f"mlxchat: {WILL_STOP}"]
 
 
-def wait_for(statuses: list[ExitStatus]) -> None:
-    deadline_s = time.monotonic() + 100
-    while not statuses and time.monotonic() < deadline_s:
-        time.sleep(0.01)
+@pytest.mark.usefixtures("quick")
+def test_a_finished_loop_may_take_time_to_save() -> None:
+    def save(stop: Stop) -> None:
+        stop.over()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.3)
+
+    assert stopped_by([], save) is ExitStatus.TERMINATED
 
 
-def test_a_loop_that_does_not_end_is_ended(left: list[ExitStatus]) -> None:
-    with StopRequest() as stop:
-        come(signal.SIGTERM)
-        wait_for(left)
-    assert stop.status is ExitStatus.TERMINATED
-    assert left[0] is ExitStatus.TERMINATED
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
+)
+def test_nobody_waits_for_what_cannot_be_stopped(number: int, raised: type[BaseException]) -> None:
+    with Worker() as worker:
+        job = worker.start(lambda: time.sleep(1))
+        os.kill(os.getpid(), number)
+        begun_s = time.monotonic()
+        with pytest.raises(raised):
+            worker.wait(job)
+        assert time.monotonic() - begun_s < 0.5
+        assert worker.is_busy
+        worker.wait(job)
 
 
-def test_a_finished_loop_may_take_time_to_save(left: list[ExitStatus]) -> None:
-    with StopRequest() as stop:
-        come(signal.SIGTERM)
-        assert not stop.obeyed()
-        time.sleep(0.2)
-    assert left == []
-    with StopRequest() as stop:
-        stop.obeyed()
-        come(signal.SIGTERM)
-        time.sleep(0.2)
-    assert (stop.status, left) == (ExitStatus.TERMINATED, [])
-
-
-def test_a_signal_before_a_failure_is_not_lost(left: list[ExitStatus]) -> None:
-    """Ranks dropped it: the run continued as if Ctrl-C had not been pressed."""
-
-    def fail() -> None:
-        with undisturbed():
-            come(signal.SIGINT)
-            raise OSError("gone")
-
-    with StopRequest() as stop:
-        with pytest.raises(OSError, match="gone"):
-            fail()
-        assert stop.requested()
-    assert (stop.status, left) == (ExitStatus.INTERRUPTED, [])
+def test_a_signal_just_before_the_end_of_a_job_is_not_lost() -> None:
+    with pytest.raises(Terminated):
+        in_worker(lambda _: os.kill(os.getpid(), signal.SIGTERM))
 
 
 # The program
@@ -283,28 +299,26 @@ def test_a_chat_that_is_ended_before_its_reply_keeps_the_message(
 
 IMPORTING = """
 import os, pathlib, signal, sys
-from mlxchat.terminal.signals import Terminated, terminate_by_exception
+from mlxchat.terminal.leaving import leave_on_signals
 sys.path.insert(0, sys.argv[1])
 pathlib.Path(sys.argv[1], "imported.py").write_text(
-    f"import os, signal\\nos.kill(os.getpid(), {sys.argv[2]})\\nfor _ in range(9): pass\\nwhole = 1"
+    f"import os, signal\\nos.kill(os.getpid(), {sys.argv[2]})\\nfor _ in range(9): pass"
 )
-terminate_by_exception()
-try:
-    import imported
-    assert imported.whole
-    signal.pause()
-except (KeyboardInterrupt, Terminated):
-    print("after the import")
+leave_on_signals()
+import imported
+signal.pause()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_during_an_import_waits_for_its_end(number: int, tmp_path: Path) -> None:
-    """In a callback of the import itself the exception was printed and lost, and mlx's own
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_during_an_import_ends_the_program_silently(
+    number: int, status: int, tmp_path: Path
+) -> None:
+    """In a callback of the import itself an exception was printed and lost, and mlx's own
     initialization turned it into an ImportError."""
     command = [sys.executable, "-c", IMPORTING, str(tmp_path), str(int(number))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("after the import\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
 
 
 @pytest.mark.parametrize("start", [["-m", "mlxchat"], [f"{sys.prefix}/bin/mlxchat"]])

@@ -18,7 +18,6 @@ from typing import Any, Self, Unpack
 
 from mlx import nn
 
-from mlxchat.app.loading import Loading
 from mlxchat.app.observer import Observer
 from mlxchat.app.opening import (
     POSITIONS_RUN_ON,
@@ -38,6 +37,7 @@ from mlxchat.chat.room import check_room
 from mlxchat.chat.turn import Compacted, Said, Turn
 from mlxchat.chat.watch import Watching
 from mlxchat.engine.drafts import make_drafter
+from mlxchat.engine.prefill import ShouldStop
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import CacheError, MlxchatError, SessionError, TemplateError, UsageError
 from mlxchat.models.model import Model
@@ -78,7 +78,7 @@ class Chat:
     """One conversation at a time, with its model and its session. Call `close`, or use it as a
     context.
 
-    The model is loaded when first needed, or by `load_in_background`. Everything is saved before it
+    The model is loaded when first needed, or by `begin`. Everything is saved before it
     is yielded. Notices for the user, such as that saving fails, go to `notify`, by default to
     `notices`.
     """
@@ -104,7 +104,6 @@ class Chat:
         wanted = self._setup.prefix_cache and session is not None
         self._prefixes = Prefixes(replace(self._setup, prefix_cache=wanted), note or self._notify)
         self._found = self._find(self._setup)
-        self._loading: Loading | None = None
         self._conversation: Conversation | None = None
         self._failed = self._is_closed = self._leaves_out = False
 
@@ -171,45 +170,31 @@ class Chat:
     def model_name(self) -> str:
         return self._found.name
 
-    def load_in_background(self) -> None:
-        """Start loading the model in its own thread."""
-        self._loading = Loading(lambda passed: self._load(self._found, passed))
-
-    def wait_for_checks(self) -> None:
-        """Wait until the model, its template and the window have been checked, before any weights
-        are read. Raises the errors of loading."""
-        if self._loading is not None:
-            self._loading.wait_for_checks()
-
     @property
     def has_given_window(self) -> bool:
         """Whether the window was given, rather than fitted to the machine."""
         return isinstance(self._setup.window, int)
 
     @property
-    def is_loading(self) -> bool:
-        return self._loading is not None and not self._loading.is_done
-
-    @property
     def has_failed(self) -> bool:
         """Whether the model failed to load, or the conversation to begin."""
-        return self._failed or (self._loading is not None and self._loading.failed)
-
-    def wait(self) -> None:
-        """Wait until the model is loaded. Raises the errors of loading."""
-        if self._loading is not None:
-            self._loading.wait()
+        return self._failed
 
     @property
     def is_ready(self) -> bool:
         """Whether the conversation has begun."""
         return self._conversation is not None
 
-    def begin(self) -> Conversation:
-        """Begin the conversation, or resume the one in the session, with the loaded model. Raises
-        the errors of loading, and SnapshotError if it must be resumed exactly and cannot be."""
+    def begin(self, passed: Callable[[], None] = _nothing) -> Conversation:
+        """Load the model, and begin the conversation or resume the one in the session. `passed` is
+        called once the model, its template and the window have passed their checks, before any
+        weights are read.
+
+        Raises the errors of loading, and SnapshotError if it must be resumed exactly and cannot
+        be.
+        """
         try:
-            model = self._load(self._found) if self._loading is None else self._loading.wait()
+            model = self._load(self._found, passed)
             conversation = self._conversation_with(model)
             self._keeper.begin(conversation, self._found, self._setup.dtype)
         except MlxchatError:
@@ -228,12 +213,15 @@ class Chat:
         if necessary."""
         return self._find(replace(self._setup, model=name, adapter=None, chat_template=None))
 
-    def change_model(self, name: str | ResolvedModel) -> None:
+    def change_model(
+        self, name: str | ResolvedModel, should_stop: ShouldStop = lambda: False
+    ) -> None:
         """Continue the conversation with another model, which reads the retained turns. Settings
-        stay. If anything fails, the old model stays."""
+        stay. If anything fails, or it is stopped while loading, the old model stays."""
         found = self.find(name) if isinstance(name, str) else name
-        # In its own thread, because loading cannot be interrupted.
-        model = Loading(lambda passed: self._load(found, passed)).wait()
+        model = self._load(found)
+        if should_stop():
+            return
         sampling = self._sampling_for(model)
         window = fit_window(self._setup, model, self._notify)
         drafter = make_drafter(model, self.conversation.generation)

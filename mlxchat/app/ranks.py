@@ -1,7 +1,7 @@
 """Runs the program on several ranks: rank 0 leads, the others follow."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mlxchat import platform
 from mlxchat.distributed.ranks import Ranks
@@ -12,10 +12,13 @@ T = TypeVar("T")
 
 
 def lead_or_follow(
-    lead: Callable[[Ranks | None], T], on_follow: Callable[[], object] = lambda: None
+    lead: Callable[[Ranks | None], T],
+    on_follow: Callable[[], object] = lambda: None,
+    in_thread: Callable[[Callable[[], Any]], Any] = lambda job: job(),
 ) -> T | None:
     """Call `lead` with the ranks, or with None in a single process. On the other ranks, call
-    `on_follow`, follow rank 0 to the end, and return None.
+    `on_follow`, follow rank 0 to the end, and return None. `in_thread` does a job in the thread in
+    which `lead` computes.
 
     Raises RanksError if a rank is lost.
     """
@@ -26,18 +29,18 @@ def lead_or_follow(
     hide_backend_messages()
     if platform.launched_rank() == 0:
         end_with_launcher()
-    ranks = Ranks.join()
+    ranks: Ranks = in_thread(Ranks.join)
     if ranks.size == 1:
         return lead(None)
     if not ranks.leads:
         on_follow()
-        ranks.follow()
+        in_thread(ranks.follow)
         return None
     try:
         with ranks.watchdog.losses():
             return lead(ranks)
     finally:
-        ranks.stop()
+        in_thread(ranks.stop)
 
 
 def check_ranks(

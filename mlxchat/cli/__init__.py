@@ -37,13 +37,8 @@ from mlxchat.cli.sessions import session_app
 from mlxchat.cli.usage_errors import check_question, explain
 from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, RanksError
 from mlxchat.failures import device_failures
+from mlxchat.terminal.leaving import Terminated, leave_on_signals
 from mlxchat.terminal.messages import show_error
-from mlxchat.terminal.signals import (
-    STATUS_OF_SIGNAL,
-    Terminated,
-    end_immediately,
-    terminate_by_exception,
-)
 
 # Commands that run a model on all ranks; the others run only on rank 0.
 TOGETHER = {"bench", "chat", "generate"}
@@ -181,14 +176,10 @@ def main() -> None:
     if completion.asked():
         completion.answer(app)
         sys.exit(ExitStatus.FAILURE)
-    status = _status()
-    if status in STATUS_OF_SIGNAL.values():
-        _exit_immediately(status)
-    end_immediately()
-    sys.exit(status)
+    _exit(_status())
 
 
-def _exit_immediately(status: int) -> NoReturn:
+def _exit(status: int) -> NoReturn:
     """Exit while MLX's threads may still load a model or wait for a lost rank: they must not run
     during the interpreter's shutdown. Our own files are closed by now."""
     for stream in (sys.stdout, sys.stderr):
@@ -201,7 +192,7 @@ def _status() -> int:
     leads = not platform.launched_rank()
     try:
         if leads:
-            terminate_by_exception()
+            leave_on_signals()
         with device_failures():
             return app(prog_name="mlxchat", standalone_mode=False) or ExitStatus.OK
     except MlxchatError as error:
@@ -209,8 +200,6 @@ def _status() -> int:
         own = isinstance(error, RanksError | DeviceError)
         if not isinstance(error, ClosedPipe) and (leads or own):
             show_error(error)
-        if isinstance(error, RanksError):
-            _exit_immediately(error.exit_status)
         return error.exit_status
     except TyperException as error:
         if leads:

@@ -171,12 +171,14 @@ def edit(context: typer.Context) -> None:
     """
     from mlxchat import paths
     from mlxchat.config.edit import install
+    from mlxchat.terminal.leaving import ctrl_c_ignored
     from mlxchat.terminal.messages import Messages
     from mlxchat.terminal.plain_input import edit as edited_text
 
     path = paths.config_file()
     text = read_text(path)
-    edited = edited_text(text or NEW_FILE, "config.toml")
+    with ctrl_c_ignored():
+        edited = edited_text(text or NEW_FILE, "config.toml")
     if edited == (text or NEW_FILE).removesuffix("\n"):
         Messages().note(f"{path} is unchanged")
         return

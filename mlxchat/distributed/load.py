@@ -42,8 +42,7 @@ def load_shared(
     return _load(ranks, wanted, found=found, notify=notify, check=check)
 
 
-# Loading is slow and may be interrupted.
-@together(defers_signals=False)
+@together
 def _load(
     ranks: Ranks,
     wanted: dict[str, Any],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, TypeVar, cast
 from weakref import finalize
@@ -18,7 +18,6 @@ import numpy as np
 from mlxchat import platform
 from mlxchat.distributed.lost import RingSockets, Watchdog, open_sockets
 from mlxchat.errors import MlxchatError, RanksError
-from mlxchat.handlers import undisturbed
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -32,7 +31,7 @@ STOP = 0
 _operations: dict[str, Callable[..., Any]] = {}
 
 
-def together(*, defers_signals: bool = True) -> Callable[[Method], Method]:
+def together(method: Method) -> Method:
     """Make a method of an object that has `ranks` and a `number` run on all ranks, each with its
     own shard, when rank 0 calls it. It may not call another such method.
 
@@ -40,23 +39,18 @@ def together(*, defers_signals: bool = True) -> Callable[[Method], Method]:
     have defaults. An MlxchatError must be raised by all ranks or none; only rank 0 reports it.
     Raises RanksError if another rank is lost.
     """
+    name = method.__name__
+    assert name not in _operations
+    _operations[name] = method
 
-    def decorate(method: Method) -> Method:
-        name = method.__name__
-        assert name not in _operations
-        _operations[name] = method
+    @wraps(method)
+    def on_all_ranks(shard: Any, *arguments: Any, **own: Any) -> Any:
+        ranks: Ranks = shard.ranks
+        with ranks.watchdog.losses(), ranks.in_step():
+            ranks.send(shard, name, *arguments)
+            return method(shard, *arguments, **own)
 
-        @wraps(method)
-        def on_all_ranks(shard: Any, *arguments: Any, **own: Any) -> Any:
-            ranks: Ranks = shard.ranks
-            deferred = undisturbed() if defers_signals else nullcontext()
-            with ranks.watchdog.losses(), deferred, ranks.in_step():
-                ranks.send(shard, name, *arguments)
-                return method(shard, *arguments, **own)
-
-        return cast(Method, on_all_ranks)
-
-    return decorate
+    return cast(Method, on_all_ranks)
 
 
 class Ranks:

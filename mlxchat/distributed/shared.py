@@ -28,7 +28,6 @@ from mlxchat.distributed.ranks import Ranks, together
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.errors import SnapshotBroken, SnapshotError
 from mlxchat.files import make_private_directory
-from mlxchat.handlers import undisturbed
 from mlxchat.models.model import Model, StoredPrefixes
 from mlxchat.store import snapshot
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
@@ -62,7 +61,7 @@ class SharedNetwork(nn.Module):
     def __call__(self, tokens: mx.array, cache: SharedCache) -> Any:
         """`tokens: (1, S)`; returns logits `(1, 1, V)` if S is 1."""
         if tokens.shape[1] == 1:
-            with undisturbed(), self.ranks.in_step():
+            with self.ranks.in_step():
                 self.ranks.send_token(cache, tokens)
                 return cache.step(tokens)
         return cache.read(np.array(tokens).tolist())
@@ -75,7 +74,7 @@ class SharedNetwork(nn.Module):
     def size(self) -> int:
         return self.ranks.size
 
-    @together()
+    @together
     def make_cache(self, max_kv_size: int | None, keep: int) -> SharedCache:
         """Make a cache of which each rank has a shard. Raises CacheError like `make_cache`."""
         ranks = self.ranks
@@ -88,7 +87,7 @@ class SharedNetwork(nn.Module):
                 window.shift = window.position_limit = None
         return SharedCache(layers, self)
 
-    @together()
+    @together
     def free_memory_bytes(self) -> int:
         return min(self.ranks.gather(platform.free_memory_bytes() // KIB)) * KIB
 
@@ -132,21 +131,21 @@ class SharedCache(Cache):
         self._record: OnHeld | None = None
         self.number = self.ranks.add(self)
 
-    @together()
+    @together
     def fork(self) -> SharedCache:
         return SharedCache(super().fork(), self._network)
 
-    @together()
+    @together
     def rewind(self, n: int) -> None:
         super().rewind(n)
 
-    @together()
+    @together
     def evict(self, start: int, stop: int) -> None:
         super().evict(start, stop)
 
     # Which sums are computed depends on what is evaluated, so all ranks evaluate the same.
 
-    @together()
+    @together
     def read(self, tokens: list[list[int]]) -> None:
         """Add `tokens: (1, S)`."""
         with self.ranks.watchdog.timeout():
@@ -169,7 +168,7 @@ class SharedCache(Cache):
         self.ranks.watchdog.expect(largest)
         return logits
 
-    @together()
+    @together
     def begin_prefix(
         self,
         tokens: list[int],
@@ -195,7 +194,7 @@ class SharedCache(Cache):
 
     # Rank 0 saves its own shard in the snapshot.
 
-    @together()
+    @together
     def save(self, number: int, outdated: int | None) -> None:
         """Save every other rank's shard and delete the `outdated` one."""
         failed = False
@@ -212,7 +211,7 @@ class SharedCache(Cache):
         for rank in self._failed(failed):
             raise SnapshotError(f"rank {rank} could not save its shard")
 
-    @together()
+    @together
     def restore(self, number: int) -> None:
         """Restore every other rank's shard."""
         failed = False

@@ -1,4 +1,7 @@
-"""A chat on a terminal: the prompt, replies as they come, and status."""
+"""A chat on a terminal: the prompt, replies as they come, and status.
+
+The main thread reads; `work` lets the worker do what computes, and show it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, TypeVar
 
 from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
@@ -18,14 +22,14 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Stats
 from mlxchat.errors import DeviceError, ExitStatus, MlxchatError, OutputError
 from mlxchat.terminal.figures import compacted_line, incomplete, turn_line, window_line
+from mlxchat.terminal.leaving import Terminated
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.modes import Released, put_right
+from mlxchat.terminal.modes import HeldKeys
 from mlxchat.terminal.plain_input import PlainInput, edit
 from mlxchat.terminal.progress import Bar, progress, waiting
-from mlxchat.terminal.reply import PlainView, reply_view
-from mlxchat.terminal.restore import restorer
+from mlxchat.terminal.reply import PlainView, ReplyView, reply_view
 from mlxchat.terminal.screen import Screen, is_dumb, terminal_stream, wait_for_pipe
-from mlxchat.terminal.signals import StopRequest, Terminated, before_leaving
+from mlxchat.terminal.worker import Stop, Worker
 from mlxchat.text.documents import SEPARATOR
 from mlxchat.units import beginning, count
 
@@ -33,6 +37,8 @@ from mlxchat.units import beginning, count
 MAX_SHOWN_CHARS = 2_000
 # Characters shown of a line found by /recall.
 MAX_QUOTED_CHARS = 200
+
+T = TypeVar("T")
 
 # Suggests arguments for a chat command, given their typed beginning.
 Suggest = Callable[["ChatScreen", str, str], Iterable[str]]
@@ -61,13 +67,21 @@ class ChatScreen:
     def __init__(
         self,
         chat: Chat,
+        worker: Worker,
         options: ScreenOptions,
         messages: Messages,
+        *,
         helps: Mapping[str, str],
         suggest: Suggest,
     ) -> None:
-        """`helps` are those of the slash commands, by name; `suggest` completes their arguments."""
+        """Starts to load the model. `helps` are those of the slash commands, by name; `suggest`
+        completes their arguments."""
         self.chat = chat
+        self.worker = worker
+        self._is_checked = Event()
+        self._begun = worker.start(lambda: chat.begin(self._is_checked.set))
+        # What signals ask of the latest work.
+        self.stop = Stop()
         # Replies go to stdout; the prompt and everything else to the terminal.
         self.terminal = terminal_stream()
         self.screen = Screen(self.terminal)
@@ -76,29 +90,67 @@ class ChatScreen:
         # The constraint on the next answer, and that on the last.
         self.constraint: Constraint | None = None
         self._obeyed: Constraint | None = None
-        # Whether a signal ends the chat after the reply.
-        self._is_ending = False
         self.figures = ""
         self._tokens = 0
-        self.released: Released = nullcontext
+        self.keys = HeldKeys()
+        self._view: ReplyView | None = None
         self._options = options
         self._messages = messages
         self._helps, self._suggest = helps, suggest
-        # Restores the shell's settings, so it is made before any change.
-        self._restore = restorer()
-        self.editor = PlainInput(self.terminal) if is_dumb() else self._line_editor()
-
-    def ready_chat(self) -> Chat:
-        """The chat, once its model is loaded and its conversation has begun."""
-        if not self.chat.is_ready:
-            with waiting(f"loading {self.chat.model_name} …", quiet=False):
-                self.chat.begin()
-            self.say_notices()
-        return self.chat
+        if is_dumb():
+            self.editor = PlainInput(worker.next_signal, self.terminal)
+        else:
+            self.editor = self._line_editor()
 
     @property
     def conversation(self) -> Conversation:
-        return self.ready_chat().conversation
+        return self.chat.conversation
+
+    # The worker
+
+    def wait_for_checks(self) -> None:
+        """Wait until the model and the window have passed their checks, before any weights are
+        read. Raises the errors of loading."""
+        self.worker.wait_until(lambda: self._is_checked.is_set() or self._begun.done())
+        if self._begun.done():
+            self._begun.result()
+
+    def wait_for_model(self) -> None:
+        """Wait until the conversation has begun. Raises the errors of loading; KeyboardInterrupt or
+        Terminated for a signal."""
+        with waiting(f"loading {self.chat.model_name} …", quiet=self._begun.done()):
+            self.worker.wait(self._begun)
+        self.say_notices()
+
+    def work(self, job: Callable[[], T]) -> T:
+        """Let the worker do the job, once the model is loaded. Raises Terminated after it if
+        a signal ends the chat."""
+
+        def do() -> T:
+            with self.worker.stoppable() as self.stop:
+                return job()
+
+        self.wait_for_model()
+        try:
+            return self.worker.call(do)
+        finally:
+            if self._is_ending:
+                assert self.stop.status is not None
+                raise Terminated(self.stop.status)
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether a signal ends the chat after the work."""
+        return self.stop.status not in (None, ExitStatus.INTERRUPTED)
+
+    def go_on(self) -> None:
+        """After Ctrl-Z and `fg`: the shell has had the terminal."""
+        self.keys.hold()
+        self._let_stand()
+
+    def _let_stand(self) -> None:
+        if self._view is not None:
+            self._view.stand()
 
     def say_notices(self) -> None:
         for notice in self.chat.notices:
@@ -113,13 +165,17 @@ class ChatScreen:
             self._tokens = self.chat.conversation.tokens
         # The line editor switches from the held settings to its own and back, so that keys are
         # never echoed in between.
-        with self.released() if is_dumb() else nullcontext():
+        with self.keys.lent() if is_dumb() else nullcontext():
             return self.editor.read(draft)
 
     def edit(self, text: str) -> str:
         """Let the user change the text in an editor. Raises InputError."""
-        with self.released():
-            return edit(text, terminal=None if self._shows_replies else self.terminal)
+        self.stop.is_terminal_lent = True
+        try:
+            with self.keys.lent():
+                return edit(text, terminal=None if self._shows_replies else self.terminal)
+        finally:
+            self.stop.is_terminal_lent = False
 
     def attach_given_files(self) -> None:
         """Attach the files that were given when the chat was started."""
@@ -145,6 +201,7 @@ class ChatScreen:
             commands=self._helps,
             toolbar=self._toolbar,
             suggest=lambda command, typed: self._suggest(self, command, typed),
+            next_signal=self.worker.next_signal,
             terminal=None if self._shows_replies else self.terminal,
         )
 
@@ -155,7 +212,7 @@ class ChatScreen:
 
     def _toolbar(self) -> str:
         if not self.chat.is_ready:
-            return f"{self.chat.model_name} · {'loading …' if self.chat.is_loading else 'ready'}"
+            return f"{self.chat.model_name} · {'not loaded' if self._begun.done() else 'loading …'}"
         conversation = self.chat.conversation
         window = conversation.settings.max_kv_size
         held = f"{self._tokens:,}/{'∞' if window is None else f'{window:,}'}"
@@ -181,19 +238,21 @@ class ChatScreen:
             kept += f" with {count(len(self.attached), 'attachment')}"
         whole = SEPARATOR.join([*self.attached, text])
         try:
-            with before_leaving(lambda: self.chat.keep(whole)):
-                chat = self.ready_chat()
+            self.wait_for_model()
         except KeyboardInterrupt:
             self.screen.say(f"stopped: {kept}")
             return False
         except Terminated:
             self.chat.keep(whole)
             raise
-        turns, obeyed = chat.conversation.turns, self._obeyed
+        return self.work(lambda: self._say(whole, kept))
+
+    def _say(self, whole: str, kept: str) -> bool:
+        turns, obeyed = self.conversation.turns, self._obeyed
         before = len(turns)
         self._obeyed = self.constraint
         try:
-            self._show(lambda **how: chat.say(whole, constraint=self._obeyed, **how), kept)
+            self._show(lambda **how: self.chat.say(whole, constraint=self._obeyed, **how), kept)
         except (DeviceError, OutputError):
             raise
         except MlxchatError as error:
@@ -222,26 +281,22 @@ class ChatScreen:
 
     def compact(self, words: str) -> None:
         """Replace all turns in view but the last with a note, and show it."""
-        chat = self.ready_chat()
-        with StopRequest(self._restore) as stop, progress("reading", "tokens", False) as bar:
-            stop.say = bar.say_anyway
-            compacted = chat.compact(
+        with progress("reading", "tokens", False) as bar:
+            self.stop.say = bar.say_anyway
+            compacted = self.chat.compact(
                 words,
                 on_encode=bar.counting("tokenizing", "characters"),
                 on_prefill=bar.counting("reading", "tokens"),
                 on_note=bar.counting("writing a note", "tokens"),
-                should_stop=stop.requested,
+                should_stop=self.stop.requested,
             )
-            stop.obeyed()
-            bar.stop()
-            if compacted is None:
-                self.screen.say("stopped: nothing has changed")
-            else:
-                self.screen.rule(compacted_line(compacted))
-                self.screen.say(compacted.note)
-                self.screen.say("/compact edit changes the note, /undo takes it back")
-            if stop.status not in (None, ExitStatus.INTERRUPTED):
-                raise Terminated(stop.status)
+            self.stop.over()
+        if compacted is None:
+            self.screen.say("stopped: nothing has changed")
+        else:
+            self.screen.rule(compacted_line(compacted))
+            self.screen.say(compacted.note)
+            self.screen.say("/compact edit changes the note, /undo takes it back")
 
     def show_last_exchange(self) -> None:
         """Show the last turn of a resumed session."""
@@ -253,7 +308,7 @@ class ChatScreen:
         also = f", {forgotten:,} forgotten" if forgotten else ""
         self.screen.rule(f"{session.name}: {count(len(turns), 'turn')}{also}; the last one")
         self.screen.say(f"> {beginning(turns[-1].user, MAX_SHOWN_CHARS)}")
-        with self._view() if self._shows_replies else PlainView(self.terminal) as view:
+        with self._new_view() if self._shows_replies else PlainView(self.terminal) as view:
             for thought in turns[-1].thoughts:
                 view.begin_another_thought()
                 view.add(thought, True)
@@ -263,60 +318,48 @@ class ChatScreen:
     def _show(self, answer: Answer, kept: str = "") -> None:
         """Show the answer; `kept` says what is as before if it is stopped before it begins."""
         last = self.conversation.last
-        with StopRequest(self._restore) as stop, progress("reading", "tokens", False) as bar:
-            started_s = time.perf_counter()
-            try:
-                forgotten = self._show_until_it_ends(answer, stop, bar)
-            finally:
-                # The terminal may be gone: it is noted before anything is written.
-                self._is_ending = stop.status not in (None, ExitStatus.INTERRUPTED)
-            for each in forgotten:
-                self._show_change(each)
-            if kept and self.conversation.last is last:
-                self.screen.say(f"stopped: {kept}")
-            else:
-                self._show_end(time.perf_counter() - started_s)
-            if self._is_ending:
-                assert stop.status is not None
-                raise Terminated(stop.status)
+        started_s = time.perf_counter()
+        with progress("reading", "tokens", False) as bar:
+            forgotten = self._show_until_it_ends(answer, bar)
+        for each in forgotten:
+            self._show_change(each)
+        if kept and self.conversation.last is last:
+            self.screen.say(f"stopped: {kept}")
+        else:
+            self._show_end(time.perf_counter() - started_s)
 
-    def _show_until_it_ends(self, answer: Answer, stop: StopRequest, bar: Bar) -> list[Change]:
+    def _show_until_it_ends(self, answer: Answer, bar: Bar) -> list[Change]:
         """Show the reply as it comes; return what was forgotten or recalled meanwhile."""
         forgotten: list[Change] = []
 
         def say(text: str) -> None:
             bar.say_anyway(text)
             # The reply goes on below the notice.
-            put_right()
+            self._let_stand()
 
         def on_end() -> None:
-            stop.obeyed()
+            self.stop.over()
             # Nothing may be printed into the bar.
             bar.stop()
 
-        stop.say = say
-
+        self.stop.say = say
         reply = answer(
             on_encode=bar.counting("tokenizing", "characters"),
             on_prefill=bar.counting("reading", "tokens"),
-            should_stop=stop.requested,
+            should_stop=self.stop.requested,
             on_end=on_end,
         )
-        try:
-            with closing(reply):
-                first = self._draw_what_was_forgotten_before(reply)
-                with self._view() as view:
-                    for said in chain(first, reply):
-                        if isinstance(said, Change):
-                            forgotten.append(said)
-                        else:
-                            if said.another:
-                                view.begin_another_thought()
-                            view.add(said.text, said.thought)
-                    view.finish()
-        except KeyboardInterrupt:
-            # A second Ctrl-C, before the first took effect.
-            pass
+        with closing(reply):
+            first = self._draw_what_was_forgotten_before(reply)
+            with self._new_view() as self._view:
+                for said in chain(first, reply):
+                    if isinstance(said, Change):
+                        forgotten.append(said)
+                    else:
+                        if said.another:
+                            self._view.begin_another_thought()
+                        self._view.add(said.text, said.thought)
+                self._view.finish()
         if not self._shows_replies:
             wait_for_pipe()
         return forgotten
@@ -332,7 +375,7 @@ class ChatScreen:
     def _show_change(self, change: Change) -> None:
         self.screen.rule(window_line(change))
 
-    def _view(self) -> Any:
+    def _new_view(self) -> ReplyView:
         # "off" hides the thoughts of models that think regardless.
         thinking = "on" if self.think == "on" else "hide"
         # JSON is not Markdown.

@@ -28,6 +28,7 @@ from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.progress import waiting
 from mlxchat.terminal.slash import COMMANDS, command, suggestions
 from mlxchat.terminal.window_chart import draw_window, summary
+from mlxchat.terminal.worker import Worker
 from mlxchat.text.documents import read_input
 from mlxchat.units import count
 
@@ -61,7 +62,7 @@ def _last_turn(shown: ChatScreen) -> Turn:
     return turn
 
 
-@command("/help", "list these commands")
+@command("/help", "list these commands", needs_model=False)
 def _help(shown: ChatScreen, _: str) -> None:
     for each in COMMANDS.values():
         shown.screen.say(f"{each.usage:{USAGE_COLUMNS}}{each.help}")
@@ -69,7 +70,7 @@ def _help(shown: ChatScreen, _: str) -> None:
         shown.screen.say(line)
 
 
-@command("/exit", "leave")
+@command("/exit", "leave", needs_model=False)
 def _exit(shown: ChatScreen, _: str) -> None:
     raise EndOfInput
 
@@ -100,7 +101,7 @@ def _undo(shown: ChatScreen, _: str) -> str:
     return turn.user
 
 
-@command("/edit [TEXT]", "write a message in your editor")
+@command("/edit [TEXT]", "write a message in your editor", needs_model=False)
 def _edit(shown: ChatScreen, argument: str) -> str:
     return shown.edit(argument)
 
@@ -118,15 +119,21 @@ def _system(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"system prompt: {shown.conversation.system or 'none'}")
 
 
-@command("/file PATH", "attach a file, folder or pattern to your next message")
+@command("/file PATH", "attach a file, folder or pattern to your next message", needs_model=False)
 def _file(shown: ChatScreen, argument: str) -> None:
-    document = read_input(None, [str(Path(argument).expanduser())], None)
+    path = str(Path(argument).expanduser())
+    document = shown.worker.read(lambda: read_input(None, [path], None))
     for notice in document.notices:
         shown.screen.say(notice)
     shown.attach(argument, document.text)
 
 
-@command("/schema SCHEMA|off", "answer your next message in JSON", lambda *_: ["off"])
+@command(
+    "/schema SCHEMA|off",
+    "answer your next message in JSON",
+    lambda *_: ["off"],
+    needs_model=False,
+)
 def _schema(shown: ChatScreen, argument: str) -> None:
     if argument == "off":
         shown.constraint = None
@@ -241,24 +248,24 @@ def _save(shown: ChatScreen, argument: str) -> None:
         transcript.save(path, conversation.system, conversation.turns, note=conversation.note)
         shown.screen.say(f"saved to {path}")
         return
-    shown.ready_chat().save_as(argument)
+    shown.chat.save_as(argument)
     shown.screen.say(f"renamed this session to {argument!r}")
 
 
 @command("/load NAME", "resume a session or a .jsonl file", lambda *_: names_by_use())
 def _load(shown: ChatScreen, argument: str) -> None:
     if (path := _file_path(argument)) is None:
-        chat = shown.ready_chat()
+        chat = shown.chat
         if argument in all_names() and argument not in names_by_use():
             raise UsageError(f"{argument} is a model, not a session: use /model {argument}")
         chat.change_session(argument)
         shown.show_last_exchange()
         return
-    turns = count(shown.ready_chat().resume_file(path), "turn")
+    turns = count(shown.chat.resume_file(path), "turn")
     shown.screen.say(f"loaded {turns}: your next message reads the latest that fit")
 
 
-@command("/sessions", "list the sessions")
+@command("/sessions", "list the sessions", needs_model=False)
 def _sessions(shown: ChatScreen, _: str) -> None:
     found = listing()
     for each in found:
@@ -279,10 +286,10 @@ def _file_path(argument: str) -> Path | None:
 @command("/model [NAME]", "show or change the model", lambda *_: all_names())
 def _model(shown: ChatScreen, argument: str) -> None:
     if argument:
-        chat = shown.ready_chat()
+        chat = shown.chat
         found = chat.find(argument)
         with waiting(f"loading {found.name} …", quiet=False):
-            chat.change_model(found)
+            chat.change_model(found, shown.stop.requested)
     shown.screen.say(f"model: {shown.conversation.model.name}")
 
 
@@ -308,7 +315,7 @@ def _set(shown: ChatScreen, argument: str) -> None:
             raise UsageError(f"unknown option {name!r}: {_instead_of(argument)}")
         if not value.strip():
             raise UsageError(f"usage: /set {option.name} {_values(option)}")
-        shown.ready_chat().set(**{option.field: option.value_of_text(value.strip())})
+        shown.chat.set(**{option.field: option.value_of_text(value.strip())})
     shown.screen.say(" · ".join(_settings(shown.conversation)))
 
 
@@ -349,12 +356,12 @@ def _think(shown: ChatScreen, argument: str) -> None:
         raise _usage("/think")
     if argument == "off" and not shown.conversation.model.tokenizer.thinks:
         raise UsageError("this model's thoughts cannot be disabled: use /think hide")
-    shown.ready_chat().think(argument != "off")
+    shown.chat.think(argument != "off")
     shown.think = argument
     shown.screen.say(f"thoughts: {argument}")
 
 
-@command("/stats", "figures for the last reply")
+@command("/stats", "figures for the last reply", needs_model=False)
 def _stats(shown: ChatScreen, _: str) -> None:
     shown.screen.say(shown.figures or "no reply yet")
 
@@ -378,7 +385,9 @@ def _export(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"wrote {path}")
 
 
-def screen_with_commands(chat: Chat, options: ScreenOptions, messages: Messages) -> ChatScreen:
+def screen_with_commands(
+    chat: Chat, worker: Worker, options: ScreenOptions, messages: Messages
+) -> ChatScreen:
     """A screen that completes these commands."""
     helps = {name: each.help for name, each in COMMANDS.items()}
-    return ChatScreen(chat, options, messages, helps, suggestions)
+    return ChatScreen(chat, worker, options, messages, helps=helps, suggest=suggestions)

@@ -3,12 +3,12 @@
 Other terminals use `plain_input`. Callers handle slash commands.
 """
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import TextIO
 
 from prompt_toolkit import PromptSession
@@ -22,15 +22,17 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 
 from mlxchat.files import make_private_directory, open_file
-from mlxchat.handlers import handled_by
 from mlxchat.terminal import visible
+from mlxchat.terminal.leaving import TICK_S, ending_by
 from mlxchat.terminal.plain_input import (
     CONTINUATION,
     LEAVING_HINT,
     PROMPT,
     EndOfInput,
+    NextSignal,
     is_open,
     message_of,
+    no_signal,
 )
 
 REFRESH_S = 0.5
@@ -39,7 +41,8 @@ _FILE_COMMANDS = ("/file", "/load", "/save", "/export", "/model")
 
 class Editor:
     """Reads messages with Emacs keys, above a status line from `toolbar()`. `suggest(command,
-    typed)` completes arguments. Without a `history_file` the history lasts as long as the process.
+    typed)` completes arguments. `next_signal` returns a signal that has come, if any. Without a
+    `history_file` the history lasts as long as the process.
     """
 
     def __init__(
@@ -49,9 +52,13 @@ class Editor:
         commands: Mapping[str, str],
         toolbar: Callable[[], str],
         suggest: Callable[[str, str], Iterable[str]] = lambda *_: (),
+        next_signal: NextSignal = no_signal,
         terminal: TextIO | None = None,
     ) -> None:
+        self._next_signal = next_signal
         self._warned = self._was_warned = False
+        self._ended_by: int | None = None
+        self._suspends_itself = False
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             multiline=True,
@@ -64,7 +71,6 @@ class Editor:
             bottom_toolbar=lambda: " ".join(visible(toolbar()).split("\n")),
             refresh_interval=REFRESH_S,
             eof_exception=EndOfInput,
-            enable_suspend=True,
             tempfile_suffix=".md",
             output=None if terminal is None else create_output(terminal),
         )
@@ -76,30 +82,33 @@ class Editor:
     def read(self, draft: str = "") -> str:
         """Return the next message, edited from `draft`. Raises EndOfInput."""
         self._warned = False
-        received: list[int] = []
-
-        def end(number: int, _: FrameType | None) -> None:
-            if not received:
-                self._session.app.exit(exception=EOFError())
-            received.append(number)
-
-        # The usual handlers raise, and the prompt's event loop would swallow that. The loop also
-        # takes over the signal watch without giving it back.
-        ending = (signal.SIGTERM, signal.SIGHUP)
-        heeded = [each for each in ending if signal.getsignal(each) is not signal.SIG_IGN]
+        self._ended_by = None
         try:
-            with handled_by(end, heeded), handled_by(self._continue, [signal.SIGCONT]):
-                return message_of(self._session.prompt(default=draft))
+            return message_of(self._session.prompt(default=draft, pre_run=self._watch))
         except EOFError:
             # Without a signal, the terminal has been closed.
-            if not received:
+            if self._ended_by is None:
                 raise EndOfInput from None
         except OSError:
             # SIGHUP means that the terminal has been closed and cannot be restored.
-            if not received:
+            if self._ended_by is None:
                 raise
-        signal.raise_signal(received[0])
-        raise EndOfInput
+        raise ending_by(self._ended_by)
+
+    def _watch(self) -> None:
+        self._session.app.create_background_task(self._obey_signals())
+
+    async def _obey_signals(self) -> None:
+        while self._ended_by is None:
+            number = self._next_signal()
+            if number == signal.SIGCONT:
+                self._take_terminal_back()
+            elif number in (signal.SIGTERM, signal.SIGHUP):
+                self._ended_by = number
+                self._session.app.exit(exception=EOFError())
+            else:
+                # A Ctrl-C was for what came before.
+                await asyncio.sleep(TICK_S)
 
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()
@@ -113,6 +122,7 @@ class Editor:
         keys.add("c-g", filter=at_prompt)(_open_editor)
         keys.add("c-c", filter=at_prompt)(self._interrupt)
         keys.add("<sigint>")(self._interrupt)
+        keys.add("c-z", filter=at_prompt)(self._suspend)
         return keys
 
     def _is_typing_a_command(self) -> bool:
@@ -129,19 +139,19 @@ class Editor:
         else:
             self._warned = True
 
-    def _continue(self, *_: object) -> None:
-        app = self._session.app
-        # If it stopped within prompt_toolkit's own suspension or the external editor, these do it.
-        if app.loop is not None and not app._running_in_terminal:
-            app.loop.call_soon_threadsafe(self._take_terminal_back)
+    def _suspend(self, event: KeyPressEvent) -> None:
+        self._suspends_itself = True
+        event.app.suspend_to_background()
 
     def _take_terminal_back(self) -> None:
         """Draw the line again, below what the shell has written."""
         app = self._session.app
-        if app.is_running:
+        # After prompt_toolkit's own suspension, or in the external editor, these do it.
+        if not (self._suspends_itself or app._running_in_terminal):
             app.input.raw_mode().__enter__()
             app.renderer.reset()
             app.invalidate()
+        self._suspends_itself = False
 
     def _expire_warning(self, _: object) -> None:
         self._was_warned, self._warned = self._warned, False

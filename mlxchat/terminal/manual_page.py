@@ -8,6 +8,7 @@ import shutil
 import sys
 
 from mlxchat.terminal import is_dumb
+from mlxchat.terminal.leaving import ctrl_c_ignored
 from mlxchat.terminal.text_output import Stdout
 
 MAX_COLUMNS = 100
@@ -40,4 +41,5 @@ def render_page(markdown: str, columns: int) -> str:
 def page(text: str) -> None:
     # Quit if the text fits the screen, leave it there, and pass colors through.
     os.environ["LESS"] = f"{os.environ.get('LESS') or '-FX'} -R"
-    pydoc.pager(text)
+    with ctrl_c_ignored():
+        pydoc.pager(text)

@@ -7,7 +7,7 @@ import textwrap
 from contextlib import suppress
 
 from mlxchat.terminal import visible
-from mlxchat.terminal.restore import TerminalLine
+from mlxchat.terminal.leaving import TerminalLine
 
 # A command in backquotes, the help that a usage error refers to, or a figure before a dot.
 _WHOLE = re.compile(r"`[^`]*`|\(see mlxchat [^()]*\)|[^·\s][^·]* ·")

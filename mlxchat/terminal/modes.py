@@ -1,26 +1,19 @@
 """Terminal modes: the only importer of termios.
 
-Keeps keys that are pressed while nothing reads them, and puts the modes right after Ctrl-Z and
-`fg`, when the shell has had the terminal.
+Keeps keys that are pressed while nothing reads them.
 """
 
 import fcntl
 import os
-import signal
 import sys
 import termios
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Self
 
 Settings = list[Any]
-# Gives back the terminal's original settings, with line editing and echo, while the body runs.
-Released = Callable[[], AbstractContextManager[None]]
 
-# What to do when the program continues. Stopping itself is left to the system: its default stops
-# every thread at once, and does nothing if no shell could continue the program.
-_acts: list[Callable[[], object]] = []
-
+STDIN = 0
 _IFLAG, _LFLAG, _CC = 0, 3, 6
 
 
@@ -45,23 +38,11 @@ def is_in_foreground(terminal: int) -> bool:
     return False
 
 
-@contextmanager
-def set_to(terminal: int, settings: Settings) -> Iterator[None]:
-    """Apply these settings while the body runs, then restore the previous ones."""
-    before = termios.tcgetattr(terminal)
-    try:
-        termios.tcsetattr(terminal, termios.TCSANOW, settings)
-        yield
-    finally:
-        apply(terminal, before)
-
-
-def held(terminal: int) -> Settings:
+def held(before: Settings) -> Settings:
     """Keys are kept without echo until they are read; Ctrl-C still interrupts."""
     # Without IEXTEN only signal keys are special. NOFLSH: Ctrl-C stops the reply without discarding
     # the draft of the next message. ICRNL: PlainInput gets Enter as a newline; Editor accepts
     # either.
-    before = termios.tcgetattr(terminal)
     settings = [*before[:_CC], list(before[_CC])]
     settings[_LFLAG] &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN)
     settings[_LFLAG] |= termios.ISIG | termios.NOFLSH
@@ -77,52 +58,35 @@ def unread_bytes(pipe: int) -> int:
     return 0
 
 
-@contextmanager
-def when_continued(act: Callable[[], object]) -> Iterator[None]:
-    """Call `act` whenever the program continues while the body runs: from the signal watch, because
-    the main thread may be busy, and again from the main thread, before it does anything else."""
-    before = signal.signal(signal.SIGCONT, lambda *_: put_right())
-    _acts.append(act)
-    try:
-        yield
-    finally:
-        _acts.remove(act)
-        signal.signal(signal.SIGCONT, before)
+class HeldKeys:
+    """While the body runs, typed keys, and reports of the terminal itself, stay in the kernel's
+    buffer without an echo; Ctrl-C still interrupts. Nothing happens if stdin is not a terminal."""
 
+    def __init__(self) -> None:
+        # None if it is not a terminal.
+        self._found = settings_of(STDIN)
+        self._is_lent = False
 
-def put_right() -> None:
-    for act in tuple(_acts):
-        act()
+    def __enter__(self) -> Self:
+        self.hold()
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        if self._found is not None:
+            apply(STDIN, self._found)
 
-@contextmanager
-def held_typeahead() -> Iterator[Released]:
-    """Leave typed keys, and reports of the terminal itself, in the kernel's buffer without an echo;
-    Ctrl-C still interrupts. Yields a context that lends the terminal to other programs.
-
-    Does nothing if stdin is not a terminal.
-    """
-    if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
-        yield nullcontext
-        return
-    terminal = sys.stdin.fileno()
-    found = settings_of(terminal)
-    assert found is not None
-    holding, is_lent = held(terminal), False
-
-    def hold_again() -> None:
-        if not is_lent and is_in_foreground(terminal):
-            apply(terminal, holding)
+    def hold(self) -> None:
+        """Do so again, after the shell has had the terminal."""
+        if self._found is not None and not self._is_lent and is_in_foreground(STDIN):
+            apply(STDIN, held(self._found))
 
     @contextmanager
-    def lend() -> Iterator[None]:
-        nonlocal is_lent
-        is_lent = True
+    def lent(self) -> Iterator[None]:
+        """Lend the terminal, with the original settings, to what else reads from it."""
+        self.__exit__()
+        self._is_lent = True
         try:
-            with set_to(terminal, found):
-                yield
+            yield
         finally:
-            is_lent = False
-
-    with set_to(terminal, holding), when_continued(hold_again):
-        yield lend
+            self._is_lent = False
+            self.hold()

@@ -2,9 +2,10 @@
 
 import shlex
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from mlxchat.about import __version__
@@ -27,8 +28,8 @@ from mlxchat.request import Answer
 from mlxchat.terminal.figures import first_words, incomplete, turn_line, window_line
 from mlxchat.terminal.messages import Messages, show_error
 from mlxchat.terminal.progress import Bar, progress, waiting
-from mlxchat.terminal.signals import StopRequest, before_leaving
 from mlxchat.terminal.text_output import Stdout
+from mlxchat.terminal.worker import Stop, Worker
 from mlxchat.text.documents import Spoken
 from mlxchat.text.extract import extract_code, is_settled
 from mlxchat.text.thinking import ThoughtsAsText
@@ -49,8 +50,10 @@ class PipeOptions:
 class PipedChat:
     """Answers turns in order, on standard output."""
 
-    def __init__(self, chat: Chat, options: PipeOptions, messages: Messages) -> None:
-        self._chat = chat
+    def __init__(
+        self, chat: Chat, worker: Worker, options: PipeOptions, messages: Messages
+    ) -> None:
+        self._chat, self._worker = chat, worker
         self._options = options
         self._messages = messages
         self._stdout = Stdout()
@@ -59,31 +62,38 @@ class PipedChat:
         self._named: set[str] = set()
         self._status = ExitStatus.OK
 
-    def run(self, turns: Iterable[Spoken]) -> int:
+    def run(self, turns: Iterator[Spoken]) -> int:
         """Answer each turn; return the exit status."""
-        quiet = self._messages.quiet
-        with waiting(f"loading {self._chat.model_name} …", quiet):
-            self._conversation = self._chat.conversation
-        self._start()
+        with waiting(f"loading {self._chat.model_name} …", self._messages.quiet):
+            self._conversation = self._worker.call(self._chat.begin)
+        self._worker.call(self._start)
         try:
-            for spoken in turns:
+            while (spoken := self._worker.read(lambda: next(turns, None))) is not None:
                 # Only replies are ended gracefully: while waiting for the next line, a signal ends
                 # the process immediately.
-                with StopRequest() as stop, progress("reading", "tokens", quiet) as bar:
-                    try:
-                        self._take(spoken, stop, bar)
-                    except (DeviceError, RanksError, OutputError):
-                        raise
-                    except MlxchatError as error:
-                        # It costs this message only.
-                        bar.stop()
-                        self._reject(spoken, error)
-                if stop.status is not None:
-                    return self._status or stop.status
+                status = self._worker.call(partial(self._answer, spoken))
+                if status is not None:
+                    return self._status or status
         except DeviceError as error:
             self._stdout.end_line()
             raise DeviceError(f"{error}; {self._how_to_resume()}") from error
         return self._status
+
+    def _answer(self, spoken: Spoken) -> ExitStatus | None:
+        """Answer the turn; return the exit status of the signal that stopped it, if any."""
+        with (
+            progress("reading", "tokens", self._messages.quiet) as bar,
+            self._worker.stoppable() as stop,
+        ):
+            try:
+                self._take(spoken, stop, bar)
+            except (DeviceError, RanksError, OutputError):
+                raise
+            except MlxchatError as error:
+                # It costs this message only.
+                bar.stop()
+                self._reject(spoken, error)
+        return stop.status
 
     def _reject(self, spoken: Spoken, error: MlxchatError) -> None:
         """Report why a message was not answered."""
@@ -115,7 +125,7 @@ class PipedChat:
         }
         self._stdout.write(self._events().start(facts))
 
-    def _take(self, spoken: Spoken, stop: StopRequest, bar: Bar) -> None:
+    def _take(self, spoken: Spoken, stop: Stop, bar: Bar) -> None:
         stop.say = bar.say_anyway
         if spoken.notice is not None:
             self._messages.warn(spoken.notice)
@@ -124,7 +134,7 @@ class PipedChat:
         started_s = time.perf_counter()
 
         def on_end() -> None:
-            stop.obeyed()
+            stop.over()
             bar.stop()
 
         try:
@@ -151,7 +161,7 @@ class PipedChat:
                 self._stdout.write(self._not_begun(error))
             raise
         with closing(reply):
-            for piece in self._pieces(reply, constraint):
+            for piece in self._pieces(reply, constraint, stop):
                 self._stdout.write(piece)
         stats = self._conversation.stats
         assert stats is not None
@@ -168,9 +178,11 @@ class PipedChat:
                 self._named.add(notice)
                 self._messages.warn(notice)
 
-    def _pieces(self, reply: Iterator[Said], constraint: Constraint | None) -> Iterator[str]:
+    def _pieces(
+        self, reply: Iterator[Said], constraint: Constraint | None, stop: Stop
+    ) -> Iterator[str]:
         if self._options.as_events:
-            return self._event_pieces(reply, constraint)
+            return self._event_pieces(reply, constraint, stop)
         if self._options.answer.extracts:
             return self._extracted(reply)
         return self._text_pieces(reply)
@@ -192,20 +204,19 @@ class PipedChat:
         text = extract_code(answer, last=wanted.extract_last)
         yield text if text.endswith("\n") else f"{text}\n"
 
-    def _event_pieces(self, reply: Iterator[Said], constraint: Constraint | None) -> Iterator[str]:
+    def _event_pieces(
+        self, reply: Iterator[Said], constraint: Constraint | None, stop: Stop
+    ) -> Iterator[str]:
         events = self._events()
+        stop.before_leaving = lambda: self._stdout.write(self._done(events, constraint))
         try:
-            with before_leaving(lambda: self._stdout.write(self._done(events, constraint))):
-                for said in reply:
-                    if isinstance(said, Change):
-                        yield events.change(said)
-                    elif not (said.thought and self._options.hides_thoughts):
-                        yield events.token(said)
+            for said in reply:
+                if isinstance(said, Change):
+                    yield events.change(said)
+                elif not (said.thought and self._options.hides_thoughts):
+                    yield events.token(said)
         except MlxchatError as error:
             yield self._done(events, constraint, error)
-            raise
-        except KeyboardInterrupt:
-            yield self._done(events, constraint)
             raise
         yield self._done(events, constraint)
 

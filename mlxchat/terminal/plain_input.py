@@ -2,18 +2,20 @@
 quotes, and the external editor. Editing keys are in `editor`."""
 
 import os
+import select
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
 from mlxchat.errors import InputError
-from mlxchat.handlers import handled_by
 from mlxchat.terminal import visible
+from mlxchat.terminal.leaving import STATUS_OF_SIGNAL, TICK_S, ending_by
 
 PROMPT = "> "
 CONTINUATION = "  "
@@ -21,9 +23,18 @@ MESSAGE_FILE = "message.md"
 CTRL_D = b"\x04"
 LEAVING_HINT = "Ctrl-C again or Ctrl-D to leave"
 
+MAX_READ_BYTES = 65_536
+
+# Returns the number of a signal that has come, if any.
+NextSignal = Callable[[], int | None]
+
 _QUOTES = '"""'
 # In the order in which prompt_toolkit and Debian try them.
 _EDITORS = ("editor", "nano", "pico", "vi", "emacs")
+
+
+def no_signal() -> int | None:
+    return None
 
 
 class EndOfInput(Exception):
@@ -32,10 +43,12 @@ class EndOfInput(Exception):
 
 class PlainInput:
     """Reads messages from stdin line by line; prompts on `terminal`, by default stdout, without
-    escape sequences."""
+    escape sequences. `next_signal` returns a signal that has come, if any."""
 
-    def __init__(self, terminal: TextIO | None = None) -> None:
+    def __init__(self, next_signal: NextSignal = no_signal, terminal: TextIO | None = None) -> None:
+        self._next_signal = next_signal
         self._terminal = terminal
+        self._unread = b""
 
     def read(self, draft: str = "") -> str:
         """Return the next message. A `draft` is shown, and an empty line sends it.
@@ -69,20 +82,32 @@ class PlainInput:
 
     def _line(self, prompt: str) -> str:
         self._write(prompt)
-        # Ctrl-Z has discarded the line, and the prompt is far above.
-        before = signal.signal(signal.SIGCONT, lambda *_: self._write(prompt))
-        try:
-            line = sys.stdin.buffer.readline()
-        except OSError:
-            # A closed terminal counts as end of input.
-            line = b""
-        finally:
-            signal.signal(signal.SIGCONT, before)
+        while b"\n" not in self._unread:
+            self._obey_signals(prompt)
+            if select.select([0], [], [], TICK_S)[0]:
+                try:
+                    typed = os.read(0, MAX_READ_BYTES)
+                except OSError:
+                    # A closed terminal counts as end of input.
+                    typed = b""
+                self._unread += typed
+                if not typed:
+                    break
+        line, newline, self._unread = self._unread.partition(b"\n")
+        line += newline
         # Ctrl-D arrives as a key if the terminal was not editing lines when it was pressed.
         if not line or line.startswith(CTRL_D):
             self._write("\n")
             raise EndOfInput
         return line.decode("utf-8", "replace").removesuffix("\n")
+
+    def _obey_signals(self, prompt: str) -> None:
+        number = self._next_signal()
+        if number == signal.SIGCONT:
+            # Ctrl-Z has discarded the line, and the prompt is far above.
+            self._write(prompt)
+        elif number is not None and number in STATUS_OF_SIGNAL:
+            raise ending_by(number)
 
     def _write(self, text: str) -> None:
         terminal = self._terminal or sys.stdout
@@ -107,7 +132,7 @@ def message_of(typed: str) -> str:
 
 
 def edit(text: str, file_name: str = MESSAGE_FILE, terminal: TextIO | None = None) -> str:
-    """Return `text` as saved by $VISUAL, $EDITOR or the first editor found. Main thread only.
+    """Return `text` as saved by $VISUAL, $EDITOR or the first editor found.
 
     The editor gets a copy called `file_name`, whose suffix shows it the type of text. It draws on
     `terminal` if given.
@@ -119,11 +144,7 @@ def edit(text: str, file_name: str = MESSAGE_FILE, terminal: TextIO | None = Non
         with tempfile.TemporaryDirectory(prefix="mlxchat-") as directory:
             file = Path(directory) / file_name
             file.write_text(text, encoding="utf-8", errors="replace")
-            # Ctrl-C belongs to the editor. Unlike SIG_IGN, a handler is not inherited by it.
-            with handled_by(lambda *_: None, [signal.SIGINT]):
-                status = subprocess.run(
-                    [*command, str(file)], stdout=terminal, check=False
-                ).returncode
+            status = subprocess.run([*command, str(file)], stdout=terminal, check=False).returncode
             edited = file.read_bytes()
     except OSError as error:
         raise InputError(

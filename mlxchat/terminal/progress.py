@@ -9,7 +9,7 @@ from typing import Any
 
 from mlxchat.progress import Progress
 from mlxchat.terminal import is_dumb, visible
-from mlxchat.terminal.restore import say_on_own_line, stopped_at_the_end
+from mlxchat.terminal.leaving import say_on_own_line, stopped_at_the_end
 
 PATIENCE_S = 0.3
 

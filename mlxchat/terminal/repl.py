@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
 from contextlib import suppress
 
 from mlxchat.app.chat import Chat
@@ -14,29 +12,30 @@ from mlxchat.store.state_file import Written
 from mlxchat.terminal.chat_screen import ScreenOptions
 from mlxchat.terminal.commands import screen_with_commands
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.modes import held_typeahead, unread_bytes
+from mlxchat.terminal.modes import unread_bytes
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.slash import as_command, run_command, without_draft
+from mlxchat.terminal.worker import Worker
 from mlxchat.units import format_bytes
 
 
 class Repl:
     """A chat with a person until they leave; then the chat is closed."""
 
-    def __init__(self, chat: Chat, options: ScreenOptions, messages: Messages) -> None:
-        self._chat = chat
-        chat.load_in_background()
-        self._shown = screen_with_commands(chat, options, messages)
+    def __init__(
+        self, chat: Chat, worker: Worker, options: ScreenOptions, messages: Messages
+    ) -> None:
+        self._chat, self._worker = chat, worker
+        self._shown = screen_with_commands(chat, worker, options, messages)
+        worker.when_continued = self._shown.go_on
 
     def run(self) -> int:
         """Return the exit status."""
         try:
-            with held_typeahead() as released:
-                self._shown.released = released
+            with self._shown.keys:
                 self._converse()
-            self._leave()
         finally:
-            written = self._chat.close()
+            written = self._worker.call_last(self._chat.close)
         self._show_where_it_is_saved(written)
         return ExitStatus.OK if self._chat.not_saved is None else ExitStatus.FAILURE
 
@@ -44,7 +43,7 @@ class Repl:
         """Read and answer until the user leaves."""
         if self._chat.has_given_window:
             # Before any weights are read, this checks that the template fits into it.
-            self._chat.wait_for_checks()
+            self._shown.wait_for_checks()
         self._shown.screen.say(f"{self._chat.model_name} · /help for commands · Ctrl-D to leave")
         self._shown.say_notices()
         self._shown.show_last_exchange()
@@ -93,14 +92,6 @@ class Repl:
             return ""
         # What was typed meanwhile gets its own line.
         return f"{text}\n" if unread_bytes(0) else text
-
-    def _leave(self) -> None:
-        if not self._chat.is_loading:
-            return
-        # MLX cannot be interrupted while it reads weights, and must not outlive the interpreter.
-        self._chat.close()
-        sys.stdout.flush()
-        os._exit(ExitStatus.OK)
 
     def _show_where_it_is_saved(self, written: Written | None) -> None:
         session = self._chat.session

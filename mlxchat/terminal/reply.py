@@ -11,16 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import takewhile
 from operator import eq
-from typing import Any, Literal, Protocol, Self
+from typing import Literal, Protocol, Self
 
 from rich.console import Console
 from rich.text import Text
 
 from mlxchat.errors import OutputError
-from mlxchat.handlers import undisturbed
 from mlxchat.terminal import visible
 from mlxchat.terminal.markdown import Cut, Renderer, find_cuts
-from mlxchat.terminal.modes import when_continued
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.text.thinking import OuterWhitespace
 
@@ -84,6 +82,10 @@ class ReplyView(ABC):
     def begin_another_thought(self) -> None:
         """Separate the next text from the thought before it."""
         self._is_apart, self._trim = True, OuterWhitespace()
+
+    def stand(self) -> None:
+        """From now on, leave what is drawn in place. Callable from any thread."""
+        return
 
     @property
     def _is_hidden(self) -> bool:
@@ -159,15 +161,6 @@ class MarkdownView(ReplyView):
         self._has_printed = self._may_have_moved = False
         self._due_s = 0.0
 
-    def __enter__(self) -> Self:
-        self._continued = when_continued(self._stand)
-        self._continued.__enter__()
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        self._continued.__exit__(*raised)
-        super().__exit__(*raised)
-
     def finish(self) -> None:
         self._draw(is_done=True)
 
@@ -184,8 +177,7 @@ class MarkdownView(ReplyView):
             rest_s = max(REFRESH_S, REST_PER_DRAWING * (ended_s - begun_s))
             self._due_s = max(self._due_s, ended_s + rest_s)
 
-    def _stand(self) -> None:
-        """From now on, leave what is drawn in place. Callable from any thread."""
+    def stand(self) -> None:
         self._may_have_moved = True
 
     def _draw(self, is_done: bool = False) -> None:
@@ -197,20 +189,18 @@ class MarkdownView(ReplyView):
                 # Wait until it has stopped changing.
                 self._due_s = self._clock() + SETTLED_S
                 return
-        # No signal may separate what is written from the record of it.
-        with undisturbed():
-            if self._may_have_moved:
-                self._let_stand()
-            if self._is_hidden:
-                self._source = "" if is_done else self._source
-                self._write([], self._renderer.rows(THINKING) if self._source else [])
-                return
-            cut = Cut(len(self._source)) if is_done else self._next_cut()
-            final = self._rendered(self._source[: cut.at])
-            self._go_on_after(cut, bool(final))
-            live = [] if is_done else self._rendered(self._source)
-            self._write(final, live)
-            self._drawn_chars = len(self._source)
+        if self._may_have_moved:
+            self._let_stand()
+        if self._is_hidden:
+            self._source = "" if is_done else self._source
+            self._write([], self._renderer.rows(THINKING) if self._source else [])
+            return
+        cut = Cut(len(self._source)) if is_done else self._next_cut()
+        final = self._rendered(self._source[: cut.at])
+        self._go_on_after(cut, bool(final))
+        live = [] if is_done else self._rendered(self._source)
+        self._write(final, live)
+        self._drawn_chars = len(self._source)
 
     def _let_stand(self) -> None:
         self._may_have_moved = False

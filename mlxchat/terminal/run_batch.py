@@ -7,8 +7,8 @@ from mlxchat.request.commands import Shown
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.observing import observer_of
 from mlxchat.terminal.progress import progress
-from mlxchat.terminal.signals import StopRequest, before_leaving
 from mlxchat.terminal.text_output import Stdout
+from mlxchat.terminal.worker import Worker, in_worker
 from mlxchat.text.documents import piped_stdin
 from mlxchat.units import beginning, count
 
@@ -19,13 +19,17 @@ MAX_ERROR_CHARS = 200
 def run(request: BatchRequest, shown: Shown) -> int:
     """Run the rows, and return the exit status. Raises MlxchatError for everything a user can fix;
     rows that are finished by then are written."""
+    return in_worker(lambda worker: _run(request, shown, worker))
+
+
+def _run(request: BatchRequest, shown: Shown, worker: Worker) -> int:
     messages = Messages(shown.quiet)
     stdout = Stdout() if request.output is None else None
     observer = observer_of(messages)
     write = stdout.write if stdout is not None else _refuse
     with open_batch(request, observer, write=write, piped=piped_stdin()) as batch:
         try:
-            stopped = _run(batch, messages)
+            stopped = _run_rows(batch, messages, worker)
         except MlxchatError as error:
             if batch.figures.generated_tokens:
                 raise type(error)(f"{error}; {_how_to_continue(batch)}") from error
@@ -33,13 +37,9 @@ def run(request: BatchRequest, shown: Shown) -> int:
     return _report(batch, messages, shown, stopped)
 
 
-def _run(batch: BatchRun, messages: Messages) -> ExitStatus | None:
+def _run_rows(batch: BatchRun, messages: Messages, worker: Worker) -> ExitStatus | None:
     """Run all rows; return the exit status of the signal that stopped it, if any."""
-    with (
-        StopRequest() as stop,
-        progress("running", "rows", messages.quiet) as bar,
-        before_leaving(bar.stop),
-    ):
+    with progress("running", "rows", messages.quiet) as bar, worker.stoppable() as stop:
         stop.say = bar.say
         for _ in batch.results(stop.requested, lambda now: bar(now.done, now.total, _speed(now))):
             pass

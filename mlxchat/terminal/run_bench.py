@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.progress import Progress, TaskID
 
 from mlxchat.app.opening import find_model, load_model, start
-from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
+from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.bench import Benchmark, load
 from mlxchat.bench.record import Circumstances, Machine, lines, this_machine
 from mlxchat.bench.report import Figures, Table, tables
@@ -23,13 +23,14 @@ from mlxchat.failures import device_failures
 from mlxchat.files import append_line, open_to_append, reported_as
 from mlxchat.request import Setup
 from mlxchat.terminal import visible
+from mlxchat.terminal.leaving import Terminated
 from mlxchat.terminal.messages import Messages, show_error
 from mlxchat.terminal.moving import moving_line
 from mlxchat.terminal.observing import observer_of
 from mlxchat.terminal.progress import is_drawn
-from mlxchat.terminal.signals import ignore_signals
 from mlxchat.terminal.table import format_table
 from mlxchat.terminal.text_output import Stdout
+from mlxchat.terminal.worker import Worker, with_ranks
 
 STDOUT = "-"
 
@@ -49,11 +50,12 @@ class BenchRequest:
 def run_benches(request: BenchRequest) -> int:
     """Measure, and return the exit status. If one of several fails, its error is shown and the
     others run. Raises MlxchatError for everything a user can fix."""
-    led = lead_or_follow(lambda ranks: _run_benches(request, ranks), ignore_signals)
-    return led or ExitStatus.OK
+    return with_ranks(
+        lambda ranks, worker: worker.call(lambda: _run_benches(request, ranks, worker))
+    )
 
 
-def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
+def _run_benches(request: BenchRequest, ranks: Ranks | None, worker: Worker) -> int:
     setup = request.setup
     check_ranks(ranks, pipeline=setup.pipeline, adapter=setup.adapter is not None)
     if ranks is not None and (request.against or not all(e.on_ranks for e in request.entries)):
@@ -75,11 +77,17 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None) -> int:
     line = moving_line("getting ready", 1, is_animated=False)
 
     def tick(done: int, total: int, what: str) -> None:
+        if stop.requested():
+            assert stop.status is not None
+            raise Terminated(stop.status)
         text = f"{done}/{total} {what}"
         line.update(TaskID(0), completed=done, total=total, description=text, refresh=True)
 
     status = ExitStatus.OK
-    with tempfile.TemporaryDirectory(prefix="mlxchat-bench-") as scratch:
+    with (
+        tempfile.TemporaryDirectory(prefix="mlxchat-bench-") as scratch,
+        worker.stoppable() as stop,
+    ):
         subject = Subject(
             found.directory,
             found.name,

@@ -9,13 +9,13 @@ from mlxchat.app.answer import constraint_of, with_schema
 from mlxchat.app.chat import Chat
 from mlxchat.app.opening import find_model
 from mlxchat.app.prompt import read_into
-from mlxchat.app.ranks import Ranks, check_ranks, lead_or_follow
+from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.request import Answer, ChatOptions
 from mlxchat.request.commands import ChatShown
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.observing import observer_of
-from mlxchat.terminal.signals import ignore_signals
+from mlxchat.terminal.worker import Worker, with_ranks
 from mlxchat.text.document import STDIN
 from mlxchat.text.documents import (
     SEPARATOR,
@@ -39,11 +39,11 @@ def run(
 ) -> int:
     """Chat, and return the exit status; `answer` is the form of the answer to the question, which
     goes into the `template`, if any. Raises MlxchatError for everything a user can fix."""
-    status = lead_or_follow(
-        lambda ranks: _run(options, shown, question, answer, ranks, template=template),
-        ignore_signals,
+    return with_ranks(
+        lambda ranks, worker: _run(
+            options, shown, question, answer, template=template, ranks=ranks, worker=worker
+        )
     )
-    return status or ExitStatus.OK
 
 
 def _run(
@@ -51,37 +51,43 @@ def _run(
     shown: ChatShown,
     question: str | None,
     answer: Answer,
-    ranks: Ranks | None,
     *,
     template: str | None,
+    ranks: Ranks | None,
+    worker: Worker,
 ) -> int:
     constraint = constraint_of(answer)
     check_ranks(ranks, constraint=next(iter(answer.constraints()), None))
     if constraint is not None and answer.schema_prompt:
         options = replace(options, system=with_schema(options.system, constraint))
     messages = Messages(shown.quiet)
-    turns = _turns(shown, question, template, messages)
+    turns = worker.read(lambda: _turns(shown, question, template, messages))
     asks = question is not None or template is not None
-    attached = [] if asks else _attached(shown.files, messages)
+    attached = [] if asks else worker.read(lambda: _attached(shown.files, messages))
     on_terminal = turns is None
-    with Chat.open(
-        options,
-        session=shown.session,
-        latest=shown.latest,
-        save=shown.save,
-        ranks=ranks,
-        find=lambda setup: find_model(setup, observer_of(messages)),
-        # On a terminal, notices appear between the replies.
-        notify=None if on_terminal else messages.warn,
-        note=None if on_terminal else messages.note,
-    ) as chat:
+    chat = worker.call(
+        lambda: Chat.open(
+            options,
+            session=shown.session,
+            latest=shown.latest,
+            save=shown.save,
+            ranks=ranks,
+            find=lambda setup: find_model(setup, observer_of(messages)),
+            # On a terminal, notices appear between the replies.
+            notify=None if on_terminal else messages.warn,
+            note=None if on_terminal else messages.note,
+        )
+    )
+    try:
         if turns is None:
-            return _talk_on_terminal(chat, options, shown, attached, messages)
+            return _talk_on_terminal(chat, worker, options, shown, attached)
         from mlxchat.terminal.piped_chat import PipedChat, PipeOptions
 
         pipe = PipeOptions(shown.events, options.think != "on", shown.stats, answer, constraint)
-        texts = [text for _, text in attached]
-        status = PipedChat(chat, pipe, messages).run(_with_attached(chat, texts, turns))
+        turns = _with_attached(chat, [text for _, text in attached], turns)
+        status = PipedChat(chat, worker, pipe, messages).run(turns)
+    finally:
+        worker.call_last(chat.close)
     return status or (ExitStatus.OK if chat.not_saved is None else ExitStatus.FAILURE)
 
 
@@ -135,14 +141,14 @@ def _warn(document: Input, messages: Messages) -> None:
 
 def _talk_on_terminal(
     chat: Chat,
+    worker: Worker,
     options: ChatOptions,
     shown: ChatShown,
     attached: Sequence[tuple[str, str]],
-    messages: Messages,
 ) -> int:
     from mlxchat.terminal.chat_screen import ScreenOptions
     from mlxchat.terminal.repl import Repl
 
     history = paths.history_file() if shown.save else None
     screen = ScreenOptions(shown.plain, options.think, shown.stats, history, tuple(attached))
-    return Repl(chat, screen, messages).run()
+    return Repl(chat, worker, screen, Messages(shown.quiet)).run()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Unpack
 
 from mlxchat.app.begin import Changes, SavedRun, begin, saved_run
-from mlxchat.app.ranks import Ranks, lead_or_follow
+from mlxchat.app.ranks import Ranks
 from mlxchat.app.run import Run
 from mlxchat.errors import ExitStatus
 from mlxchat.request import Request
@@ -13,24 +13,26 @@ from mlxchat.terminal.figures import incomplete, stats_line, status_line
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.observing import observer_of
 from mlxchat.terminal.progress import progress
-from mlxchat.terminal.signals import StatusRequest, StopRequest, before_leaving, ignore_signals
 from mlxchat.terminal.text_output import Stdout
+from mlxchat.terminal.worker import Worker, with_ranks
 from mlxchat.text.documents import is_stdin_left_unread, piped_stdin
 
 
 def run(request: Request, shown: Shown) -> int:
     """Generate, and return the exit status. Raises MlxchatError for everything a user can fix."""
-    led = lead_or_follow(lambda ranks: _run(request, shown, ranks), ignore_signals)
-    return led or ExitStatus.OK
+    return with_ranks(
+        lambda ranks, worker: worker.call(lambda: _run(request, shown, ranks, worker))
+    )
 
 
 def resume_run(directory: str, shown: dict[str, bool | None], **changes: Unpack[Changes]) -> int:
     """Continue the run in a checkpoint; `shown` are fields of `Shown` to change."""
-    led = lead_or_follow(lambda ranks: _resume(directory, shown, changes, ranks), ignore_signals)
-    return led or ExitStatus.OK
+    return with_ranks(
+        lambda ranks, worker: worker.call(lambda: _resume(directory, shown, changes, ranks, worker))
+    )
 
 
-def _run(request: Request, shown: Shown, ranks: Ranks | None) -> int:
+def _run(request: Request, shown: Shown, ranks: Ranks | None, worker: Worker) -> int:
     messages = Messages(shown.quiet)
     output = Stdout() if request.overnight.output_path() is None else None
     observer = observer_of(messages)
@@ -39,12 +41,16 @@ def _run(request: Request, shown: Shown, ranks: Ranks | None) -> int:
             messages.warn(
                 "stdin is not read, because mlx.launch does not report its end: use --file"
             )
-        stopped = _generate(begun, messages, output)
+        stopped = _generate(begun, messages, worker, output)
     return _report(begun, messages, shown, stopped)
 
 
 def _resume(
-    directory: str, given: dict[str, bool | None], changes: Changes, ranks: Ranks | None
+    directory: str,
+    given: dict[str, bool | None],
+    changes: Changes,
+    ranks: Ranks | None,
+    worker: Worker,
 ) -> int:
     with saved_run(Path(directory), **changes) as saved:
         shown = Shown(**{**saved.request.kept, **given})  # type: ignore[arg-type]
@@ -53,7 +59,7 @@ def _resume(
             messages.warn(_already_ended(directory, saved))
             return ExitStatus.LOOP if saved.ended == "loop" else ExitStatus.OK
         with saved.resume(observer_of(messages), ranks=ranks) as begun:
-            stopped = _generate(begun, messages)
+            stopped = _generate(begun, messages, worker)
         return _report(begun, messages, shown, stopped)
 
 
@@ -65,25 +71,27 @@ def _already_ended(directory: str, saved: SavedRun) -> str:
     return f"the run in {directory} was to end at {at}: continue it with a new --until or --for"
 
 
-def _generate(begun: Run, messages: Messages, output: Stdout | None = None) -> ExitStatus | None:
+def _generate(
+    begun: Run, messages: Messages, worker: Worker, output: Stdout | None = None
+) -> ExitStatus | None:
     """Generate to the end, and write the text to the output; without one, the run has a file that
     it writes itself. Return the exit status of the signal that stopped it, if any."""
     written = output or begun.file
     assert written is not None
     with (
-        StopRequest() as stop,
-        StatusRequest() as status,
         progress("reading", "tokens", messages.quiet) as bar,
-        before_leaving(lambda: written.write(begun.ending())),
+        worker.stoppable() as stop,
     ):
         stop.say = bar.say_anyway
+        stop.before_leaving = lambda: written.write(begun.ending())
 
         def should_stop() -> bool:
-            if status.take():
+            if stop.asks_for_progress:
+                stop.asks_for_progress = False
                 messages.status(status_line(begun))
             return stop.requested()
 
-        tokens = begun.tokens(should_stop=should_stop, on_prefill=bar, on_over=stop.obeyed)
+        tokens = begun.tokens(should_stop=should_stop, on_prefill=bar, on_over=stop.over)
         try:
             for token in tokens:
                 if output is not None:

@@ -12,6 +12,7 @@ from mlxchat.manual.equivalents import hint_for
 from mlxchat.terminal.chat_screen import ChatScreen
 
 # A handler gets the chat and the text after the command; it may return a draft for the next prompt.
+# It runs in the worker once the model is loaded, unless it does not need that.
 Handler = Callable[[ChatScreen, str], str | None]
 # Suggests arguments for a command, given their typed beginning.
 Suggest = Callable[[ChatScreen, str], Iterable[str]]
@@ -23,6 +24,7 @@ class SlashCommand:
     help: str
     handle: Handler
     suggest: Suggest
+    needs_model: bool
 
     @property
     def needs_argument(self) -> bool:
@@ -42,10 +44,11 @@ def _nothing(_: ChatScreen, __: str) -> Iterable[str]:
 
 
 def command(
-    usage: str, help_text: str, suggest: Suggest = _nothing
+    usage: str, help_text: str, suggest: Suggest = _nothing, *, needs_model: bool = True
 ) -> Callable[[Handler], Handler]:
     def add(handler: Handler) -> Handler:
-        COMMANDS[usage.split(maxsplit=1)[0]] = SlashCommand(usage, help_text, handler, suggest)
+        name = usage.split(maxsplit=1)[0]
+        COMMANDS[name] = SlashCommand(usage, help_text, handler, suggest, needs_model)
         return handler
 
     return add
@@ -80,6 +83,8 @@ def run_command(shown: ChatScreen, line: str) -> str | None:
         raise UsageError(f"unknown command {name}: {hint}")
     if found.needs_argument and not argument.strip():
         raise UsageError(f"usage: {found.usage}")
+    if found.needs_model:
+        return shown.work(lambda: found.handle(shown, argument.strip()))
     return found.handle(shown, argument.strip())
 
 

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from mlxchat.errors import ClosedPipe, OutputError
 from mlxchat.terminal import visible
-from mlxchat.terminal.restore import TerminalLine
+from mlxchat.terminal.leaving import TerminalLine
 
 
 class Stdout:
