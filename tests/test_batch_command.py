@@ -14,7 +14,7 @@ import pytest
 
 from mlxchat import platform
 from mlxchat.app import batch_run
-from mlxchat.rows.pending import Pending
+from mlxchat.rows.output import Pending
 from mlxchat.rows.row import Row
 from tests.conftest import RunMlxchat
 from tests.in_process import run_in_process

@@ -14,7 +14,7 @@ from mlxchat.app.observer import Observer
 from mlxchat.app.side_by_side import SideBySide
 from mlxchat.errors import DeviceError
 from mlxchat.request import BatchRequest, Setup
-from mlxchat.rows.pending import Pending
+from mlxchat.rows.output import Pending
 from mlxchat.rows.results import Result
 from tests.failing_device import FailingDevice
 

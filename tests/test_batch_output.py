@@ -17,10 +17,9 @@ from mlxchat.errors import OutputError
 from mlxchat.files import lock
 from mlxchat.manual import read_page
 from mlxchat.request import BatchInput
-from mlxchat.rows import pending
+from mlxchat.rows import output as writing
 from mlxchat.rows.json_lines import ROW_OPTIONS
-from mlxchat.rows.output import ResultFile
-from mlxchat.rows.pending import Pending
+from mlxchat.rows.output import Pending, ResultFile
 from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result
 from mlxchat.rows.row import Row
@@ -281,12 +280,12 @@ def test_the_disk_is_synced_once_per_second_and_at_the_end(out: Path) -> None:
 def test_rows_that_need_not_run_are_passed_in_parts() -> None:
     """A million malformed rows held up the rows that were running, and Ctrl-C."""
     written: list[str] = []
-    data = io.BytesIO(b"nope\n" * (pending.MAX_PASSED + 9) + b'{"prompt":"a"}')
+    data = io.BytesIO(b"nope\n" * (writing.MAX_PASSED + 9) + b'{"prompt":"a"}')
     todo = Pending(Rows(BatchInput(), data), written.append)
-    assert (todo.take(), todo.is_over, len(written)) == (None, False, pending.MAX_PASSED)
+    assert (todo.take(), todo.is_over, len(written)) == (None, False, writing.MAX_PASSED)
     row = todo.take()
     assert row is not None
-    assert (row.prompt, todo.figures.failed) == ("a", pending.MAX_PASSED + 9)
+    assert (row.prompt, todo.figures.failed) == ("a", writing.MAX_PASSED + 9)
 
 
 def test_the_manual_lists_every_field_and_every_option_of_a_row() -> None:

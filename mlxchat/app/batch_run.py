@@ -15,8 +15,7 @@ from mlxchat.app.side_by_side import SideBySide
 from mlxchat.engine.prefill import ShouldStop
 from mlxchat.errors import UsageError
 from mlxchat.request import BatchRequest, Request
-from mlxchat.rows.output import ResultFile
-from mlxchat.rows.pending import BatchFigures, Pending
+from mlxchat.rows.output import BatchFigures, Pending, ResultFile
 from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result
 

@@ -29,7 +29,7 @@ from mlxchat.errors import DeviceError, MlxchatError
 from mlxchat.failures import device_failures
 from mlxchat.progress import Notify
 from mlxchat.request import BatchRequest
-from mlxchat.rows.pending import WAIT_S, Pending
+from mlxchat.rows.output import WAIT_S, Pending
 from mlxchat.rows.results import Result
 from mlxchat.text.spans import TokenIds
 from mlxchat.units import count

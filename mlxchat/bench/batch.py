@@ -21,7 +21,7 @@ from mlxchat.engine.reply import Reply
 from mlxchat.errors import ModelError
 from mlxchat.models.model import Model
 from mlxchat.request import BatchInput, BatchRequest, Setup
-from mlxchat.rows.pending import Pending
+from mlxchat.rows.output import Pending
 from mlxchat.rows.read import Rows
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.units import count
