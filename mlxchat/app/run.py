@@ -406,7 +406,7 @@ class Run:
         if self.file is not None:
             self.file.write(text)
         self._last_character = text[-1:] or self._last_character
-        return replace(token, text=text)
+        return token._replace(text=text)
 
     def _text_of(self, token: Token) -> str:
         if not self._request.events:

@@ -30,8 +30,11 @@ class End(Protocol):
 
 def first_reason(ends: Iterable[End], token: Token | None) -> str | None:
     """The first of the reasons to end; all see the token."""
-    reasons = [end.see(token) for end in ends]
-    return next(filter(None, reasons), None)
+    reason: str | None = None
+    for end in ends:
+        found = end.see(token)
+        reason = reason or found
+    return reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,11 +92,12 @@ def generate(
                 drafter=reply.drafter,
             )
             for token in decoded if reply.finish_reason is None else ():
-                meter.first_token_s = meter.first_token_s or time.perf_counter()
+                if not meter.first_token_s:
+                    meter.first_token_s = time.perf_counter()
                 yield from reply.add(token)
                 if reply.finish_reason is not None:
                     break
-                stopped = first_reason(ends, token) or stopped
+                stopped = stopped or first_reason(ends, token)
             reply.rest = np.array([reply.chooser.latest[-1]], np.int32)
             reply.finish_reason = reply.finish_reason or stopped
         except ConstraintError as error:

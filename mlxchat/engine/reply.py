@@ -147,9 +147,10 @@ class Reply:
         self._in_thought = self._reader.is_thought
         self._stop = StopTexts(self.settings.stop)
         self._end_of_turn = EndOfTurn(eos_ids, self._reader)
-        self._ends: list[End] = [StopText(self._stop), MaxTokens(self.max_tokens, generated)]
+        self._ends: list[End] = [StopText(self._stop)] if self.settings.stop else []
         if constrained is not None:
-            self._ends.insert(1, Complete(constrained))
+            self._ends.append(Complete(constrained))
+        self._ends.append(MaxTokens(self.max_tokens, generated))
         if drafter is not None:
             drafter.history.extend(self.rest)
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
@@ -28,8 +28,7 @@ Draw = Callable[[mx.array, int], mx.array]
 SEEDS = 2**64
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One generated token and the text it completed; its log-probability (natural log) and those of
     the likeliest ones, if requested.
 
