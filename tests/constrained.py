@@ -14,8 +14,7 @@ import pytest
 
 from mlxchat.constraint import library
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.matcher import Matcher
-from mlxchat.engine.vocabulary import Vocabulary
+from mlxchat.engine.matcher import Matcher, Vocabulary
 from mlxchat.errors import UsageError
 from mlxchat.text.tokens import Tokenizer
 

@@ -13,8 +13,7 @@ from tokenizers import AddedToken, decoders, models, normalizers
 
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import apply_mask
-from mlxchat.engine.matcher import MAX_FORCED, Matcher
-from mlxchat.engine.vocabulary import Vocabulary
+from mlxchat.engine.matcher import MAX_FORCED, Matcher, Vocabulary
 from mlxchat.errors import ConstraintError, ModelUnsupported
 from mlxchat.models.tokenizer_files import load_tokenizer
 from mlxchat.text.tokens import Tokenizer

@@ -13,8 +13,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.matcher import Matcher
-from mlxchat.engine.vocabulary import Vocabulary
+from mlxchat.engine.matcher import Matcher, Vocabulary
 from mlxchat.errors import ModelError, UsageError
 from mlxchat.options import flag
 from mlxchat.text.reply_reader import Reader
