@@ -38,7 +38,7 @@ CEILINGS = {
     "distributed": 937,
     "app": 3_815,
     "bench": 1_083,
-    "terminal": 4_139,
+    "terminal": 4_131,
     "doctor": 283,
     "cli": 2_281,
 }

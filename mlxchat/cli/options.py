@@ -70,7 +70,7 @@ def setup_of(values: Mapping[str, Any]) -> Setup:
 
 def agrees(question: str, *, yes: bool) -> bool:
     """Ask, unless `yes` answers for the user. Raises UsageError if this is not a terminal."""
-    from mlxchat.terminal.observing import terminal_question
+    from mlxchat.terminal.progress import terminal_question
 
     if yes:
         return True

@@ -178,7 +178,7 @@ def verify(name: Name) -> None:
     """
     from mlxchat.app.verify import verify_session
     from mlxchat.terminal.messages import Messages
-    from mlxchat.terminal.observing import observer_of
+    from mlxchat.terminal.progress import observer_of
     from mlxchat.units import count, format_bytes
 
     size_bytes, held_tokens, agreement = verify_session(name, observer_of(Messages()))

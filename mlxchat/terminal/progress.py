@@ -1,15 +1,17 @@
-"""A progress bar on stderr for operations that turn out to be long."""
+"""Progress on stderr of what turns out to be long, and what else `app` reports and asks."""
 
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from mlxchat.app.observer import Observer
 from mlxchat.progress import Progress
 from mlxchat.terminal import is_dumb, visible
 from mlxchat.terminal.leaving import say_on_own_line, stopped_at_the_end
+from mlxchat.terminal.messages import Messages
 
 PATIENCE_S = 0.3
 
@@ -159,3 +161,32 @@ def _duration(seconds: float) -> str:
     minutes, s = divmod(round(seconds), 60)
     hours, m = divmod(minutes, 60)
     return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"
+
+
+def observer_of(messages: Messages) -> Observer:
+    """Shows on the terminal what `app` reports."""
+    return Observer(
+        warn=messages.warn,
+        note=messages.note,
+        ask=terminal_question(),
+        show_progress=not messages.quiet,
+        waiting=lambda text: waiting(text, messages.quiet),
+        counting=lambda what, unit: progress(what, unit, messages.quiet),
+    )
+
+
+def terminal_question() -> Callable[[str], bool] | None:
+    """Return a function that asks on the terminal; None if stdin or stderr is not a terminal."""
+    if sys.stdin is None or sys.stderr is None:
+        return None
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    return _ask
+
+
+def _ask(question: str) -> bool:
+    sys.stderr.write(f"{visible(question)} [Y/n] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    # End of input does not count as consent.
+    return answer.strip().lower() in ("y", "yes") or answer == "\n"

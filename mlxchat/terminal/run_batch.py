@@ -5,8 +5,7 @@ from mlxchat.errors import ExitStatus, MlxchatError
 from mlxchat.request import BatchRequest
 from mlxchat.request.commands import Shown
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.observing import observer_of
-from mlxchat.terminal.progress import progress
+from mlxchat.terminal.progress import observer_of, progress
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.terminal.worker import Worker, in_worker
 from mlxchat.text.documents import piped_stdin

@@ -26,8 +26,7 @@ from mlxchat.terminal import visible
 from mlxchat.terminal.leaving import Terminated
 from mlxchat.terminal.messages import Messages, show_error
 from mlxchat.terminal.moving import moving_line
-from mlxchat.terminal.observing import observer_of
-from mlxchat.terminal.progress import is_drawn
+from mlxchat.terminal.progress import is_drawn, observer_of
 from mlxchat.terminal.table import format_table
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.terminal.worker import Worker, with_ranks

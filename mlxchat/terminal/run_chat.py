@@ -14,7 +14,7 @@ from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.request import Answer, ChatOptions
 from mlxchat.request.commands import ChatShown
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.observing import observer_of
+from mlxchat.terminal.progress import observer_of
 from mlxchat.terminal.worker import Worker, with_ranks
 from mlxchat.text.document import STDIN
 from mlxchat.text.documents import (

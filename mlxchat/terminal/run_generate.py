@@ -11,8 +11,7 @@ from mlxchat.request import Request
 from mlxchat.request.commands import Shown
 from mlxchat.terminal.figures import incomplete, stats_line, status_line
 from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.observing import observer_of
-from mlxchat.terminal.progress import progress
+from mlxchat.terminal.progress import observer_of, progress
 from mlxchat.terminal.text_output import Stdout
 from mlxchat.terminal.worker import Worker, with_ranks
 from mlxchat.text.documents import is_stdin_left_unread, piped_stdin

@@ -48,7 +48,9 @@ class Stop:
     to end at once; the job may then have stopped anywhere.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, restore: Callable[[], None] = lambda: None) -> None:
+        """`restore` restores the terminal before the process ends."""
+        self._restore = restore
         self.status: ExitStatus | None = None
         self.say: Callable[[str], object] = say_on_own_line
         self.before_leaving: Callable[[], object] = lambda: None
@@ -69,7 +71,7 @@ class Stop:
         """The loop that had to stop has ended; what follows may take its time."""
         self._is_over = True
 
-    def take(self, number: int, restore: Callable[[], None]) -> None:
+    def take(self, number: int) -> None:
         """Take a signal; the second Ctrl-C ends the process."""
         status = STATUS_OF_SIGNAL[signal.Signals(number)]
         if status is not ExitStatus.INTERRUPTED:
@@ -81,22 +83,22 @@ class Stop:
             self._say_at_s = time.monotonic() + REACTION_S
             self.status = status
         else:
-            self._leave(status, restore)
+            self._leave(status)
 
-    def enforce(self, restore: Callable[[], None]) -> None:
+    def enforce(self) -> None:
         """Announce the stop, or end the process, if that is due."""
         if self.status is None or self._is_over:
             return
         now_s = time.monotonic()
         if now_s >= self._leave_at_s:
-            self._leave(self.status, restore)
+            self._leave(self.status)
         if now_s >= self._say_at_s:
             self._say_at_s = float("inf")
             self.say(WILL_STOP)
 
-    def _leave(self, status: ExitStatus, restore: Callable[[], None]) -> None:
+    def _leave(self, status: ExitStatus) -> None:
         self._leaving.acquire()
-        leave(status, restore, self.before_leaving)
+        leave(status, self._restore, self.before_leaving)
 
 
 class Worker:
@@ -180,7 +182,7 @@ class Worker:
         while not is_reached():
             self._obey(self.next_signal(TICK_S))
             if self._stop is not None:
-                self._stop.enforce(self._restore)
+                self._stop.enforce()
 
     def next_signal(self, wait_s: float = 0.0) -> int | None:
         """The next signal; None if none comes, or if a job ends first."""
@@ -196,7 +198,7 @@ class Worker:
             if stop is not None:
                 stop.asks_for_progress = True
         elif number is not None and stop is not None:
-            stop.take(number, self._restore)
+            stop.take(number)
         elif number is not None:
             raise ending_by(number)
 
@@ -207,7 +209,7 @@ class Worker:
         If the body does not react, because a step of MLX takes long, a first Ctrl-C is announced
         and a second one ends the process at once, as SIGTERM and SIGHUP do within five seconds.
         """
-        stop, before = Stop(), self._stop
+        stop, before = Stop(self._restore), self._stop
         self._stop = stop
         try:
             yield stop
