@@ -55,7 +55,6 @@ class CacheSettings:
         Panel.WINDOW,
         metavar="TOKENS",
         must=at_least(0, "not be negative"),
-        saved=True,
     )
     prefill_step_size: int = option(
         DEFAULT_PREFILL_STEP_SIZE,

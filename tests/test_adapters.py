@@ -266,11 +266,11 @@ def test_a_session_keeps_its_adapter_for_its_model(tiny_model: Path, lora: Path)
 def test_a_snapshot_with_another_adapter_is_read_again(
     tiny_model: Path, lora: Path, louder: Path
 ) -> None:
-    setup = Setup(str(tiny_model), adapter=str(lora), keep=0)
+    setup = Setup(str(tiny_model), adapter=str(lora))
     with Chat.open(ChatOptions(setup, generation=SHORT), session="one") as chat:
         for _ in chat.say("hello"):
             pass
-    changed = ChatOptions(Setup(str(tiny_model), adapter=str(louder), keep=0))
+    changed = ChatOptions(Setup(str(tiny_model), adapter=str(louder)))
     with Chat.open(changed, session="one") as chat:
         assert chat.conversation.turns[0].user == "hello"
         assert any("a different adapter" in str(each) for each in chat.notices)

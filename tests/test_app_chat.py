@@ -42,7 +42,6 @@ def options(tiny_model: Path) -> Options:
         setup = Setup(
             str(tiny_model),
             window=320,
-            keep=0,
             prefill_step_size=64,
             sampling=sampling or {},
             seed=7,
@@ -129,7 +128,7 @@ def test_chosen_settings_override_those_of_the_session(options: Options, tiny_mo
     assert resumed(recalls=0) == (320, 0, {"mood": "calm"})
     # Chosen settings are saved with the session.
     assert resumed() == (320, 0, {"mood": "calm"})
-    setup = Setup(window=400, keep=0)
+    setup = Setup(window=400)
     assert resumed(setup=setup, template_args={"a": 1}) == (400, 0, {"a": 1})
     # The command line can tell that a default was typed.
     assert resumed(recalls=2, chosen=frozenset({"recalls"})) == (400, 2, {"a": 1})
@@ -193,7 +192,7 @@ def test_a_resumed_chat_drafts_from_its_turns(options: Options) -> None:
     question = "the same words"
     with Chat.open(options(), session="mine") as chat:
         say(chat, question)
-        chat.conversation.turns.forget(1)
+        chat.conversation.forget(1)
     with Chat.open(session="mine") as chat:
         drafter, tokenizer = chat.conversation._drafter, chat.conversation.model.tokenizer
         assert drafter is not None

@@ -3,8 +3,8 @@
 import pytest
 
 from mlxchat.chat.memory import Memory, quotes
+from mlxchat.chat.state import State
 from mlxchat.chat.turn import Quoted, Turn
-from mlxchat.chat.turns import Turns
 from mlxchat.recall.said import Said
 
 QUESTION = "What is my sister's name?"
@@ -15,9 +15,8 @@ LOG = " ".join(f"module{n} failed at address x{n}f" for n in range(40))
 
 
 def recalled(message: str, *said: tuple[str, str]) -> list[int]:
-    turns = Turns()
-    turns.become([*(Turn(*each, forgotten=True) for each in said), Turn(message)])
-    return Memory().find(message, turns, 2)
+    turns = (*(Turn(*each, forgotten=True) for each in said), Turn(message))
+    return Memory().find(message, State(turns=turns), 2)
 
 
 @pytest.mark.parametrize("asked", [0, 1, 5, 20])
@@ -50,14 +49,12 @@ def test_where_only_one_turn_has_room_it_is_one_that_the_message_is_about(
 
 
 def test_a_turn_that_was_cleared_away_is_not_recalled_for_a_name() -> None:
-    turns = Turns()
     fact, change = "The head of our design team is Carla Mendes.", "Carla left for Vikram's team."
-    turns.become([Turn(fact, "", forgotten=True), *(Turn(*each) for each in FILLERS)])
-    turns.append(Turn(change, ""))
-    turns.append(Turn("Who leads our design team?"))
-    assert Memory().find("Who leads our design team?", turns, 2) == [1]
-    turns[5].forgotten = True
-    assert Memory().find("Who leads our design team?", turns, 2) == [1, 6]
+    fillers = (Turn(*each) for each in FILLERS)
+    turns = (Turn(fact, "", forgotten=True), *fillers, Turn(change, ""))
+    state = State(turns=turns).add(Turn("Who leads our design team?"))
+    assert Memory().find("Who leads our design team?", state, 2) == [1]
+    assert Memory().find("Who leads our design team?", state.forget([6]), 2) == [1, 6]
 
 
 @pytest.mark.parametrize(

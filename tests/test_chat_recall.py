@@ -105,7 +105,7 @@ def test_a_cache_is_what_it_would_be_without_the_quote(family: str) -> None:
     quoting, plain = (forgetful(net=net, recalls=n, max_tokens=16) for n in (2, 0))
     assert answer(quoting)
     # Those that the quote pushed out.
-    plain.turns.forget(len(quoting.forgotten) - len(plain.forgotten))
+    plain.forget(len(quoting.state.forgotten) - len(plain.state.forgotten))
     assert not answer(plain)
     assert "Earlier" not in quoting.model.tokenizer.decode(quoting.held_ids)
     own = len(QUESTION + "It is Ada." + "go on") + 2 * len("<user\n>\n<assistant\n>\n")
@@ -162,9 +162,9 @@ def test_going_back_from_a_recall_restores_the_cache(family: str) -> None:
 def test_a_reply_that_fills_the_window_evicts_the_quote_first(family: str) -> None:
     conversation = forgetful(net=network() if family == "llama" else build_family(family))
     conversation.generation = GenerationSettings(max_tokens=400, ignore_eos=True)
-    in_view = len(conversation.retained)
+    in_view = len(conversation.state.retained)
     assert recalled(conversation)
-    assert len(conversation.retained) < in_view
+    assert len(conversation.state.retained) < in_view
     conversation.generation = GenerationSettings(max_tokens=8)
     say(conversation, "go on")
     held = conversation.model.tokenizer.decode(conversation.held_ids)
@@ -178,7 +178,7 @@ def test_a_reply_that_fills_the_window_evicts_the_quote_first(family: str) -> No
 @pytest.mark.parametrize("family", ["llama", "qwen3_next", "mamba2"])
 def test_pinned_turns_stay_beside_a_quote(family: str) -> None:
     conversation = forgetful(net=network() if family == "llama" else build_family(family))
-    pinned = conversation.retained[0]
+    pinned = conversation.state.retained[0]
     conversation.pin(conversation.turns.index(pinned) + 1)
     for _ in range(4):
         assert recalled(conversation)
@@ -259,5 +259,5 @@ def test_a_quoted_turn_never_becomes_a_control_token() -> None:
     for each in conversation.say(QUESTION):
         if isinstance(each, Recalled):
             prompts += conversation.view.prompt.tolist()
-    plain = conversation.view.render(conversation.retained).tolist()
+    plain = conversation.view.rendering.ids(conversation.state).tolist()
     assert prompts.count(258) == plain.count(258)

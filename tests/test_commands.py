@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mlxchat.app.chat import Chat
-from mlxchat.chat.rendering import NOTE_BEGINS
+from mlxchat.chat.state import NOTE_BEGINS
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import UsageError, WindowTooSmall
 from mlxchat.request import ChatOptions, Setup
@@ -68,10 +68,10 @@ def run(shown: ChatScreen, monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen, run: Run) -> None:
     """The newest find was put into the prompt unasked, and the next Enter sent it. Later a quote
     was put there on request, and `exit` typed after it was sent to the model."""
-    shown.conversation.turns[:] = [
+    shown.conversation.add(
         Turn("My name is Ada.\nI live in Paris.", "Hello Ada!", forgotten=True),
         Turn("Who am I?", "You are called ADA.", thought="ada it was"),
-    ]
+    )
     assert run("/recall ada") == (
         "#1 turn 1 (forgotten): My name is Ada.\n"
         "#2 turn 1 (forgotten): Hello Ada!\n"
@@ -141,9 +141,7 @@ def test_tab_suggests_arguments(
 ) -> None:
     with Session.open("old", create=True) as session:
         session.journal.record(None, [Turn("hello", "hi")])
-    shown.conversation.turns[:] = [
-        *(Turn("one", forgotten=True), Turn("two"), Turn("three", pinned=True))
-    ]
+    shown.conversation.add(Turn("one", forgotten=True), Turn("two"), Turn("three", pinned=True))
     assert list(suggestions(shown, command, typed)) == suggested
 
 
@@ -359,7 +357,7 @@ def test_the_note_can_be_edited_and_removed(
     assert shown.conversation.note == "Ada is a cat."
     assert run("/compact off") == "removed the note\n"
     assert shown.conversation.note is None
-    assert len(shown.conversation.forgotten) == 2
+    assert len(shown.conversation.state.forgotten) == 2
 
 
 @pytest.mark.parametrize("window", [1600])

@@ -7,7 +7,8 @@ import pytest
 from mlxchat.cache import tokens_held
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.note import NOTE_SHARE
-from mlxchat.chat.rendering import NOTE_BEGINS
+from mlxchat.chat.room import room_for_note
+from mlxchat.chat.state import NOTE_BEGINS
 from mlxchat.chat.turn import Compacted, Recalled
 from mlxchat.errors import DeviceError, UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
@@ -87,7 +88,7 @@ def test_a_note_replaces_all_turns_in_view_but_the_last() -> None:
     assert done.generated_tokens == len(NOTE)
     assert done.tokens == len(f"<system\n{NOTE_BEGINS}\n{NOTE}>\n")
     assert conversation.note == NOTE
-    assert conversation.retained == conversation.turns[-1:]
+    assert conversation.state.retained == conversation.turns[-1:]
     assert [(turn.user, turn.reply) for turn in conversation.turns] == texts
     assert conversation.system is None
     say(conversation, "Where am I?")
@@ -163,7 +164,7 @@ def test_a_device_failure_during_a_note_loses_nothing(
         conversation.compact()
     device.repair()
     assert conversation.note is None
-    assert len(conversation.retained) == 4
+    assert len(conversation.state.retained) == 4
     say(conversation, "go on")
     check_in_step(conversation)
 
@@ -218,7 +219,8 @@ def test_an_edited_note_must_fit_and_not_be_empty() -> None:
         conversation.set_note(" \n")
     assert state(conversation) == before
     conversation.pin(4)
-    room = conversation.view.room_for_note()
+    view = conversation.view
+    room = room_for_note(view.rendering, view.state, view.settings.max_kv_size)
     assert room is not None
     with pytest.raises(UsageError, match=f"has {room + 1:,} tokens, and the window has room for"):
         conversation.set_note("y" * (room + 1))
@@ -245,7 +247,7 @@ def test_there_must_be_something_to_compact_and_room_for_it() -> None:
     large = make_conversation(1200, max_tokens=8)
     say(large, f"begins {'y' * 2000} ends")
     say(large, "go on")
-    large.turns[0].forgotten = False
+    large.view.state = large.state.change({1}, forgotten=False)
     with pytest.raises(UsageError, match="no room in the window to write a note"):
         large.compact()
 
@@ -256,4 +258,4 @@ def test_a_turn_that_a_note_replaced_is_still_recalled() -> None:
     conversation.compact()
     found = [x for x in conversation.say("Who is my cat?") if isinstance(x, Recalled)]
     assert [each.numbers for each in found] == [(1,)]
-    assert next(each.turn for each in conversation.turns.recall("my cat")) == 1
+    assert next(each.turn for each in conversation.state.recall("my cat")) == 1

@@ -146,9 +146,9 @@ def test_turns_forgotten_after_a_failure_are_reported() -> None:
             next_reply(conversation)
     said = list(conversation.say("two " * 40))
     assert [each.turns for each in said if isinstance(each, Forgot)] == [
-        len(conversation.forgotten)
+        len(conversation.state.forgotten)
     ]
-    assert conversation.forgotten
+    assert conversation.state.forgotten
 
 
 # What fails becomes one line

@@ -278,7 +278,9 @@ def tell(conversation: Conversation) -> list[tuple[Any, ...]]:
             pass
         check_in_step(conversation)
         last = conversation.turns[-1]
-        states.append((last.reply, conversation.held_ids.tolist(), len(conversation.forgotten)))
+        states.append(
+            (last.reply, conversation.held_ids.tolist(), len(conversation.state.forgotten))
+        )
 
     for number in range(4):
         do(conversation.say, f"question {number} " + "x" * 20)
@@ -289,7 +291,7 @@ def tell(conversation: Conversation) -> list[tuple[Any, ...]]:
     do(conversation.pin, len(conversation.turns))
     do(conversation.continue_reply)
     do(conversation.say, "in between")
-    do(conversation.turns.unpin)
+    do(conversation.unpin)
     for number in range(5):
         do(conversation.say, f"more {number}")
     return states

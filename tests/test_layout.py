@@ -19,9 +19,9 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_389,
+    "": 1_388,
     "files": 450,
-    "request": 1_093,
+    "request": 1_092,
     "manual": 322,
     "config": 305,
     "text": 2_584,
@@ -31,12 +31,12 @@ CEILINGS = {
     "cache": 2_569,
     "models": 3_831,
     "engine": 2_496,
-    "chat": 2_196,
+    "chat": 2_117,
     "store": 1_695,
     "sessions": 1_784,
     "rows": 1_091,
     "distributed": 937,
-    "app": 3_815,
+    "app": 3_812,
     "bench": 1_083,
     "terminal": 4_131,
     "doctor": 283,

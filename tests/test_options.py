@@ -167,9 +167,9 @@ def test_a_session_saves_the_options_declared_so(chat_options: ChatOptions) -> N
 def test_an_invalid_value_in_a_session_is_ignored(chat_options: ChatOptions) -> None:
     """A window of -5 in a session's file kept the session from being resumed at all."""
     for damaged in (
-        {"window": -5, "keep": True},
-        {"window": "big", "keep": None, "dtype": "float8"},
-        {"keep": -1, "template_args": "[1]"},
+        {"window": -5, "dtype": True},
+        {"window": "big", "dtype": "float8"},
+        {"template_args": "[1]"},
         {"template_args": "{"},
     ):
         with Session.open("mine") as session:

@@ -39,7 +39,7 @@ HISTORY = [
 
 
 def rendered(conversation: Conversation) -> str:
-    ids = conversation.view.render([*conversation.retained, Turn("next")])
+    ids = conversation.view.rendering.ids(conversation.state.add(Turn("next")))
     return conversation.model.tokenizer.decode(ids)
 
 
@@ -92,7 +92,7 @@ def test_a_rejected_quote_is_not_made() -> None:
 def test_rejected_turns_are_forgotten_with_their_neighbours() -> None:
     """Without tokens of its own, such a turn kept the window from forgetting whole turns."""
     conversation = make_conversation(240, chat_templates.NO_EMPTY)
-    conversation.turns.extend([Turn("x" * 30, "y"), Turn("nothing", ""), Turn("z" * 30, "y")])
+    conversation.add(Turn("x" * 30, "y"), Turn("nothing", ""), Turn("z" * 30, "y"))
     conversation.generation = GenerationSettings(max_tokens=200, ignore_eos=True)
     numbers = [n for forgot in say(conversation, "go on") for n in forgot.numbers]
     assert numbers == [1, 2, 3]
@@ -121,7 +121,7 @@ def test_a_text_that_the_tokenizer_rejects_costs_one_message() -> None:
     disguised = "\uff1cgo\uff1e"
     with pytest.raises(InputError):
         say(conversation, disguised)
-    assert conversation.turns == []
+    assert not conversation.turns
     conversation.resume(None, [Turn(disguised, "yes"), Turn("two", disguised)])
     say(conversation, "three")
     check_in_step(conversation)

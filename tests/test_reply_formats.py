@@ -132,7 +132,7 @@ def test_a_reply_is_split_and_kept_as_the_template_keeps_it(name: str, scripted:
     again.resume(None, read_session("mine").turns)
     for turn in (*conversation.turns, *again.turns):
         check(turn, scripted)
-    again.view.hold(conversation.cache, conversation.ledger, again.turns)
+    again.view.window = conversation.view.window.fork()
     for each in (again, conversation):
         say(each, "more")
     assert np.array_equal(again.held_ids, conversation.held_ids)
@@ -182,7 +182,7 @@ def test_a_wrapped_window_forgets_whole_turns_with_their_thoughts(scripted: Scri
         said = list(conversation.say(f"question {n}: what is it?"))
         forgot += [each for each in said if isinstance(each, Forgot)]
         check(conversation.turns[-1], scripted)
-    assert sum(each.turns for each in forgot) == len(conversation.forgotten) > 0
+    assert sum(each.turns for each in forgot) == len(conversation.state.forgotten) > 0
     held = control_text(conversation)
     assert "question 11" in held
     assert "question 0" not in held
@@ -193,9 +193,7 @@ def test_another_model_gets_the_answer_without_these_markers(scripted: Scripted)
     conversation = converse(scripted)
     say(conversation, "hello")
     other = converse(replace(QWEN, template=CHAT_TEMPLATE))
-    other.resume(None, conversation.turns)
-    for turn in other.turns:
-        turn.ids, turn.exact = None, False
+    other.resume(None, [replace(turn, ids=None, exact=False) for turn in conversation.turns])
     say(other, "again")
     text = control_text(other)
     assert "Yes!" in text

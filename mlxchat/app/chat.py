@@ -34,6 +34,7 @@ from mlxchat.cache import positions_bounded
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import Rendering
 from mlxchat.chat.room import check_room
+from mlxchat.chat.state import State
 from mlxchat.chat.turn import Compacted, Said, Turn
 from mlxchat.chat.watch import Watching
 from mlxchat.engine.drafts import make_drafter
@@ -242,12 +243,13 @@ class Chat:
         options, conversation = self._options, self._conversation
         if conversation is not None:
             rendering = replace(conversation.view.rendering, tokenizer=tokenizer)
+            state = conversation.state
         else:
             system = options.system if options.system is not None else self._keeper.saved_system
             variables = thinking_variables(options.think != "off")
-            note = self._keeper.saved_note
-            rendering = Rendering(tokenizer, system, variables, options.template_args, note=note)
-        check_room(rendering, self._setup.cache_settings())
+            rendering = Rendering(tokenizer, variables, options.template_args)
+            state = State(system, self._keeper.saved_note)
+        check_room(rendering, state, self._setup.cache_settings().max_kv_size)
 
     def _conversation_with(self, model: Model) -> Conversation:
         options = self._options
@@ -299,7 +301,7 @@ class Chat:
     ) -> Generator[Said]:
         """Answer the last message again, as `Conversation.retry` does."""
         conversation = self.conversation
-        old = conversation.last
+        old = conversation.state.last
         # Until there is another reply, the session has the old one.
         reply = self._saved_reply(conversation.retry(**_stopping(watching)), on_end, sent=False)
         assert old is not None

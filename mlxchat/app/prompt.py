@@ -6,6 +6,7 @@ from typing import BinaryIO
 
 from mlxchat.app.observer import Observer
 from mlxchat.chat.rendering import Rendering
+from mlxchat.chat.state import State
 from mlxchat.request import Request
 from mlxchat.text.document import name_of
 from mlxchat.text.documents import SEPARATOR, Input, read_input
@@ -55,7 +56,7 @@ def count_pinned(request: Request, tokenizer: Tokenizer) -> int:
     """
     if request.raw:
         return 0
-    return Rendering(tokenizer, request.system, request.variables(), {}).count_pinned()
+    return Rendering(tokenizer, request.variables(), {}).count_pinned(State(request.system))
 
 
 def encode(request: Request, document: Input, tokenizer: Tokenizer, observer: Observer) -> Prompt:

@@ -147,7 +147,6 @@ class Keeper:
         settings: dict[str, str | int | bool | None] = {
             **_model_settings(found, dtype),
             "window": conversation.settings.max_kv_size,
-            "keep": conversation.settings.keep,
             "recalls": conversation.recalls,
             "template_args": json.dumps(conversation.template_args),
         }
@@ -215,10 +214,10 @@ class Keeper:
             return
         self._see_result()
         self._saved_turns = len(conversation.turns)
-        held = [journal.serial_of(turn) for turn in conversation.view.turns]
+        serials, turns = journal.serials, conversation.view.window.turns
         # A new session gets its file with its first turn.
         self._state.path = path
-        facts: dict[str, Any] = {"held": [serial for serial in held if serial is not None]}
+        facts: dict[str, Any] = {"held": [serials[n - 1] for n in turns if n <= len(serials)]}
         # A lost rank ends the chat, and is reported then.
         with suppress(RanksError):
             try:
@@ -235,6 +234,7 @@ class Keeper:
 
     def _restore(self, conversation: Conversation) -> None:
         assert self._state is not None
+        assert self.session is not None
         path = self._state.path
         self._saved_turns = len(conversation.turns)
         try:
@@ -258,25 +258,19 @@ class Keeper:
                     f"{path} is missing: resume without --exact to read the transcript again"
                 )
             return
-        conversation.view.hold(restored.cache, restored.ledger, self._held_turns(restored.facts))
-
-    def _held_turns(self, facts: dict[str, Any]) -> list[Turn]:
-        assert self.session is not None
-        serials = facts.get("held")
-        turns = [
-            self.session.journal.turn_of(serial)
-            for serial in (serials if isinstance(serials, list) else [])
-            if type(serial) is int
-        ]
-        return [turn for turn in turns if turn is not None]
+        held = restored.facts.get("held")
+        serials = set(held) if isinstance(held, list) else set[object]()
+        window = conversation.view.window
+        window.cache, window.ledger = restored.cache, restored.ledger
+        window.turns = tuple(
+            n for n, serial in enumerate(self.session.journal.serials, 1) if serial in serials
+        )
 
     def _fingerprint(self, conversation: Conversation) -> Fingerprint:
         if self._model is None or self._model[0] is not conversation.model:
             self._model = conversation.model, ModelPrint(conversation.model)
         ledger = conversation.ledger
-        return self._model[1].of(
-            ledger.window, ledger.keep, conversation.view.rendering.system_text
-        )
+        return self._model[1].of(ledger.window, ledger.keep, conversation.state.system_text)
 
     def _guarded(self, save: Callable[[], object]) -> None:
         try:

@@ -19,6 +19,7 @@ from mlxchat.engine.generate import generate
 from mlxchat.engine.pace import Pace
 from mlxchat.engine.reply import Reply, Stats, nothing_done
 from mlxchat.engine.sampling import Token
+from mlxchat.errors import WindowFull
 from mlxchat.request.template_args import allows_thinking
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.reply_reader import Reader
@@ -43,14 +44,15 @@ class Answering:
 
     def __post_init__(self) -> None:
         complete = None if self.watch.constraint is None else False
-        self._stats = replace(nothing_done(self.view.cache), complete=complete)
+        self._stats = replace(nothing_done(self.view.window.cache), complete=complete)
 
     @property
     def stats(self) -> Stats:
         return self._stats if self._reply is None else self._reply.stats
 
-    def tokens(self, turn: Turn, written: TokenIds) -> Generator[Said]:
+    def tokens(self, written: TokenIds) -> Generator[Said]:
         """Generate the reply, or the rest of it after the tokens already `written`."""
+        turn = self.view.state.turns[-1]
         view, watch, tokenizer = self.view, self.watch, self.view.model.tokenizer
         prompt = tokenizer.with_beginning(
             Prompt(view.prompt), watch.prefill, newlines=watch.constraint is None
@@ -59,15 +61,15 @@ class Answering:
         assert not (is_new and len(written)), "only a new answer can be begun or constrained"
         written = np.concatenate([written, prompt.begun])
         ids = np.concatenate([view.prompt, written])
-        reader = self._reader_after(turn, written)
+        reader, turn = self._reader_after(turn, written)
         constrained = self._constrained(watch.constraint, prompt)
-        cached, on_held = view.begin(ids)
+        cached = view.become(ids)
         if self.drafter is not None and not len(self.drafter.history):
             self.drafter.history.extend(ids[:cached])
         self._reply = reply = Reply(
             view.model,
             ids,
-            view.cache,
+            view.window.cache,
             sampling=self.sampling,
             settings=self._within_window(len(written)),
             cached_tokens=cached,
@@ -81,36 +83,33 @@ class Answering:
             step_size=view.settings.prefill_step_size,
             pace=self.pace,
             on_prefill=watch.on_prefill,
-            on_held=on_held,
+            on_held=view.window.add,
         )
-        overflowed = view.ledger.overflowed
+        overflowed = view.window.ledger.overflowed
         generated: list[int] = []
-        in_place = True
+        in_place: bool | Forgot = True
         _, begun = tokenizer.reader_after(prompt)
         try:
             for token in chain([Token(None, begun)] if begun else [], generated_tokens):
-                if token.another:
-                    turn.later_thoughts += (len(turn.thought),)
-                if token.thought:
-                    turn.thought += token.text
-                else:
-                    turn.reply += token.text
+                turn = _with_token(turn, token)
+                view.state = view.state.with_last(turn)
                 if token.id is not None:
                     generated.append(token.id)
                 yield token
-                while in_place and view.is_full and not view.evict_quote():
-                    forgot = view.forget_oldest_in_place()
-                    in_place = forgot is not None
-                    if forgot is not None:
-                        yield forgot
+                while in_place and view.is_full:
+                    in_place = view.evict_in_place()
+                    if isinstance(in_place, Forgot):
+                        yield in_place
         finally:
-            turn.ids = np.concatenate([written, np.array(generated, np.int32)])
-            turn.exact = tokenizer.replies.spells(turn.ids, turn.reply, turn.thought)
             self._stats, self._reply = reply.stats, None
-            turn.finish_reason = self._stats.finish_reason
-        if view.ledger.overflowed > overflowed:
-            evicted = view.ledger.overflowed - overflowed
-            yield Forgot(0, evicted, (len(view.all_turns),), turn.user)
+            written = np.concatenate([written, np.array(generated, np.int32)])
+            exact = tokenizer.replies.spells(written, turn.reply, turn.thought)
+            reason = self._stats.finish_reason
+            turn = replace(turn, ids=written, exact=exact, finish_reason=reason)
+            view.state = view.state.with_last(turn)
+        if view.window.ledger.overflowed > overflowed:
+            evicted = view.window.ledger.overflowed - overflowed
+            yield Forgot(0, evicted, (len(view.state.turns),), turn.user)
 
     def _constrained(self, constraint: Constraint | None, prompt: Prompt) -> Constrained | None:
         """The constraint on the reply that the prompt asks for, and may have begun."""
@@ -125,16 +124,17 @@ class Answering:
             beginning=prompt.beginning,
         )
 
-    def _reader_after(self, turn: Turn, written: TokenIds) -> Reader:
-        """A reader for the rest of the reply, having read the tokens already `written`."""
+    def _reader_after(self, turn: Turn, written: TokenIds) -> tuple[Reader, Turn]:
+        """A reader for the rest of the reply, having read the tokens already `written`, and the
+        turn with what it read of them."""
         reader = self.view.model.tokenizer.reader(self.view.prompt)
         pieces = [piece for id_ in written.tolist() for piece in reader.add(id_)]
         if turn.exact:
             # The reader holds back half a character or half a tag until the rest arrives.
-            turn.thought, turn.reply = joined(pieces)
-            end = len(turn.thought)
-            turn.later_thoughts = tuple(min(place, end) for place in turn.later_thoughts)
-        return reader
+            thought, reply = joined(pieces)
+            later = tuple(min(place, len(thought)) for place in turn.later_thoughts)
+            turn = replace(turn, thought=thought, reply=reply, later_thoughts=later)
+        return reader, turn
 
     def _within_window(self, written: int) -> GenerationSettings:
         """The settings with no more tokens than there is room for, next to the pinned turns."""
@@ -142,6 +142,16 @@ class Answering:
         if room is None:
             return self.settings
         if room < 1:
-            raise self.view.full()
+            window = f"the window of {self.view.settings.max_kv_size:,} tokens is full"
+            raise WindowFull(f"{window} next to the pinned turns: unpin them (/unpin)")
         maximum = self.settings.max_tokens
         return replace(self.settings, max_tokens=room if maximum < 0 else min(maximum, room))
+
+
+def _with_token(turn: Turn, token: Token) -> Turn:
+    """The turn with the token's text."""
+    if token.another:
+        turn = replace(turn, later_thoughts=(*turn.later_thoughts, len(turn.thought)))
+    if token.thought:
+        return replace(turn, thought=turn.thought + token.text)
+    return replace(turn, reply=turn.reply + token.text)

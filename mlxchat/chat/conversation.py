@@ -16,11 +16,13 @@ from mlxchat.chat.answering import Answering
 from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.memory import Memory
 from mlxchat.chat.note import compact
-from mlxchat.chat.rendering import NOTHING, Rejected, Rendering
+from mlxchat.chat.rendering import NOTHING, Rendering
+from mlxchat.chat.room import check_pin
+from mlxchat.chat.state import State
 from mlxchat.chat.turn import Compacted, Quoted, Said, Turn, Usage
-from mlxchat.chat.turns import Turns
-from mlxchat.chat.view import KnownPrefixes, View
+from mlxchat.chat.view import View
 from mlxchat.chat.watch import StoppedEncoding, Watch, Watching
+from mlxchat.chat.window import KnownPrefixes
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.pace import Pace, first_step
 from mlxchat.engine.reply import Stats
@@ -30,7 +32,6 @@ from mlxchat.errors import (
     MlxchatError,
     RanksError,
     UsageError,
-    WindowFull,
 )
 from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
@@ -55,9 +56,8 @@ class Conversation:
         for said in conversation.say("The capital of France?"):
             print(said.text, end="", flush=True)
 
-    `system` is pinned: it is in the cache once and is never evicted. If fewer than `settings.keep`
-    tokens come before the first user's text, the start of the first turn fills up the rest.
-    `variables` go to the chat template; the user's own `template_args` override them.
+    `system` is pinned: it is in the cache once and is never evicted. `settings.keep` is for texts
+    without one. `variables` go to the chat template; the user's own `template_args` override them.
 
     All random numbers derive from one seed: `sampling.seed`, or a random one. Each turn, retry and
     continuation draws from its own stream.
@@ -92,12 +92,10 @@ class Conversation:
         self._drafter = drafter
         # The last answer, or the one in progress.
         self._answering: Answering | None = None
-        self.turns = Turns()
-        args = dict(template_args or {})
-        rendering = Rendering(model.tokenizer, system, dict(variables or {}), args)
+        rendering = Rendering(model.tokenizer, dict(variables or {}), dict(template_args or {}))
         settings = settings or CacheSettings(keep=0)
         self._pace = Pace(first_step(model.network))
-        self.view = View(model, settings, rendering, self.turns, prefixes=prefixes)
+        self.view = View(model, settings, rendering, State(system), prefixes=prefixes)
 
     @property
     def seed(self) -> int:
@@ -122,15 +120,35 @@ class Conversation:
 
     # The conversation so far
 
+    @property
+    def state(self) -> State:
+        return self.view.state
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """All turns, forgotten or not."""
+        return self.state.turns
+
     def resume(self, system: str | None, turns: Sequence[Turn], note: str | None = None) -> None:
         """Replace everything with a saved conversation. The next turn prefills as much of it as
         fits. Raises CacheError if its pinned tokens leave no room."""
-        self.view.begin_with(system, note)
-        self.turns.become(turns)
-        for turn in self.turns:
-            # Transcripts of other programs have the thought and the reply in one text.
-            if not turn.thought:
-                turn.thought, turn.reply = self.model.tokenizer.replies.split(turn.reply)
+        split = self.model.tokenizer.replies.split
+        # Transcripts of other programs have the thought and the reply in one text.
+        texts = [
+            (turn.thought, turn.reply) if turn.thought else split(turn.reply) for turn in turns
+        ]
+        state = State(
+            system,
+            note,
+            tuple(
+                turn
+                if (turn.thought, turn.reply) == (thought, reply)
+                else replace(turn, thought=thought, reply=reply)
+                for turn, (thought, reply) in zip(turns, texts, strict=True)
+            ),
+        )
+        # If everything is forgotten, the conversation was saved right after it was cleared.
+        self.view.begin(state if state.retained else replace(state, cleared=len(turns)))
         self.draft_with(self._drafter)
 
     def draft_with(self, drafter: Drafter | None) -> None:
@@ -146,16 +164,22 @@ class Conversation:
                 written = turn.ids if turn.ids is not None else encode(turn.thought + turn.reply)
                 drafter.history.extend(written)
 
+    def add(self, *turns: Turn) -> None:
+        """Add turns that were said elsewhere."""
+        for turn in turns:
+            self.view.state = self.state.add(turn)
+
     def undo(self) -> Turn:
         """Take back the last turn, and restore the turns it made the window forget. Raises
         UsageError if there is none."""
         self._check_has_turn()
-        self.view.go_back_to(len(self.turns) - 1)
-        return self.turns.take_back()
+        turn = self.turns[-1]
+        self.view.go_back(len(self.turns) - 1)
+        return turn
 
     def _check_has_turn(self) -> None:
         """Raise UsageError if no message was sent since everything was cleared."""
-        if self.last is None:
+        if self.state.last is None:
             raise UsageError("no messages yet")
 
     def take_back(self, *, note: bool) -> bool:
@@ -166,8 +190,19 @@ class Conversation:
     def pin(self, number: int) -> None:
         """Never forget turn `number`, counted from 1. Raises UsageError for an unknown turn, or if
         the pinned turns would leave no room in the window."""
-        self.view.check_pin(self.turns.in_view(number))
-        self.turns.pin(number)
+        turn = self.state.turn_in_view(number)
+        check_pin(self.view.rendering, self.state, self.settings.max_kv_size, turn)
+        self.view.state = self.state.change({number}, pinned=True)
+
+    def unpin(self) -> None:
+        """Allow all pinned turns to be forgotten again."""
+        self.view.state = self.state.with_pins(())
+
+    def forget(self, count: int) -> int:
+        """Forget the `count` oldest turns that are not pinned; return how many were forgotten."""
+        in_view = [n for n in self.state.in_view if not self.turns[n - 1].pinned]
+        self.view.state = self.state.forget(in_view[:count])
+        return len(in_view[:count])
 
     def compact(self, words: str = "", **watching: Unpack[Watching]) -> Compacted | None:
         """Have the model write a note about the turns in view, except pinned ones and the last, and
@@ -190,12 +225,11 @@ class Conversation:
     def clear(self) -> None:
         """Forget all turns, pinned ones and the note included, and start over. The transcript keeps
         the turns."""
-        self.turns.clear_away()
-        self.view.begin_with(self.system, None)
+        self.view.begin(self.state.clear())
 
     def set_system(self, text: str | None) -> None:
         """Change the system prompt. The next turn prefills all retained turns again."""
-        self.view.begin_with(text, self.note)
+        self.view.begin(replace(self.state, system=text))
 
     def think(self, wanted: bool) -> None:
         """Turn thinking on or off, overriding the user's own variables. Raises what
@@ -219,38 +253,24 @@ class Conversation:
 
     @property
     def system(self) -> str | None:
-        return self.view.rendering.system
+        return self.state.system
 
     @property
     def note(self) -> str | None:
         """The note on forgotten turns, after the system prompt."""
-        return self.view.rendering.note
+        return self.state.note
 
     @property
     def template_args(self) -> Mapping[str, Any]:
         return self.view.rendering.template_args
 
     @property
-    def retained(self) -> list[Turn]:
-        """The turns that the model can see."""
-        return self.turns.retained
-
-    @property
-    def forgotten(self) -> list[Turn]:
-        return self.turns.forgotten
-
-    @property
-    def last(self) -> Turn | None:
-        """The last turn since everything was cleared, if any."""
-        return self.turns.last
-
-    @property
     def cache(self) -> Cache:
-        return self.view.cache
+        return self.view.window.cache
 
     @property
     def ledger(self) -> Ledger:
-        return self.view.ledger
+        return self.view.window.ledger
 
     def usage(self) -> Usage:
         """Tokens in the window, by turn, counted as the template renders them."""
@@ -263,13 +283,15 @@ class Conversation:
 
     def tokens_of_text(self, text: str) -> int:
         """How many tokens this text adds to the next message, in front of it."""
-        tokens_of = self.view.rendering.tokens_of
-        return tokens_of(Turn(f"{text}\n\na")) - tokens_of(Turn("a"))
+        with_text, without = (
+            self.view.rendering.tokens_of(self.state, Turn(each)) for each in (f"{text}\n\na", "a")
+        )
+        return with_text - without
 
     @property
     def held_ids(self) -> TokenIds:
         """Token ids in the cache, `(T,)`, in temporal order."""
-        return self.view.ledger.ids
+        return self.ledger.ids
 
     # Turns
 
@@ -306,7 +328,7 @@ class Conversation:
         stays as it is. Raises DeviceError as `say` does, UsageError if there is no turn."""
         self._check_has_turn()
         watch = Watch(**watching)
-        return self._or_drop(self._continuation(self.turns[-1], watch))
+        return self._or_drop(self._continuation(watch))
 
     def with_model(
         self,
@@ -329,12 +351,11 @@ class Conversation:
             drafter=drafter,
             recalls=self.recalls,
         )
-        other.resume(self.system, self.turns, self.note)
-        other.turns.cleared = self.turns.cleared
+        # Another tokenizer produces other ids.
+        turns = [replace(turn, ids=None, exact=False) for turn in self.turns]
+        other.resume(self.system, turns, self.note)
+        other.view.state = replace(other.state, cleared=self.state.cleared)
         other._any_seed, other._retries = self._any_seed, self._retries
-        for turn in other.turns:
-            # Another tokenizer produces other ids.
-            turn.ids, turn.exact = None, False
         return other
 
     # Saying
@@ -346,32 +367,33 @@ class Conversation:
     def _say(self, text: str, seed: int, watch: Watch) -> Generator[Said]:
         answering = self._begin_answer(seed, watch)
         turn = Turn(text, time=datetime.now(UTC).isoformat(timespec="seconds"))
-        self.turns.append(turn)
-        return self._or_drop(self._reply(turn, answering))
+        self.view.state = self.state.add(turn)
+        return self._or_drop(self._reply(answering))
 
     def _begin_answer(self, seed: int, watch: Watch) -> Answering:
-        self.view.begin_turn()
+        self.view.remember()
         sampling = replace(self.sampling, seed=seed)
         self._answering = Answering(
             self.view, watch, sampling, self.generation, self._pace, self._drafter
         )
         return self._answering
 
-    def _reply(self, turn: Turn, answering: Answering) -> Generator[Said]:
+    def _reply(self, answering: Answering) -> Generator[Said]:
         watch = answering.watch
 
-        def recall() -> Sequence[Quoted]:
+        def recall(state: State) -> Sequence[Quoted]:
             if not self.recalls:
                 return ()
-            numbers = self._memory.find(turn.user, self.turns, self.recalls)
-            return [Quoted(self.turns[number - 1], number) for number in numbers]
+            numbers = self._memory.find(state.turns[-1].user, state, self.recalls)
+            return [Quoted(state.turns[number - 1], number) for number in numbers]
 
         def has_answer() -> bool:
+            turn = self.turns[-1]
             return bool(turn.thought) or turn.reply not in ("", watch.prefill)
 
         try:
             yield from self.view.make_room(watch.count_encoding, recall)
-            yield from answering.tokens(turn, NOTHING)
+            yield from answering.tokens(NOTHING)
         except StoppedEncoding:
             self.undo()
             return
@@ -387,35 +409,31 @@ class Conversation:
                 self.view.end_quote()
             raise
         self.view.end_quote()
-        if turn.finish_reason == "interrupted" and not has_answer():
+        if self.turns[-1].finish_reason == "interrupted" and not has_answer():
             self.undo()
 
-    def _continuation(self, turn: Turn, watch: Watch) -> Generator[Said]:
+    def _continuation(self, watch: Watch) -> Generator[Said]:
         answering = self._begin_answer(0, watch)
-        turn.forgotten = False
+        before = self.turns[-1]
+        self.view.state = self.state.with_last(replace(before, forgotten=False))
+        failed = True
         try:
-            yield from self.view.make_room(watch.count_encoding)
-            written = turn.ids
+            yield from self.view.make_room(watch.count_encoding, lambda _: ())
+            written = before.ids
             if written is None:
-                tokenizer = self.model.tokenizer
-                written = tokenizer.encode_reply(turn.reply, turn.thought, self.view.prompt)
-        except (WindowFull, *Rejected):
-            self.view.take_back(note=False)
-            raise
-        except StoppedEncoding:
-            self.view.take_back(note=False)
-            return
-        seed = self._next_stream(len(written))
-        answering.sampling = replace(answering.sampling, seed=seed)
-        old, has_text, failed = replace(turn), False, True
-        try:
-            for said in answering.tokens(turn, written):
-                has_text = has_text or bool(said.text)
+                encode_reply = self.model.tokenizer.encode_reply
+                written = encode_reply(before.reply, before.thought, self.view.prompt)
+            seed = self._next_stream(len(written))
+            answering.sampling = replace(answering.sampling, seed=seed)
+            for said in answering.tokens(written):
+                failed = failed and not said.text
                 yield said
-            failed = turn.finish_reason == "interrupted"
+            failed = failed and self.turns[-1].finish_reason == "interrupted"
+        except StoppedEncoding:
+            pass
         finally:
-            if failed and not has_text:
-                turn.become(old)
+            if failed:
+                self.view.go_back(len(self.turns))
 
     def _or_else(self, reply: Generator[Said], before: int, old: Turn) -> Generator[Said]:
         """The reply; if it produces nothing, restore the old turn."""
@@ -423,11 +441,11 @@ class Conversation:
             yield from reply
         except DeviceError:
             if not (self.turns[-1].reply or self.turns[-1].thought):
-                del self.turns[before:]
+                self.view.state = self.state.without_last()
             raise
         finally:
             if len(self.turns) == before:
-                self.turns.append(old)
+                self.view.state = self.state.add(old)
 
     def _or_drop(self, reply: Generator[Said]) -> Generator[Said]:
         """The reply. If the device fails during the turn, drop the cache: it may be half updated,

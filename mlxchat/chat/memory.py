@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mlxchat.chat.rendering import Rejected
+from mlxchat.chat.state import State
 from mlxchat.chat.turn import Quoted, Turn
-from mlxchat.chat.turns import Turns
 from mlxchat.recall.choice import COMMON, Close, chosen, closest
 from mlxchat.recall.index import Index
 from mlxchat.recall.said import Said, excerpt, is_typed, sentences
@@ -48,9 +48,9 @@ class _Text:
         counted = any(is_short_number(word) for word in message - self.words)
         return not counted or any(not is_short_number(word) for word in new)
 
-    def recallable(self, turns: Turns) -> list[int]:
+    def recallable(self, state: State) -> list[int]:
         """The turns that say it and are forgotten, but not cleared away."""
-        return [n for n in self.numbers if n > turns.cleared and turns[n - 1].forgotten]
+        return [n for n in self.numbers if n > state.cleared and state.turns[n - 1].forgotten]
 
 
 class Memory:
@@ -65,31 +65,32 @@ class Memory:
         self._pasted, self._answered = _Texts(typed=False), _Texts(typed=False)
         self._indexed: dict[int, tuple[str, str]] = {}
 
-    def find(self, message: str, turns: Turns, at_most: int) -> list[int]:
+    def find(self, message: str, state: State, at_most: int) -> list[int]:
         """The numbers of at most that many forgotten turns that the message needs, in order,
         counted from 1. None if nothing fits well, or a turn in view fits as well. Turns that were
         cleared away are never found, and neither is the message's own echo."""
-        self._update(turns)
-        typed = self._stated.find(message, turns)
-        stated = self._pasted.find(message, turns) | typed
+        self._update(state)
+        typed = self._stated.find(message, state)
+        stated = self._pasted.find(message, state) | typed
         best = {number: close.closeness for number, close in stated.items()}
         top = max((close.share for close in stated.values()), default=0.0)
-        others = self._answered.find(message, turns) | self._asked.find(message, turns, named=True)
+        others = self._answered.find(message, state) | self._asked.find(message, state, named=True)
         for number, close in others.items():
             if close.share * ASKED > max(top, ENOUGH_ASKED):
                 best[number] = max(best.get(number, 0.0), close.closeness * ASKED)
-        if not best or in_view(message, turns) >= max(best.values()):
+        if not best or in_view(message, state) >= max(best.values()):
             return []
         numbers = chosen(best, lambda number: number, at_most)
         if len(numbers) < at_most:
             told = [close for number, close in typed.items() if number in numbers]
-            numbers += self._stated.later_about(told, message, turns)
+            numbers += self._stated.later_about(told, message, state)
         return sorted({*numbers})
 
-    def _update(self, turns: Turns) -> None:
-        texts = {n: (turn.user, turn.reply) for n, turn in enumerate(turns, 1) if turn.forgotten}
+    def _update(self, state: State) -> None:
+        turns = enumerate(state.turns, 1)
+        texts = {n: (turn.user, turn.reply) for n, turn in turns if turn.forgotten}
         known = self._indexed.items()
-        if any(n > len(turns) or texts.get(n, text) != text for n, text in known):
+        if any(n > len(state.turns) or texts.get(n, text) != text for n, text in known):
             # Turns were taken back, or others said in their place.
             self._clear()
         for number in texts.keys() - self._indexed.keys():
@@ -120,20 +121,20 @@ class _Texts:
                 self._index.add(len(self._texts), sentence, typed=self._typed)
                 self._texts.append(self._known[own])
 
-    def find(self, message: str, turns: Turns, *, named: bool = False) -> dict[int, Close]:
+    def find(self, message: str, state: State, *, named: bool = False) -> dict[int, Close]:
         """The sentence of each forgotten turn that fits best, if it adds something to the message:
         with `named`, a name or a number. Of turns that say the same, the latest."""
         own, to_question = frozenset(informative(message)), bool(Said.of(message).asked)
         best: dict[int, Close] = {}
         for close in closest(self._index, message):
             text = self._texts[close.number]
-            numbers = text.recallable(turns)
+            numbers = text.recallable(state)
             adds = text.names - own if named else text.adds_to(own, to_question=to_question)
             if numbers and adds:
                 best.setdefault(max(numbers), close)
         return best
 
-    def later_about(self, told: Sequence[Close], message: str, turns: Turns) -> list[int]:
+    def later_about(self, told: Sequence[Close], message: str, state: State) -> list[int]:
         """The latest turn after all of these sentences that says more of somebody or something
         that one of them names and the message does not: after "Our head is Carla", "Carla left"."""
         said = [self._texts[close.number] for close in told]
@@ -144,15 +145,15 @@ class _Texts:
             with_name = self._index.with_word(name)
             if name.isalpha() and len(with_name) <= COMMON:
                 texts = (self._texts[number] for number in with_name)
-                found |= {n for text in texts for n in text.recallable(turns) if n > last}
+                found |= {n for text in texts for n in text.recallable(state) if n > last}
         return sorted(found)[-1:]
 
 
-def in_view(message: str, turns: Turns) -> float:
+def in_view(message: str, state: State) -> float:
     """How close what was stated in view is to the message, which is the last turn's; 0 if nothing
     fits."""
     index = Index()
-    for turn in turns.retained[:-1]:
+    for turn in state.retained[:-1]:
         stated = Said.of(turn.user).stated
         for sentence in sentences(stated):
             index.add(len(index), sentence, typed=is_typed(stated))

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mlxchat.chat.rendering import Rejected, Rendering
+from mlxchat.chat.room import room_for_note
 from mlxchat.chat.turn import Compacted, Turn
-from mlxchat.chat.turns import may_be_forgotten
 from mlxchat.chat.view import View
 from mlxchat.chat.watch import StoppedEncoding, Watch
 from mlxchat.engine.brief import MAX_TEMP, SPARE_TOKENS, write_brief
@@ -61,13 +61,13 @@ def compact(
 ) -> Compacted | None:
     """Have a note written about the turns that may be forgotten, and forget them: if they do not
     fit in the window next to the note, the oldest, as many as do. None if stopped."""
-    turns = may_be_forgotten(view.all_turns.retained)
-    if not turns:
+    numbers = view.state.may_be_forgotten
+    if not numbers:
         raise UsageError("nothing to compact: only the last turn is in view, or pinned ones")
     started_s = time.perf_counter()
     try:
         with device_failures():
-            reply, limit, count = _begin(view, turns, words=words, sampling=sampling, watch=watch)
+            reply, limit, count = _begin(view, numbers, words=words, sampling=sampling, watch=watch)
             text = write_brief(
                 reply,
                 limit,
@@ -84,7 +84,7 @@ def compact(
             raise UsageError("the note repeats itself")
         if not text:
             raise UsageError("the note is empty")
-        view.set_note(text, turns[:count])
+        view.set_note(text, numbers[:count])
     except StoppedEncoding:
         return None
     except DeviceError:
@@ -94,7 +94,7 @@ def compact(
         raise UsageError(f"{error}: nothing has changed") from error
     return Compacted(
         text,
-        view.all_turns.numbers_of(turns[:count]),
+        numbers[:count],
         view.note_tokens,
         stats.prefilled_tokens,
         stats.generated_tokens,
@@ -104,7 +104,7 @@ def compact(
 
 def _begin(
     view: View,
-    turns: Sequence[Turn],
+    numbers: Sequence[int],
     *,
     words: str,
     sampling: SamplingSettings,
@@ -112,17 +112,18 @@ def _begin(
 ) -> tuple[Reply, int, int]:
     """The note that is to be written, its maximum tokens, and how many of the turns it is about."""
     window = view.settings.max_kv_size
-    limit = note_limit(window, view.room_for_note())
+    limit = note_limit(window, room_for_note(view.rendering, view.state, window))
     if limit < MIN_NOTE_TOKENS:
         raise UsageError(
             f"no room for a note: it needs {MIN_NOTE_TOKENS} tokens, and the window has room "
             f"for {limit}"
         )
     rendering = _without_thinking(view.rendering)
-    asked = Turn(request(limit, words, has_note=rendering.note is not None))
+    turns = [view.state.turns[number - 1] for number in numbers]
+    asked = Turn(request(limit, words, has_note=view.state.note is not None))
 
     def prompt(count: int) -> TokenIds:
-        return rendering.ids([*turns[:count], asked], watch.count_encoding)
+        return rendering.ids(view.state.only(*turns[:count], asked), watch.count_encoding)
 
     def is_too_long(count: int) -> bool:
         return window is not None and len(prompt(count)) + limit > window

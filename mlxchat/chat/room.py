@@ -1,46 +1,70 @@
-"""What fits in a window at all: the system prompt, a note, and pinned turns."""
+"""What fits in a window: the system prompt, a note, pinned turns, and as many of the latest turns
+as possible. Nothing here changes anything."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from dataclasses import replace
 
 from mlxchat.chat.rendering import Rendering
+from mlxchat.chat.state import State
 from mlxchat.chat.turn import Turn
-from mlxchat.chat.turns import RESERVE
 from mlxchat.errors import UsageError, WindowTooSmall
-from mlxchat.settings import CacheSettings
+from mlxchat.progress import Progress
+from mlxchat.text.spans import TokenIds
+
+# Minimum number of tokens left free for a reply when a turn begins.
+RESERVE = 64
 
 
-def check_room(rendering: Rendering, settings: CacheSettings) -> int:
+def is_too_long(ids: TokenIds, window: int | None) -> bool:
+    """Whether a prompt leaves too little room in the window for its reply."""
+    return window is not None and len(ids) + RESERVE > window
+
+
+def fitted(
+    rendering: Rendering, state: State, window: int | None, on_encode: Progress | None = None
+) -> tuple[State, TokenIds]:
+    """The state with as few of the oldest turns forgotten as necessary, or all of them, and its
+    rendering."""
+    oldest = state.may_be_forgotten
+
+    def without(count: int) -> tuple[State, TokenIds]:
+        smaller = state.forget(oldest[:count]) if count else state
+        return smaller, rendering.ids(smaller, on_encode)
+
+    whole = without(0)
+    if not is_too_long(whole[1], window):
+        return whole
+    counts = range(1, len(oldest))
+    place = bisect_left(counts, True, key=lambda n: not is_too_long(without(n)[1], window))
+    return without(min(place + 1, len(oldest)))
+
+
+def check_room(rendering: Rendering, state: State, window: int | None) -> int:
     """How many tokens come before the first user's text. Raises WindowTooSmall if they leave no
     room in the window."""
-    pinned = rendering.count_pinned()
-    window, kept = settings.max_kv_size, max(pinned, settings.keep)
-    if window is not None and window < kept + 2 * RESERVE:
-        texts = "system prompt and" if rendering.note is None else "system prompt, note and"
-        needed_for = (
-            f"a {texts} chat template of {kept} tokens"
-            if pinned == kept
-            else f"{kept} kept tokens (--keep)"
-        )
+    pinned = rendering.count_pinned(state)
+    if window is not None and window < pinned + 2 * RESERVE:
+        texts = "system prompt and" if state.note is None else "system prompt, note and"
         raise WindowTooSmall(
-            f"--max-kv-size {window} is too small for {needed_for}: use {kept + 2 * RESERVE} or "
-            "more"
+            f"--max-kv-size {window} is too small for a {texts} chat template of {pinned} tokens: "
+            f"use {pinned + 2 * RESERVE} or more"
         )
     return pinned
 
 
-def check_pin(
-    rendering: Rendering, window: int | None, keep: int, pinned: Sequence[Turn], turn: Turn
-) -> None:
+def check_pin(rendering: Rendering, state: State, window: int | None, turn: Turn) -> None:
     """Raises UsageError if the model cannot see the turn, or if the turns that are already pinned
     and this one would leave no room in the window."""
-    own = rendering.tokens_of(turn)
+    own = rendering.tokens_of(state, turn)
     if own == 0:
         raise UsageError("the chat template rejects this turn: the model cannot see it")
     if window is None:
         return
-    room, others = window - keep - 2 * RESERVE, rendering.tokens_of(*pinned)
+    pinned = [each for each in state.retained if each.pinned and each is not turn]
+    room = window - rendering.count_pinned(state) - 2 * RESERVE
+    others = rendering.tokens_of(state, *pinned)
     if own > room:
         raise UsageError(
             f"too large to pin: the turn has {own:,} tokens, and the window has room to pin "
@@ -53,18 +77,21 @@ def check_pin(
         )
 
 
-def room_for_note(rendering: Rendering, window: int | None, pinned: Sequence[Turn]) -> int | None:
+def room_for_note(rendering: Rendering, state: State, window: int | None) -> int | None:
     """How many tokens a note may add to the system prompt, next to the pinned turns and a message
     with its reply; None: any number."""
     if window is None:
         return None
-    others = rendering.tokens_of_system("") + rendering.tokens_of(*pinned)
-    return window - others - 2 * RESERVE
+    pinned = [turn for turn in state.retained if turn.pinned]
+    others = rendering.count_pinned(replace(state, note=""))
+    return window - others - rendering.tokens_of(state, *pinned) - 2 * RESERVE
 
 
-def check_note(rendering: Rendering, room: int | None, text: str) -> None:
-    """Raises UsageError if the note has more tokens than there is `room` for."""
-    tokens = rendering.tokens_of_system(text) - rendering.tokens_of_system("")
+def check_note(rendering: Rendering, state: State, window: int | None, text: str) -> None:
+    """Raises UsageError if the note has more tokens than there is room for."""
+    room = room_for_note(rendering, state, window)
+    with_note, without = (replace(state, note=note) for note in (text, ""))
+    tokens = rendering.count_pinned(with_note) - rendering.count_pinned(without)
     if room is not None and tokens > room:
         raise UsageError(
             f"the note does not fit: it has {tokens:,} tokens, and the window has room for "

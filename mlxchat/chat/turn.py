@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from mlxchat.engine.sampling import Token
 from mlxchat.text.spans import TokenIds
@@ -36,11 +36,6 @@ class Turn:
         ends = [*self.later_thoughts, len(self.thought)]
         texts = [self.thought[start:end].strip() for start, end in zip(starts, ends, strict=True)]
         return [text for text in texts if text]
-
-    def become(self, other: Turn) -> None:
-        """Copy every field of another turn."""
-        for each in fields(Turn):
-            setattr(self, each.name, getattr(other, each.name))
 
 
 @dataclass(frozen=True, slots=True)

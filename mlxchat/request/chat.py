@@ -28,12 +28,12 @@ class ChatOptions:
     """How to open a chat.
 
     `think` is "on", "off" or "hide". `exact` refuses to resume a session whose cache cannot be
-    restored bit for bit. A resumed session restores its own model, dtype, window, keep and
-    template_args, except those named in `chosen`, which are taken from here. None means all that
-    differ from their defaults.
+    restored bit for bit. A resumed session restores its own model, dtype, window and template_args,
+    except those named in `chosen`, which are taken from here. None means all that differ from
+    their defaults.
     """
 
-    setup: Setup = field(default_factory=lambda: Setup(keep=0))
+    setup: Setup = field(default_factory=Setup)
     system: str | None = same_as(Request, "system")
     template_args: Mapping[str, Any] = same_as(Request, "template_args")
     exact: bool = option(
@@ -70,5 +70,4 @@ class ChatOptions:
             for name in options_of(type(ours))
             if getattr(ours, name) != getattr(theirs, name)
         }
-        # The default of Setup is not a choice: it is meant for a run, not for a chat.
-        return frozenset(differs - ({"keep"} if self.setup.keep == Setup().keep else set()))
+        return frozenset(differs)

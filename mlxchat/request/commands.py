@@ -81,16 +81,16 @@ def _options(*kinds: type, sampling_if_unset: str = "the model's, else {:g}") ->
     return {name: each for kind in kinds for name, each in options_of(kind).items()} | sampling
 
 
-_CHAT = _options(
-    *(ChatOptions, Setup, GenerationSettings, Answer, ChatShown),
-    sampling_if_unset="as recommended for the model",
-)
 COMMANDS = {
     "batch": _options(BatchInput, BatchRequest, Setup, Answer, Shown),
-    "chat": _CHAT | {"keep": replace(_CHAT["keep"], default=ChatOptions().setup.keep)},
+    "chat": _options(
+        *(ChatOptions, Setup, GenerationSettings, Answer, ChatShown),
+        sampling_if_unset="as recommended for the model",
+    ),
     "generate": _options(Request, Setup, Answer, Overnight, Shown),
 }
 for _name in NOT_IN_BATCH:
     del COMMANDS["batch"][_name]
-for _name in ("ignore_eos", "logprobs"):
+# A chat keeps what comes before the first message.
+for _name in ("ignore_eos", "logprobs", "keep"):
     del COMMANDS["chat"][_name]

@@ -20,24 +20,20 @@ from mlxchat.sessions.saved import NOTE, Saved, Scalar
 from mlxchat.units import count
 
 INTERRUPTED = "interrupted"
-# Fields of a turn that can change; the user's text cannot.
-_CAN_CHANGE = [each.name for each in fields(Turn) if each.name not in ("user", "time")]
+_FIELDS = [each.name for each in fields(Turn)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Row:
-    """A turn of the conversation, and a copy of it as the database has it in the row `id`: 0 if it
-    has none yet."""
+    """A turn as the database has it in the row `id`: 0 if it has none yet."""
 
     id: int
     turn: Turn
-    saved: Turn
 
-    @property
-    def is_current(self) -> bool:
+    def has(self, turn: Turn) -> bool:
         # Of thousands of turns, nearly all are unchanged, which comparing identities shows.
-        same = all(getattr(self.turn, name) is getattr(self.saved, name) for name in _CAN_CHANGE)
-        return same or records.turn_columns(0, self.turn) == records.turn_columns(0, self.saved)
+        same = all(getattr(turn, name) is getattr(self.turn, name) for name in _FIELDS)
+        return same or records.turn_columns(0, turn) == records.turn_columns(0, self.turn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +50,12 @@ class _Stored:
     lost: int = 0
 
     def with_turns(self, turns: Sequence[Turn]) -> _Stored:
-        """What it should have: rows of turns that are gone or in another order are left out."""
-        rows: list[_Row] = []
-        for row in self.rows:
-            if len(rows) < len(turns) and row.turn is turns[len(rows)]:
-                rows.append(row if row.is_current else replace(row, saved=replace(row.turn)))
-        rows += [_Row(0, turn, replace(turn)) for turn in turns[len(rows) :]]
+        """What it should have: a row for each turn, those that are there already first."""
+        rows = [
+            row if row.has(turn) else replace(row, turn=replace(turn))
+            for row, turn in zip(self.rows, turns, strict=False)
+        ]
+        rows += [_Row(0, replace(turn)) for turn in turns[len(rows) :]]
         return self if rows == list(self.rows) else replace(self, rows=tuple(rows))
 
 
@@ -89,6 +85,8 @@ class Journal:
                 lambda c: read_contents(c, database.directory, session)
             )
         self._settings = dict(self.contents.settings)
+        # The conversation's turns when it was recorded.
+        self._turns: Sequence[Turn] = self.contents.turns
         self._reply_file = ReplyFile()
         # The row whose reply is in the file, and the last reply when it was recorded.
         self._shown: int | None = None
@@ -100,6 +98,7 @@ class Journal:
         if note != self._settings.get(NOTE):
             self._settings[NOTE] = note
         self.recovered, self._in_step = False, False
+        self._turns = turns
         self._so_far = (turns[-1].thought, turns[-1].reply) if turns else ("", "")
         if self._id is None and not turns:
             self.outage = None
@@ -141,14 +140,13 @@ class Journal:
     @property
     def saved_turns(self) -> int:
         """How many turns are saved completely."""
-        return 0 if self._is_gone else sum(row.is_current for row in self._stored.rows)
+        rows = zip(self._stored.rows, self._turns, strict=False)
+        return 0 if self._is_gone else sum(row.has(turn) for row, turn in rows)
 
-    def serial_of(self, turn: Turn) -> int | None:
-        """The number by which other files may refer to the turn; None if it is not recorded."""
-        return next((row.id for row in self._stored.rows if row.turn is turn), None)
-
-    def turn_of(self, serial: int) -> Turn | None:
-        return next((row.turn for row in self._stored.rows if row.id == serial), None)
+    @property
+    def serials(self) -> list[int]:
+        """The numbers by which other files may refer to the recorded turns."""
+        return [row.id for row in self._stored.rows]
 
     @property
     def _is_in_progress(self) -> bool:
@@ -184,12 +182,12 @@ class Journal:
         rows: list[_Row] = []
         for row in wanted.rows:
             if row.id == 0:
-                rows.append(replace(row, id=records.insert_turn(connection, id_, row.saved)))
+                rows.append(replace(row, id=records.insert_turn(connection, id_, row.turn)))
                 continue
             if row is not before[row.id]:
-                records.update_turn(connection, row.id, id_, row.saved)
+                records.update_turn(connection, row.id, id_, row.turn)
             rows.append(row)
-        turns = [row.saved for row in rows]
+        turns = [row.turn for row in rows]
         changed = replace(
             session,
             updated=records.now(),
@@ -229,7 +227,7 @@ def read_contents(
         notices.append(f"turn {number} of session {session.name!r} is damaged and is left out")
     if missing:
         notices.append(f"session {session.name!r} lacks {count(missing, 'turn')}")
-    rows = tuple(_Row(id_, turn, replace(turn)) for id_, turn in found)
+    rows = tuple(_Row(id_, turn) for id_, turn in found)
     stored = _Stored(
         session.system,
         dict(session.settings),
@@ -238,18 +236,20 @@ def read_contents(
         lost=len(damaged) + missing,
     )
     shown = read_reply(reply_path(directory, session.id))
+    turns = [replace(row.turn) for row in rows]
     if shown is not None and rows and shown[0] == rows[-1].id:
-        notices += _add_shown(rows[-1].turn, *shown[1:])
-    turns = [row.turn for row in rows]
+        last, turns[-1] = turns[-1], _with_shown(turns[-1], *shown[1:])
+        if turns[-1] is not last:
+            notices.append("the last reply was interrupted: kept what had been shown")
     return Saved(session.system, turns, dict(session.settings), tuple(notices)), stored
 
 
-def _add_shown(turn: Turn, thought: str, reply: str) -> list[str]:
-    """Replace the reply with what was shown of it, unless that is less: a power cut can have
-    damaged the file."""
+def _with_shown(turn: Turn, thought: str, reply: str) -> Turn:
+    """The turn with what was shown of its reply, unless that is less: a power cut can have damaged
+    the file."""
     more = len(thought) + len(reply) - len(turn.thought) - len(turn.reply)
     if more < 0 or (more == 0 and turn.finish_reason):
-        return []
-    turn.thought, turn.reply, turn.finish_reason = thought, reply, INTERRUPTED
-    turn.ids, turn.exact = None, False
-    return ["the last reply was interrupted: kept what had been shown"]
+        return turn
+    return replace(
+        turn, thought=thought, reply=reply, finish_reason=INTERRUPTED, ids=None, exact=False
+    )

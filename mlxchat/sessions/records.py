@@ -11,7 +11,7 @@ import sqlite3
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
@@ -176,7 +176,7 @@ def insert_turn(connection: sqlite3.Connection, session: int, turn: Turn) -> int
 def update_turn(connection: sqlite3.Connection, id_: int, session: int, turn: Turn) -> None:
     before = turn_with(connection, id_)
     _update(connection, "turns", (*turn_columns(session, turn), id_))
-    if before is not None and before[1].reply != turn.reply:
+    if before is not None and _words(before[1]) != _words(turn):
         _remove_words(connection, id_, before[1])
         _add_words(connection, id_, turn)
 
@@ -261,8 +261,7 @@ def turn_columns(session: int, turn: Turn) -> tuple[Value, ...]:
 
 def _turn_of(columns: Sequence[Value]) -> Turn:
     turn = Turn(**_decoded(_TURN_FIELDS, columns))
-    turn.forgotten = bool(turn.forgotten)
-    return turn
+    return replace(turn, forgotten=bool(turn.forgotten))
 
 
 def _update(connection: sqlite3.Connection, table: str, values: Sequence[Value]) -> None:

@@ -8,7 +8,7 @@ Nothing in a file is trusted.
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,8 @@ def _add(saved: Saved, line: dict[str, Any]) -> None:
     elif last is None or last.reply or last.thought:
         raise ValueError("a reply without a message")
     else:
-        last.reply, last.thought = content, _text(line.get("reasoning_content") or "")
+        thought = _text(line.get("reasoning_content") or "")
+        saved.turns[-1] = replace(last, reply=content, thought=thought)
 
 
 def _text(value: object) -> str:

@@ -216,9 +216,9 @@ class ChatScreen:
         conversation = self.chat.conversation
         window = conversation.settings.max_kv_size
         held = f"{self._tokens:,}/{'∞' if window is None else f'{window:,}'}"
-        parts = [conversation.model.name, held, count(len(conversation.retained), "turn")]
-        if conversation.forgotten:
-            parts.append(f"{len(conversation.forgotten)} forgotten")
+        parts = [conversation.model.name, held, count(len(conversation.state.retained), "turn")]
+        if conversation.state.forgotten:
+            parts.append(f"{len(conversation.state.forgotten)} forgotten")
         if self.attached:
             parts.append(f"{len(self.attached)} attached")
         if conversation.stats is not None and conversation.stats.decode_tokens_per_s:
@@ -248,22 +248,22 @@ class ChatScreen:
         return self.work(lambda: self._say(whole, kept))
 
     def _say(self, whole: str, kept: str) -> bool:
-        turns, obeyed = self.conversation.turns, self._obeyed
-        before = len(turns)
+        conversation, obeyed = self.conversation, self._obeyed
+        before = len(conversation.turns)
         self._obeyed = self.constraint
         try:
             self._show(lambda **how: self.chat.say(whole, constraint=self._obeyed, **how), kept)
         except (DeviceError, OutputError):
             raise
         except MlxchatError as error:
-            if len(turns) > before:
+            if len(conversation.turns) > before:
                 raise
             self.screen.complain(error)
         finally:
-            if self._is_ending and len(turns) == before:
+            if self._is_ending and len(conversation.turns) == before:
                 # There is no next prompt: the session has the message.
-                turns.append(Turn(whole, finish_reason="interrupted"))
-            if is_said := len(turns) > before:
+                conversation.add(Turn(whole, finish_reason="interrupted"))
+            if is_said := len(conversation.turns) > before:
                 self.attached.clear()
                 self.constraint = None
             else:
@@ -317,13 +317,13 @@ class ChatScreen:
 
     def _show(self, answer: Answer, kept: str = "") -> None:
         """Show the answer; `kept` says what is as before if it is stopped before it begins."""
-        last = self.conversation.last
+        last = self.conversation.state.last
         started_s = time.perf_counter()
         with progress("reading", "tokens", False) as bar:
             forgotten = self._show_until_it_ends(answer, bar)
         for each in forgotten:
             self._show_change(each)
-        if kept and self.conversation.last is last:
+        if kept and self.conversation.state.last is last:
             self.screen.say(f"stopped: {kept}")
         else:
             self._show_end(time.perf_counter() - started_s)

@@ -56,7 +56,7 @@ def _number(name: str, argument: str, default: int) -> int:
 
 
 def _last_turn(shown: ChatScreen) -> Turn:
-    turn = shown.conversation.last
+    turn = shown.conversation.state.last
     if turn is None:
         raise UsageError("no messages yet")
     return turn
@@ -155,7 +155,7 @@ def _context(shown: ChatScreen, _: str) -> None:
     shown.screen.draw(draw_window(usage, conversation.turns, attached_tokens, columns, note))
     if note is not None:
         shown.screen.say(f"note: {note}")
-    forgotten = len(conversation.forgotten)
+    forgotten = len(conversation.state.forgotten)
     shown.screen.say(summary(usage, attached_tokens, forgotten, conversation.recalled))
 
 
@@ -164,7 +164,7 @@ def _recall(shown: ChatScreen, argument: str) -> None:
     wanted = re.fullmatch(r"(.+?)(?:\s+#(\d+))?", argument)
     assert wanted is not None
     word, number = wanted[1], wanted[2]
-    matches = shown.conversation.turns.recall(word)
+    matches = shown.conversation.state.recall(word)
     if not matches:
         shown.screen.say(f"no match for {word!r}")
     elif number is None:
@@ -225,7 +225,7 @@ def _pin(shown: ChatScreen, argument: str) -> None:
 
 @command("/unpin", "unpin all turns")
 def _unpin(shown: ChatScreen, _: str) -> None:
-    shown.conversation.turns.unpin()
+    shown.conversation.unpin()
     shown.screen.say("unpinned all turns")
 
 
@@ -234,7 +234,7 @@ def _forget(shown: ChatScreen, argument: str) -> None:
     wanted = _number("/forget", argument, 1)
     if wanted < 1:
         raise _usage("/forget")
-    forgotten = shown.conversation.turns.forget(wanted)
+    forgotten = shown.conversation.forget(wanted)
     if forgotten == 0:
         raise UsageError("no turns to forget")
     leave = "leaves" if forgotten == 1 else "leave"

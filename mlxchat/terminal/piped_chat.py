@@ -115,7 +115,7 @@ class PipedChat:
             return
         conversation, session = self._conversation, self._chat.session
         settings = asdict(conversation.settings)
-        settings["keep"] = max(settings["keep"], conversation.view.pinned_tokens)
+        settings["keep"] = conversation.view.pinned_tokens
         facts: dict[str, Any] = {
             "version": __version__,
             "model": conversation.model.name,

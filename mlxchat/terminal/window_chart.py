@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from mlxchat.chat.room import RESERVE
 from mlxchat.chat.turn import Quoted, Turn, Usage
-from mlxchat.chat.turns import RESERVE
 from mlxchat.terminal import visible
 from mlxchat.units import count
 

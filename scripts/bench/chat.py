@@ -17,8 +17,8 @@ import numpy as np
 
 from mlxchat.bench.paired import settle
 from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.room import RESERVE
 from mlxchat.chat.turn import Turn
-from mlxchat.chat.turns import RESERVE
 from mlxchat.engine.sampling import Token
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
@@ -106,7 +106,7 @@ def ask(talk: Talk, conversation: Conversation, question: str, way: str) -> None
         turn=len(conversation.turns),
         own_tokens=talk.said_tokens(conversation.turns) - before,
         prefilled_tokens=stats.prompt_tokens - stats.cached_tokens,
-        forgotten_turns=len(conversation.forgotten),
+        forgotten_turns=len(conversation.state.forgotten),
         ttft_s=ttft_s,
     )
 

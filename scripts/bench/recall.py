@@ -19,10 +19,11 @@ from scripts.bench.facts import LONG, PROSE, SHORT, TOPICS, UNRELATED, Answering
 
 # isort: split
 
+
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.memory import Memory
+from mlxchat.chat.state import State
 from mlxchat.chat.turn import Quoted, Recalled, Turn
-from mlxchat.chat.turns import Turns
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.recall.said import sentences
@@ -73,10 +74,9 @@ class Searched:
         self._times_s: list[float] = []
 
     def find(self, message: str) -> list[int]:
-        turns = Turns()
-        turns.become([*self._turns, Turn(message)])
+        state = State(turns=(*self._turns, Turn(message)))
         began_s = time.perf_counter()
-        numbers = self._memory.find(message, turns, AUTO_RECALL)
+        numbers = self._memory.find(message, state, AUTO_RECALL)
         self._times_s.append(time.perf_counter() - began_s)
         return numbers
 
@@ -164,8 +164,8 @@ class Asked:
         self.window, self._model = window, model
         chat = Conversation(model, CacheSettings(window))
         chat.resume(None, [replace(turn) for turn in said])
-        chat.turns.append(Turn("And now?"))
-        list(chat.view.make_room(lambda *_: None))
+        chat.add(Turn("And now?"))
+        list(chat.view.make_room(lambda *_: None, lambda _: ()))
         self.turns = list(chat.turns[:-1])
         some, others = (self.prompt(text)[0] for text in ("And now?", "So what?"))
         self.answering = Answering(model, some, others)
@@ -180,9 +180,9 @@ class Asked:
         middle = len(turns) - sum(not turn.forgotten for turn in turns) // 2
         turns[middle:middle] = [replace(turns[n - 1], forgotten=False) for n in in_view]
         chat.resume(None, turns)
-        chat.turns.append(Turn(question))
+        chat.add(Turn(question))
         quoted = [Quoted(turns[number - 1], number) for number in recalled]
-        yielded = list(chat.view.make_room(lambda *_: None, lambda: quoted))
+        yielded = list(chat.view.make_room(lambda *_: None, lambda _: quoted))
         return chat.view.prompt, sum(e.tokens for e in yielded if isinstance(e, Recalled))
 
 
