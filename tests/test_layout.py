@@ -36,7 +36,7 @@ CEILINGS = {
     "sessions": 1_784,
     "rows": 1_091,
     "distributed": 937,
-    "app": 3_812,
+    "app": 3_811,
     "bench": 1_083,
     "terminal": 4_131,
     "doctor": 283,

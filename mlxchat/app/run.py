@@ -130,8 +130,7 @@ class Run:
     @property
     def stopped_reading(self) -> str | None:
         """How far the documents were read, if that was stopped."""
-        is_stopped = self._reader is not None and self._reply is None
-        return self._reader.stopped_at() if self._reader and is_stopped else None
+        return self._reader.stopped_at() if self._reader and self._reply is None else None
 
     @property
     def value(self) -> Any:
