@@ -115,7 +115,7 @@ OURS = {
         "frequency_penalty": "--frequency-penalty",
         "seed": "--seed",
         "num_ctx": "--max-kv-size",
-        "num_keep": "--keep",
+        "num_keep": "mlxchat generate --keep",
         "num_batch": "--prefill-step-size",
         "num_predict": "--max-tokens",
         "draft_num_predict": "--num-draft-tokens",
