@@ -21,6 +21,7 @@ from mlxchat.terminal.chat_screen import ScreenOptions
 from mlxchat.terminal.messages import Messages
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.repl import Repl
+from mlxchat.terminal.worker import Worker
 from tests.failing_device import FailingDevice, failing_evaluations
 from tests.in_process import run_in_process
 from tests.json_events import events_of
@@ -165,7 +166,9 @@ def chat(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Callable[..., int
 
     def have(session: Session, *lines: str) -> int:
         monkeypatch.setattr(chat_screen, "PlainInput", lambda _: Typed(*lines))
-        return Repl(Chat(options, session), ScreenOptions(plain=True), Messages()).run()
+        with Worker() as worker:
+            chat = Chat(options, session)
+            return Repl(chat, worker, ScreenOptions(plain=True), Messages()).run()
 
     return have
 

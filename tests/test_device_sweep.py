@@ -1,7 +1,7 @@
 """A device that fails at each evaluation of a turn, one after another. Each time, one line reports
 it, everything shown is kept, and the next turn is the same as without the failure."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def filled(conversation: Conversation) -> Conversation:
     return conversation
 
 
-def transcript(turns: list[Turn]) -> list[tuple[str, str, str]]:
+def transcript(turns: Sequence[Turn]) -> list[tuple[str, str, str]]:
     return [(turn.user, turn.thought, turn.reply) for turn in turns]
 
 
