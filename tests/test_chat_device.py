@@ -1,8 +1,7 @@
 """A device that fails during a chat, in a terminal or a pipe: nothing shown is lost."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.turn import Said
 from mlxchat.errors import ExitStatus
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.saved import Saved
@@ -114,23 +112,6 @@ def test_the_last_event_of_a_piped_chat_reports_the_device_failure(
         assert (last["event"], last["turn"], last["finish_reason"]) == ("done", 2, "error")
         error = f"mlxchat: error: {last['error']}; the chat was not saved (--no-save)\n"
         assert (done.returncode, done.stderr) == (1, error)
-
-
-def test_a_second_ctrl_c_leaves_a_last_event(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    say = Conversation.say
-
-    def interrupted(reply: Generator[Said]) -> Generator[Said]:
-        yield from islice(reply, 2)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Conversation, "say", lambda *given, **how: interrupted(say(*given, **how)))
-    done = run_in_process("chat", "-m", str(tiny_model), "--no-save", "--json", stdin="one\n")
-    assert done.returncode == ExitStatus.INTERRUPTED
-    *tokens, last = events_of(done.stdout)[1:]
-    assert (last["event"], last["finish_reason"]) == ("done", "interrupted")
-    assert last["text"] == "".join(token["text"] for token in tokens)
 
 
 # In a terminal
