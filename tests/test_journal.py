@@ -1,12 +1,15 @@
 """Whatever happens to the process, a session reads back what was recorded in it. Full disks and
 interruptions are in `test_journal_faults`."""
 
+import errno
 import re
 import shutil
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import mkdtemp
 from typing import Any
 
@@ -19,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from mlxchat import paths
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
+from mlxchat.sessions import reply_file
 from mlxchat.sessions.journal import Journal
 from mlxchat.sessions.listing import read_session, remove
 from mlxchat.sessions.session import Session
@@ -201,6 +205,32 @@ def test_decoding_does_not_wait_for_the_database(
     journal.record(None, [turn])
     assert list(sessions.glob("*.reply")) == []
     assert saved_state() == state(None, [turn])
+
+
+def test_a_reply_is_forced_to_the_disk_while_nothing_waits_for_that(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: SimpleQueue[int] = SimpleQueue()
+    disk = threading.Event()
+
+    def force(descriptor: int) -> None:
+        calls.put(descriptor)
+        disk.wait()
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(reply_file, "force_to_disk", force)
+    monkeypatch.setattr(reply_file, "FORCE_EVERY_S", 0.0)
+    journal.record(None, [Turn("hello")])
+    for _ in range(3):
+        journal.show("word ")
+    calls.get(timeout=10)
+    assert calls.empty()
+    (forcing,) = (each for each in threading.enumerate() if each.name == "reply")
+    disk.set()
+    forcing.join(10)
+    with pytest.raises(SessionError, match="Input/output error: the chat continues unsaved"):
+        journal.show("word ")
+    assert read_session("mine").turns[0].reply.startswith("word word word word")
 
 
 @pytest.mark.parametrize("tail", [b"", b'[1, false, " to', b"\0" * 50, b"[1]\n[1, 2, 3]\n"])
