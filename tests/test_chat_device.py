@@ -146,7 +146,7 @@ def chat(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Callable[..., int
     options = ChatOptions(setup, generation=GenerationSettings(max_tokens=3))
 
     def have(session: Session, *lines: str) -> int:
-        monkeypatch.setattr(chat_screen, "PlainInput", lambda _: Typed(*lines))
+        monkeypatch.setattr(chat_screen, "PlainInput", lambda *_: Typed(*lines))
         with Worker() as worker:
             chat = Chat(options, session)
             return Repl(chat, worker, ScreenOptions(plain=True), Messages()).run()

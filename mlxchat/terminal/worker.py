@@ -106,7 +106,8 @@ class Worker:
     which signals are its own. Leaving the context never waits for the job."""
 
     def __init__(self) -> None:
-        self._thread, self._reader = ThreadPoolExecutor(1, "worker"), ThreadPoolExecutor(1)
+        self._thread = ThreadPoolExecutor(1, "worker", initializer=_leave_to_main_thread)
+        self._reader = ThreadPoolExecutor(1, "reader", initializer=_leave_to_main_thread)
         # Numbers of signals; None if a job has ended.
         self._events: SimpleQueue[int | None] = SimpleQueue()
         self._jobs: list[Future[Any]] = []
@@ -215,6 +216,11 @@ class Worker:
             yield stop
         finally:
             self._stop = before
+
+
+def _leave_to_main_thread() -> None:
+    """Else this thread may take the signal, and draw before the main thread has learned of it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCONT])
 
 
 def in_worker(job: Callable[[Worker], T]) -> T:
