@@ -61,7 +61,7 @@ def say(conversation: Conversation, text: str, **options: Any) -> list[Forgot]:
 
 def check_in_step(conversation: Conversation) -> None:
     """Check that the ledger matches the cache, and the cache one filled from the ledger."""
-    ids = conversation.held_ids
+    ids = conversation.ledger.ids
     assert len(ids) == tokens_held(conversation.cache)
     window = conversation.settings.max_kv_size
     full = window is not None and len(ids) >= window

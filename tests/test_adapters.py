@@ -252,10 +252,10 @@ def test_a_session_keeps_its_adapter_for_its_model(tiny_model: Path, lora: Path)
     with Chat.open(ChatOptions(setup, generation=SHORT), session="one") as chat:
         for _ in chat.say("hello"):
             pass
-        held = list(chat.conversation.held_ids)
+        held = list(chat.conversation.ledger.ids)
     with Chat.open(ChatOptions(generation=SHORT), session="one") as chat:
         assert applied(chat) == str(lora)
-        assert list(chat.conversation.held_ids) == held
+        assert list(chat.conversation.ledger.ids) == held
         assert chat.notices == []
         chat.change_model(str(tiny_model))
         assert applied(chat) is None

@@ -244,7 +244,7 @@ def test_a_renamed_session_resumes_without_prefill(
         assert chat.notices == []
     assert written is not None
     with Chat.open(options(), session="new") as chat:
-        held = len(chat.conversation.held_ids)
+        held = len(chat.conversation.ledger.ids)
         say(chat, "four")
         assert chat.conversation.stats is not None
         assert chat.conversation.stats.cached_tokens == held > 20
@@ -338,7 +338,7 @@ def test_a_session_saved_after_a_recall_is_resumed_without_the_quote(
         chat.set(max_tokens=2)
         say(chat, "go on")
         conversation = chat.conversation
-        assert "Earlier" not in conversation.model.tokenizer.decode(conversation.held_ids)
+        assert "Earlier" not in conversation.model.tokenizer.decode(conversation.ledger.ids)
         assert conversation.stats is not None
         own = len("go on") + len(last.user) + 6 + 2 * len("<user\n>\n<assistant\n>\n") + 6
         assert conversation.stats.prompt_tokens - conversation.stats.cached_tokens <= own

@@ -66,7 +66,7 @@ def test_the_quote_leaves_the_cache_after_the_reply(template: str) -> None:
     assert event.messages == (FACT,)
     assert 0 < event.tokens <= 960 // 8
     assert conversation.turns[-1].user == QUESTION
-    assert "Earlier" not in conversation.model.tokenizer.decode(conversation.held_ids)
+    assert "Earlier" not in conversation.model.tokenizer.decode(conversation.ledger.ids)
     check_in_step(conversation)
 
 
@@ -87,7 +87,7 @@ def logits(conversation: Conversation) -> np.ndarray:
 
 
 def check_same(one: Conversation, other: Conversation) -> None:
-    np.testing.assert_array_equal(one.held_ids, other.held_ids)
+    np.testing.assert_array_equal(one.ledger.ids, other.ledger.ids)
     np.testing.assert_allclose(logits(one), logits(other), atol=2e-3)
 
 
@@ -107,7 +107,7 @@ def test_a_cache_is_what_it_would_be_without_the_quote(family: str) -> None:
     # Those that the quote pushed out.
     plain.forget(len(quoting.state.forgotten) - len(plain.state.forgotten))
     assert not answer(plain)
-    assert "Earlier" not in quoting.model.tokenizer.decode(quoting.held_ids)
+    assert "Earlier" not in quoting.model.tokenizer.decode(quoting.ledger.ids)
     own = len(QUESTION + "It is Ada." + "go on") + 2 * len("<user\n>\n<assistant\n>\n")
     for text in ("go on", "and then?"):
         answer(quoting, text)
@@ -123,9 +123,9 @@ def test_every_family_recalls_and_forgets_the_quote_by_the_next_turn(family: str
     conversation = forgetful(net=build_family(family))
     assert recalled(conversation)
     say(conversation, "go on")
-    assert "Earlier" not in conversation.model.tokenizer.decode(conversation.held_ids)
+    assert "Earlier" not in conversation.model.tokenizer.decode(conversation.ledger.ids)
     if windows(conversation.cache):
-        assert len(conversation.held_ids) == tokens_held(conversation.cache)
+        assert len(conversation.ledger.ids) == tokens_held(conversation.cache)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3n", "qwen3_next", "mamba2"])
@@ -141,7 +141,7 @@ def test_going_back_from_a_recall_restores_the_cache(family: str) -> None:
     for steps in (0, 1, 2, 3, 6):
         stop_after(steps)
         if len(conversation.turns) > len(untouched.turns):
-            assert "Earlier" not in conversation.model.tokenizer.decode(conversation.held_ids)
+            assert "Earlier" not in conversation.model.tokenizer.decode(conversation.ledger.ids)
             conversation.undo()
         check_same(conversation, untouched)
     assert recalled(conversation)
@@ -152,7 +152,7 @@ def test_going_back_from_a_recall_restores_the_cache(family: str) -> None:
     for _ in range(4):
         next(reply)
     reply.close()
-    assert "Earlier" not in conversation.model.tokenizer.decode(conversation.held_ids)
+    assert "Earlier" not in conversation.model.tokenizer.decode(conversation.ledger.ids)
     say(conversation, "go on")
     if family == "llama":
         check_in_step(conversation)
@@ -167,10 +167,10 @@ def test_a_reply_that_fills_the_window_evicts_the_quote_first(family: str) -> No
     assert len(conversation.state.retained) < in_view
     conversation.generation = GenerationSettings(max_tokens=8)
     say(conversation, "go on")
-    held = conversation.model.tokenizer.decode(conversation.held_ids)
+    held = conversation.model.tokenizer.decode(conversation.ledger.ids)
     assert "Earlier" not in held
     if windows(conversation.cache):
-        assert len(conversation.held_ids) == tokens_held(conversation.cache)
+        assert len(conversation.ledger.ids) == tokens_held(conversation.cache)
     if family == "llama":
         check_in_step(conversation)
 
@@ -184,7 +184,7 @@ def test_pinned_turns_stay_beside_a_quote(family: str) -> None:
         assert recalled(conversation)
         say(conversation, "y" * 150)
     assert not pinned.forgotten
-    assert pinned.user in conversation.model.tokenizer.decode(conversation.held_ids)
+    assert pinned.user in conversation.model.tokenizer.decode(conversation.ledger.ids)
 
 
 def test_drafts_change_nothing_in_a_turn_that_recalls() -> None:

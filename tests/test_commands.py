@@ -299,10 +299,10 @@ def test_a_note_is_saved_with_what_it_made_the_window_forget_and_resumed_to_the_
         conversation = chat.conversation
         assert conversation.note == compacted.note
         list(chat.say("go on"))
-        held = conversation.held_ids.tolist()
+        held = conversation.ledger.ids.tolist()
         assert NOTE_BEGINS in conversation.model.tokenizer.decode(held)
     with Chat.open(options_of(tiny_model), session="mine") as chat:
-        assert chat.conversation.held_ids.tolist() == held
+        assert chat.conversation.ledger.ids.tolist() == held
         assert chat.notices == []
         chat.conversation.set_note(None)
         chat.save()
@@ -321,7 +321,7 @@ def test_leaving_right_after_a_note_resumes_from_the_transcript(tiny_model: Path
             "a different system prompt or note: your next message reads the transcript again"
         )
         list(chat.say("go on"))
-        assert NOTE_BEGINS in chat.conversation.model.tokenizer.decode(chat.conversation.held_ids)
+        assert NOTE_BEGINS in chat.conversation.model.tokenizer.decode(chat.conversation.ledger.ids)
 
 
 def test_a_window_too_small_for_the_note_is_refused_with_the_minimum(tiny_model: Path) -> None:

@@ -48,7 +48,7 @@ def writing(
 
 
 def shown(conversation: Conversation) -> str:
-    return conversation.model.tokenizer.decode(conversation.held_ids)
+    return conversation.model.tokenizer.decode(conversation.ledger.ids)
 
 
 def compacted(conversation: Conversation, words: str = "") -> Compacted:
@@ -62,7 +62,7 @@ def state(conversation: Conversation) -> tuple[object, ...]:
     return (
         conversation.note,
         [turn.forgotten for turn in conversation.turns],
-        conversation.held_ids.tolist(),
+        conversation.ledger.ids.tolist(),
         tokens_held(conversation.cache),
     )
 
@@ -116,12 +116,12 @@ def test_every_family_writes_a_note(family: str) -> None:
     assert compacted(conversation).numbers == (1, 2, 3)
     say(conversation, "go on")
     assert NOTE_BEGINS in shown(conversation)
-    assert len(conversation.held_ids) == tokens_held(conversation.cache) or window is None
+    assert len(conversation.ledger.ids) == tokens_held(conversation.cache) or window is None
 
 
 def test_the_note_is_read_from_the_cache_not_again() -> None:
     conversation = talked()
-    held = len(conversation.held_ids)
+    held = len(conversation.ledger.ids)
     assert compacted(conversation).prefilled_tokens < 600
     assert held > 150
     assert compacted(talked()).prefilled_tokens < held + 450

@@ -72,7 +72,7 @@ def test_the_ledger_always_matches_the_cache(
         elif conversation.state.last is not None:
             act_on_last(conversation, name, n)
         check_in_step(conversation)
-        assert len(conversation.held_ids) <= 240
+        assert len(conversation.ledger.ids) <= 240
         check_usage(conversation)
         check_pinned(conversation)
 
@@ -84,7 +84,7 @@ def check_usage(conversation: Conversation) -> None:
     assert all(tokens >= 0 for _, tokens in usage.turns)
     assert usage.pinned > 0
     if view.is_current:
-        assert usage.tokens == len(conversation.held_ids)
+        assert usage.tokens == len(conversation.ledger.ids)
     else:
         state = conversation.state
         whole, empty = (view.rendering.ids(each) for each in (state.add(EMPTY), state.only(EMPTY)))
@@ -94,7 +94,7 @@ def check_usage(conversation: Conversation) -> None:
 def check_pinned(conversation: Conversation) -> None:
     """Whatever has left the window, pinned turns are whole."""
     if conversation.view.is_current:
-        held = conversation.model.tokenizer.decode(conversation.held_ids)
+        held = conversation.model.tokenizer.decode(conversation.ledger.ids)
         for turn in conversation.state.retained:
             assert not turn.pinned or turn.user in held
 
@@ -121,7 +121,7 @@ def test_the_oldest_turns_are_forgotten_but_never_the_system_prompt() -> None:
     forgotten = []
     for number in range(12):
         forgotten += say(conversation, f"question {number} " + "x" * 30)
-        text = conversation.model.tokenizer.decode(conversation.held_ids)
+        text = conversation.model.tokenizer.decode(conversation.ledger.ids)
         assert text.startswith("system\nBe brief.")
         check_in_step(conversation)
     assert sum(each.turns for each in forgotten) == len(conversation.state.forgotten) > 5
@@ -145,14 +145,14 @@ def test_a_reply_that_fills_the_window_evicts_whole_turns() -> None:
 
 def test_undo_restores_the_turns_that_were_forgotten_for_it() -> None:
     conversation = make_conversation(300)
-    before = conversation.held_ids
+    before = conversation.ledger.ids
     while not conversation.state.forgotten:
-        before = conversation.held_ids
+        before = conversation.ledger.ids
         say(conversation, "question " + "x" * 40)
     turn = conversation.undo()
     assert turn.user == "question " + "x" * 40
     assert not conversation.state.forgotten
-    np.testing.assert_array_equal(conversation.held_ids, before)
+    np.testing.assert_array_equal(conversation.ledger.ids, before)
     check_in_step(conversation)
 
 
@@ -180,7 +180,7 @@ def test_a_stopped_reply_is_closed_before_the_next_turn() -> None:
     assert turn.reply
     conversation.generation = GenerationSettings(max_tokens=3)
     say(conversation, "go on")
-    held = conversation.held_ids.tolist()
+    held = conversation.ledger.ids.tolist()
     begins = [i for i, id_ in enumerate(held) if id_ == 257]
     assert [held[i - 2] for i in begins[1:]] == [258] * (len(begins) - 1)
 
@@ -211,12 +211,12 @@ def test_other_families_roll_and_undo(family: str) -> None:
     conversation = make_conversation(240, chat_templates.FORGETS_THOUGHTS, net=build_family(family))
     for number in range(8):
         say(conversation, f"question {number} " + "x" * 20)
-        assert len(conversation.held_ids) == tokens_held(conversation.cache)
+        assert len(conversation.ledger.ids) == tokens_held(conversation.cache)
     assert conversation.state.forgotten
-    held = conversation.held_ids
+    held = conversation.ledger.ids
     say(conversation, "one more")
     conversation.undo()
-    np.testing.assert_array_equal(conversation.held_ids, held)
+    np.testing.assert_array_equal(conversation.ledger.ids, held)
     say(conversation, "one more")
     assert len(conversation.turns) == 9
 
@@ -227,7 +227,7 @@ def test_what_is_forgotten_never_had_more_tokens_than_the_window() -> None:
     conversation = make_conversation(200, system="Be brief.")
     say(conversation, "hello")
     say(conversation, "x" * 900)
-    held = len(conversation.held_ids) - conversation.usage().pinned
+    held = len(conversation.ledger.ids) - conversation.usage().pinned
     forgotten = say(conversation, "and now?")
     assert forgotten == [Forgot(1, held, (2,), "x" * 900)]
 
@@ -249,7 +249,7 @@ def test_a_long_transcript_is_cut_without_trying_every_turn(
     say(conversation, "and now?")
     assert rendered < 25
     assert 3 < len(conversation.state.retained) < 10
-    assert len(conversation.held_ids) + 30 > 200
+    assert len(conversation.ledger.ids) + 30 > 200
     check_in_step(conversation)
 
 
@@ -268,7 +268,7 @@ def test_text_never_becomes_a_control_token(where: str) -> None:
             elif where == "reply":
                 conversation.add(Turn("hello", text))
             say(conversation, text if where == "user" else "again")
-            counts.append(np.isin(conversation.held_ids, [256, 257, 258, 259, 260]).sum())
+            counts.append(np.isin(conversation.ledger.ids, [256, 257, 258, 259, 260]).sum())
         assert counts[0] == counts[1]
 
 
@@ -278,7 +278,7 @@ def test_tokens_that_spell_a_control_token_stay_text() -> None:
     ids = np.array([*spelled.encode()], np.int32)
     conversation.add(Turn("hello", spelled, ids, exact=True))
     say(conversation, "again")
-    controls = conversation.held_ids[conversation.held_ids > 255].tolist()
+    controls = conversation.ledger.ids[conversation.ledger.ids > 255].tolist()
     assert controls == [257, 258] * 3 + [257]
 
 
@@ -291,11 +291,11 @@ def test_a_turn_that_is_interrupted_before_its_first_token_is_taken_back() -> No
 
     conversation = make_conversation()
     say(conversation, "hello")
-    held = conversation.held_ids
+    held = conversation.ledger.ids
     with pytest.raises(KeyboardInterrupt):
         say(conversation, "x" * 150, on_prefill=interrupt)
     assert [turn.user for turn in conversation.turns] == ["hello"]
-    np.testing.assert_array_equal(conversation.held_ids, held)
+    np.testing.assert_array_equal(conversation.ledger.ids, held)
     reply = conversation.say("again")
     for said in reply:
         if said.text:
@@ -328,7 +328,7 @@ def test_without_a_turn_nothing_can_be_answered_again_or_continued() -> None:
 def test_a_continuation_can_be_taken_back_alone() -> None:
     conversation = make_conversation(400, max_tokens=5)
     say(conversation, "hello")
-    held, reply = conversation.held_ids, conversation.turns[0].reply
+    held, reply = conversation.ledger.ids, conversation.turns[0].reply
     list(conversation.continue_reply())
     once = conversation.turns[0].reply
     list(conversation.continue_reply())
@@ -336,7 +336,7 @@ def test_a_continuation_can_be_taken_back_alone() -> None:
     assert conversation.turns[0].reply == once != reply
     assert conversation.take_back(note=False)
     assert conversation.turns[0].reply == reply
-    np.testing.assert_array_equal(conversation.held_ids, held)
+    np.testing.assert_array_equal(conversation.ledger.ids, held)
     assert not conversation.take_back(note=False)
     check_in_step(conversation)
 
@@ -348,7 +348,7 @@ def test_tokenizing_a_long_text_can_be_stopped(monkeypatch: pytest.MonkeyPatch) 
     conversation = make_conversation()
     constraint = Constraint.from_choices(["yes", "no"])
     say(conversation, "hello", constraint=constraint)
-    held = conversation.held_ids
+    held = conversation.ledger.ids
     for wanted, complete in ((constraint, False), (None, None)):
         counted: list[int] = []
         say(
@@ -365,7 +365,7 @@ def test_tokenizing_a_long_text_can_be_stopped(monkeypatch: pytest.MonkeyPatch) 
         assert conversation.stats.complete is complete
         assert conversation.stats is not None
         assert conversation.stats.finish_reason == "interrupted"
-        np.testing.assert_array_equal(conversation.held_ids, held)
+        np.testing.assert_array_equal(conversation.ledger.ids, held)
 
 
 def test_long_texts_are_encoded_once() -> None:
@@ -432,7 +432,7 @@ def test_a_reply_ends_before_it_would_push_out_a_pinned_turn() -> None:
     conversation.generation = GenerationSettings(ignore_eos=True, max_tokens=400)
     assert [each.numbers for each in say(conversation, "more")] == [(2,)]
     assert conversation.turns[-1].finish_reason == "length"
-    assert "remember me" in conversation.model.tokenizer.decode(conversation.held_ids)
+    assert "remember me" in conversation.model.tokenizer.decode(conversation.ledger.ids)
     before = conversation.turns[-1].reply
     with pytest.raises(WindowFull, match="next to the pinned turns"):
         list(conversation.continue_reply())

@@ -279,7 +279,7 @@ def tell(conversation: Conversation) -> list[tuple[Any, ...]]:
         check_in_step(conversation)
         last = conversation.turns[-1]
         states.append(
-            (last.reply, conversation.held_ids.tolist(), len(conversation.state.forgotten))
+            (last.reply, conversation.ledger.ids.tolist(), len(conversation.state.forgotten))
         )
 
     for number in range(4):

@@ -31,7 +31,7 @@ CEILINGS = {
     "cache": 2_569,
     "models": 3_831,
     "engine": 2_496,
-    "chat": 2_117,
+    "chat": 2_106,
     "store": 1_695,
     "sessions": 1_812,
     "rows": 1_091,

@@ -68,24 +68,24 @@ def test_a_reply_continues_its_beginning_as_if_the_model_had_written_it() -> Non
     assert turn.ids is not None
     assert turn.ids[: len(BEGUN)].tolist() == list(BEGUN.encode())
     # Without the token that ended it: the template has another.
-    held = conversation.held_ids[:-1]
+    held = conversation.ledger.ids[:-1]
     said(conversation)
     # The next turn reads its own tokens only.
-    assert np.array_equal(conversation.held_ids[: len(held)], held)
+    assert np.array_equal(conversation.ledger.ids[: len(held)], held)
     assert conversation.stats is not None
     assert conversation.stats.cached_tokens >= len(held)
 
 
 def test_retry_begins_again_if_asked_to_and_undo_takes_back_everything() -> None:
     conversation = make_conversation()
-    before = conversation.held_ids
+    before = conversation.ledger.ids
     said(conversation, prefill=BEGUN)
     assert "".join(each.text for each in conversation.retry(prefill="No")).startswith("No")
     again = "".join(each.text for each in conversation.retry())
     assert not again.startswith(("No", BEGUN))
     conversation.undo()
     assert not conversation.turns
-    assert np.array_equal(conversation.held_ids[: len(before)], before)
+    assert np.array_equal(conversation.ledger.ids[: len(before)], before)
 
 
 def test_a_turn_stopped_at_its_beginning_or_refused_is_taken_back() -> None:

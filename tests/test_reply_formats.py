@@ -68,7 +68,7 @@ def spoken(tokens: list[Token]) -> tuple[str, str]:
 
 def control_text(conversation: Conversation) -> str:
     tokenizer = conversation.model.tokenizer
-    return "".join(tokenizer.text_of(id_) for id_ in conversation.held_ids.tolist())
+    return "".join(tokenizer.text_of(id_) for id_ in conversation.ledger.ids.tolist())
 
 
 def bytes_of(ids: np.ndarray) -> bytes:
@@ -114,7 +114,7 @@ def test_a_reply_is_split_and_kept_as_the_template_keeps_it(name: str, scripted:
     conversation = converse(scripted)
     assert spoken(say(conversation, "hello")) == (scripted.thought, scripted.answer)
     say(conversation, "again")
-    before = conversation.held_ids
+    before = conversation.ledger.ids
     held = control_text(conversation)
     # The second turn has its thought, the first only if the template keeps it.
     assert held.count("duck") == (1 if name in FORGETFUL else 2)
@@ -125,7 +125,7 @@ def test_a_reply_is_split_and_kept_as_the_template_keeps_it(name: str, scripted:
         reply_tokens = len(scripted.reply.encode()) // 2
         assert conversation.stats.cached_tokens > len("hello") + reply_tokens
     list(conversation.retry())
-    assert np.array_equal(conversation.held_ids, before)
+    assert np.array_equal(conversation.ledger.ids, before)
     with Session.open("mine", create=True) as session:
         session.journal.record(None, conversation.turns)
     again = converse(scripted)
@@ -135,7 +135,7 @@ def test_a_reply_is_split_and_kept_as_the_template_keeps_it(name: str, scripted:
     again.view.window = conversation.view.window.fork()
     for each in (again, conversation):
         say(each, "more")
-    assert np.array_equal(again.held_ids, conversation.held_ids)
+    assert np.array_equal(again.ledger.ids, conversation.ledger.ids)
 
 
 def test_the_answer_keeps_its_generated_tokens(scripted: Scripted) -> None:
@@ -186,7 +186,7 @@ def test_a_wrapped_window_forgets_whole_turns_with_their_thoughts(scripted: Scri
     held = control_text(conversation)
     assert "question 11" in held
     assert "question 0" not in held
-    assert len(conversation.held_ids) <= 300
+    assert len(conversation.ledger.ids) <= 300
 
 
 def test_another_model_gets_the_answer_without_these_markers(scripted: Scripted) -> None:
@@ -260,7 +260,7 @@ def test_an_unfinished_thought_is_not_an_answer(scripted: Scripted) -> None:
     fresh.resume(None, conversation.turns)
     say(fresh, "more")
     say(conversation, "more")
-    assert np.array_equal(fresh.held_ids, conversation.held_ids)
+    assert np.array_equal(fresh.ledger.ids, conversation.ledger.ids)
 
 
 def test_the_answer_after_a_thought_longer_than_the_window_is_kept(scripted: Scripted) -> None:
@@ -274,7 +274,7 @@ def test_the_answer_after_a_thought_longer_than_the_window_is_kept(scripted: Scr
     for text in ("hello", "again"):
         list(conversation.say(text))
         check(conversation.turns[-1], scripted)
-        assert len(conversation.held_ids) <= 260
+        assert len(conversation.ledger.ids) <= 260
 
 
 PLAIN = Scripted(CHAT_TEMPLATE, (), "")

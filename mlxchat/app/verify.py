@@ -51,7 +51,7 @@ def verify_session(name: str, observer: Observer | None = None) -> tuple[int, in
         chat = Chat(options, session, find=lambda setup: find_model(setup, shown))
         with shown.waiting(f"loading {chat.model_name} …"):
             conversation = chat.conversation
-        held, model, ledger = conversation.held_ids, conversation.model, conversation.ledger
+        held, model, ledger = conversation.ledger.ids, conversation.model, conversation.ledger
         if len(held) == 0:
             reasons = "; ".join(chat.notices)
             raise SnapshotError(reasons or f"the snapshot of session {name!r} is empty")

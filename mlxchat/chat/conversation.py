@@ -43,7 +43,6 @@ from mlxchat.settings import (
     SamplingSettings,
     random_seed,
 )
-from mlxchat.text.spans import TokenIds
 
 RETRY = 1_000_003
 SEEDS = 2**64
@@ -101,11 +100,6 @@ class Conversation:
     def seed(self) -> int:
         """The seed from which every stream of random numbers is derived."""
         return self._any_seed if self.sampling.seed is None else self.sampling.seed
-
-    @property
-    def recalled(self) -> tuple[Quoted, ...]:
-        """The turns that were quoted for the last message."""
-        return self.view.recalled
 
     @property
     def stats(self) -> Stats | None:
@@ -287,11 +281,6 @@ class Conversation:
             self.view.rendering.tokens_of(self.state, Turn(each)) for each in (f"{text}\n\na", "a")
         )
         return with_text - without
-
-    @property
-    def held_ids(self) -> TokenIds:
-        """Token ids in the cache, `(T,)`, in temporal order."""
-        return self.ledger.ids
 
     # Turns
 

@@ -24,7 +24,7 @@ _FIELDS = [each.name for each in fields(Turn)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Row:
+class _Recorded:
     """A turn as the database has it in the row `id`: 0 if it has none yet."""
 
     id: int
@@ -45,7 +45,7 @@ class _Stored:
 
     system: str | None = None
     settings: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
-    rows: tuple[_Row, ...] = ()
+    rows: tuple[_Recorded, ...] = ()
     last: int = 0
     lost: int = 0
 
@@ -55,7 +55,7 @@ class _Stored:
             row if row.has(turn) else replace(row, turn=replace(turn))
             for row, turn in zip(self.rows, turns, strict=False)
         ]
-        rows += [_Row(0, replace(turn)) for turn in turns[len(rows) :]]
+        rows += [_Recorded(0, replace(turn)) for turn in turns[len(rows) :]]
         return self if rows == list(self.rows) else replace(self, rows=tuple(rows))
 
 
@@ -179,7 +179,7 @@ class Journal:
         records.delete_turns(connection, "session = ? AND id > ?", (id_, self._stored.last))
         for gone in before.keys() - {row.id for row in wanted.rows}:
             records.delete_turns(connection, "id = ?", (gone,))
-        rows: list[_Row] = []
+        rows: list[_Recorded] = []
         for row in wanted.rows:
             if row.id == 0:
                 rows.append(replace(row, id=records.insert_turn(connection, id_, row.turn)))
@@ -227,7 +227,7 @@ def read_contents(
         notices.append(f"turn {number} of session {session.name!r} is damaged and is left out")
     if missing:
         notices.append(f"session {session.name!r} lacks {count(missing, 'turn')}")
-    rows = tuple(_Row(id_, turn) for id_, turn in found)
+    rows = tuple(_Recorded(id_, turn) for id_, turn in found)
     stored = _Stored(
         session.system,
         dict(session.settings),
