@@ -1,12 +1,11 @@
 """Makes the README's picture of the terminal, a real session with the embedded model, as SVG.
 
-    python -m scripts.picture [-m MODEL] [FILE]
+    python -m scripts.picture
 
 Runs `mlxchat` in a pseudo-terminal, types, waits for each reply, and draws the final screen. The
 window is small, so that the picture shows how a turn leaves it and is recalled: `make demo`'s chat.
 """
 
-import argparse
 import copy
 import io
 import itertools
@@ -25,18 +24,6 @@ from scripts.demo import CHAT, WINDOW, Shown, demo_environment, say
 
 PICTURE = Path(__file__).parent / "pictures" / "chat.svg"
 COLUMNS, LINES = 88, 24
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("file", type=Path, nargs="?", default=PICTURE)
-    parser.add_argument("-m", "--model", default="smollm2")
-    options = parser.parse_args()
-    screen = session(options.model)
-    options.file.parent.mkdir(exist_ok=True)
-    options.file.write_text(drawn(screen), encoding="utf-8")
 
 
 def session(model: str) -> pyte.Screen:
@@ -90,4 +77,4 @@ def color(name: str) -> Color | None:
 
 
 if __name__ == "__main__":
-    main()
+    PICTURE.write_text(drawn(session("smollm2")), encoding="utf-8")

@@ -15,7 +15,6 @@ from mlxchat.cache import make_cache
 from mlxchat.models.load import load
 from scripts.bench import facts, plot, stream
 from scripts.bench.common import losses
-from scripts.bench.drafts import compare
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +90,7 @@ def test_recall_brings_back_what_the_window_forgot(figures: Any) -> None:
 
 def test_a_workload_has_the_same_tokens_with_drafts_without_and_from_mlx_lm(figures: Any) -> None:
     """All runs continue the same prompt, from a cache that no earlier run has changed."""
-    found = figures("workloads", "--against", "mlx-lm")
+    found = figures("workloads")
     assert [each["workload"] for each in found] == [
         "edit",
         "edit",
@@ -124,13 +123,3 @@ def test_every_other_script_writes_figures(figures: Any, text: Path, arguments: 
     found = figures(*arguments.replace("TEXT", str(text)).split())
     assert found
     assert {each["bench"] for each in found} == {arguments.split(maxsplit=1)[0]}
-
-
-# The script that compares texts with and without drafts would notice a wrong one
-
-
-def test_texts_with_and_without_drafts_are_compared() -> None:
-    found = compare("llama", seeds=1)
-    assert found is not None
-    assert (found.texts, found.differences) == (1, [])
-    assert 0 < found.accepted < found.drafted

@@ -1,7 +1,6 @@
-"""Measures drafts on greedy replies that repeat much or little of what was read.
+"""Measures drafts on greedy replies that repeat much or little of what was read, against mlx-lm.
 
-    python -m scripts.bench.workloads                       # compared with mlxchat without drafts
-    python -m scripts.bench.workloads edit --against mlx-lm
+    python -m scripts.bench.workloads [edit] [prose] [chat]
 
 A prompt may include the beginning of the reply, so that even a small model does what is asked. It
 ends between two words, because a token may span the end of a line and the beginning of the next.
@@ -10,7 +9,7 @@ ends between two words, because a token may span the end of a line and the begin
 import copy
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice, takewhile
@@ -40,7 +39,7 @@ from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import ChatMessage
 
-OURS, PLAIN = "mlxchat", "no lookup"
+OURS = "mlxchat"
 WARM_UP_TOKENS = 8
 # A reply that ends sooner continues after its end.
 MIN_TOKENS = 16
@@ -92,15 +91,10 @@ class Decoded:
 def main() -> None:
     options_of = parser(__doc__)
     options_of.add_argument("names", nargs="*", metavar="edit|prose|chat")
-    options_of.add_argument("--against", choices=[theirs.NAME])
     options = options_of.parse_args()
     model = load(options.model, offline=True)
-    tokenizer = None
-    if options.against:
-        found = resolve_model(
-            options.model, offline=True, ask=None, notify=print, show_progress=False
-        )
-        tokenizer = theirs.load_tokenizer(found.directory)
+    found = resolve_model(options.model, offline=True, ask=None, notify=print, show_progress=False)
+    tokenizer = theirs.load_tokenizer(found.directory)
     workloads = {
         "edit": edit(40 if options.quick else 200),
         "prose": Workload(STORY),
@@ -140,19 +134,14 @@ def measured(
     def drafting() -> Decoded:
         return ours(len(expected), make_drafter(model, GenerationSettings()))
 
-    other: Callable[[int], Decoded] = ours
-    if tokenizer is not None:
-        other = partial(
-            decode_theirs, model, ids, tokenizer, prefilled_cache(model.network, ids[:-1])
-        )
-    name = PLAIN if tokenizer is None else theirs.NAME
+    other = partial(decode_theirs, model, ids, tokenizer, prefilled_cache(model.network, ids[:-1]))
     sides = {
         OURS: Side(OURS, drafting, drafting),
-        name: Side(name, lambda: other(len(expected)), lambda: other(WARM_UP_TOKENS)),
+        theirs.NAME: Side(theirs.NAME, lambda: other(len(expected)), lambda: other(WARM_UP_TOKENS)),
     }
     *_, runs = interleave(sides, rounds, lambda done, total, side: None)
     speeds = {side: [run.tokens_per_s for run in each] for side, each in runs.items()}
-    ratio = ratios(speeds[OURS], speeds[name])
+    ratio = ratios(speeds[OURS], speeds[theirs.NAME])
     assert ratio is not None
     for side, each in runs.items():
         # The first tokens are those of mlxchat without drafts, unless rounding has changed one.
