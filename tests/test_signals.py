@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -177,6 +178,16 @@ def test_nobody_waits_for_what_cannot_be_stopped(number: int, raised: type[BaseE
 def test_a_signal_just_before_the_end_of_a_job_is_not_lost() -> None:
     with pytest.raises(Terminated):
         in_worker(lambda _: os.kill(os.getpid(), signal.SIGTERM))
+
+
+def test_a_ctrl_c_just_before_the_end_of_a_job_is_for_what_is_waited_for_next() -> None:
+    """A chat in a pipe, whose reply had just ended, then waited for the next line for ever."""
+    line = threading.Event()
+    with Worker() as worker:
+        worker.call(lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            worker.read(lambda: line.wait(60))
+        line.set()
 
 
 # The program

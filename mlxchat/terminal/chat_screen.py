@@ -134,6 +134,8 @@ class ChatScreen:
         try:
             return self.worker.call(do)
         finally:
+            # It was meant for the work, which has just ended.
+            self.worker.drop_ctrl_c()
             if self._is_ending:
                 assert self.stop.status is not None
                 raise Terminated(self.stop.status)

@@ -61,6 +61,7 @@ class PipedChat:
         self._lacks_code = self._has_code = False
         self._named: set[str] = set()
         self._status = ExitStatus.OK
+        self._stop = Stop()
 
     def run(self, turns: Iterator[Spoken]) -> int:
         """Answer each turn; return the exit status."""
@@ -71,29 +72,29 @@ class PipedChat:
             while (spoken := self._worker.read(lambda: next(turns, None))) is not None:
                 # Only replies are ended gracefully: while waiting for the next line, a signal ends
                 # the process immediately.
-                status = self._worker.call(partial(self._answer, spoken))
-                if status is not None:
-                    return self._status or status
+                self._worker.call(partial(self._answer, spoken))
+                # Known here only: until the end, the main thread takes signals.
+                if self._stop.status is not None:
+                    return self._status or self._stop.status
         except DeviceError as error:
             self._stdout.end_line()
             raise DeviceError(f"{error}; {self._how_to_resume()}") from error
         return self._status
 
-    def _answer(self, spoken: Spoken) -> ExitStatus | None:
-        """Answer the turn; return the exit status of the signal that stopped it, if any."""
+    def _answer(self, spoken: Spoken) -> None:
+        """Answer the turn, unless a signal stops it."""
         with (
             progress("reading", "tokens", self._messages.quiet) as bar,
-            self._worker.stoppable() as stop,
+            self._worker.stoppable() as self._stop,
         ):
             try:
-                self._take(spoken, stop, bar)
+                self._take(spoken, self._stop, bar)
             except (DeviceError, RanksError, OutputError):
                 raise
             except MlxchatError as error:
                 # It costs this message only.
                 bar.stop()
                 self._reject(spoken, error)
-        return stop.status
 
     def _reject(self, spoken: Spoken, error: MlxchatError) -> None:
         """Report why a message was not answered."""

@@ -169,14 +169,24 @@ class Worker:
         """Wait for the job; return its result, or raise its error.
 
         Raises KeyboardInterrupt or Terminated, while the job goes on, for a signal in a part of it
-        that is not `stoppable`.
+        that is not `stoppable`. A Ctrl-C that comes just before its end is for what is waited for
+        next.
         """
         self.wait_until(job.done)
-        while not self._events.empty():
-            # A Ctrl-C was for the job.
-            if (number := self._events.get()) != signal.SIGINT:
-                self._obey(number)
+        if self.drop_ctrl_c():
+            self._events.put(signal.SIGINT)
         return job.result()
+
+    def drop_ctrl_c(self) -> bool:
+        """Obey the signals that have come, except a Ctrl-C; return whether there was one."""
+        came = False
+        while not self._events.empty():
+            number = self._events.get()
+            if number == signal.SIGINT:
+                came = True
+            else:
+                self._obey(number)
+        return came
 
     def wait_until(self, is_reached: Callable[[], bool]) -> None:
         """Wait as `wait` does until a job makes it true."""
