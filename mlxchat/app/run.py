@@ -1,7 +1,7 @@
 """One generation with everything it needs: the model's window, known prefixes, blocks, an output
 file, checkpoints, limits.
 
-Whoever iterates over its tokens shows them; only its own output file is written here.
+The caller shows the tokens that it iterates over; only the output file is written here.
 """
 
 import io

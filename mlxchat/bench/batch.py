@@ -39,7 +39,7 @@ TITLES = {
 
 # Called with the number of tokens generated since the last call.
 Take = Callable[[int], object]
-# Generates after each prompt, so many side by side, so many tokens each.
+# Generates after each prompt: the number of rows side by side, and of tokens for each row.
 Generate = Callable[[Subject, Sequence[str], int, int, Take], None]
 
 # The side, and its rows.

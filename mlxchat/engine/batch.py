@@ -50,7 +50,7 @@ def prefill_together(
 
 @dataclass(eq=False, slots=True)
 class BatchRow:
-    """One row, whose tokens continue its `reply`. So many have been `drawn`; the latest, with its
+    """One row, whose tokens continue its `reply`. `drawn` counts them; the latest, with its
     `scores`, has not been returned yet. `failure` is why no token can follow those returned."""
 
     reply: Reply

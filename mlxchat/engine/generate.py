@@ -35,7 +35,7 @@ def generate(
     on_prefill: Progress | None = None,
     on_held: OnHeld | None = None,
 ) -> Iterator[Token]:
-    """Yield the tokens of the reply up to its end, or at most so many `tokens` of them.
+    """Yield the tokens of the reply up to its end, or at most `tokens` of them.
 
     The `ends` see each token after the caller has handled it, and also stop the reading of the
     prompt. If one of them has stopped the reply, or after `tokens`, the cache holds all tokens but

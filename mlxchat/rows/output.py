@@ -150,7 +150,7 @@ class ResultFile(OutputFile):
             self.sync()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Sync and close it. If nothing came of the run, a new file does not stay behind empty."""
+        """Sync and close it. If nothing came of the run, an empty new file is removed."""
         try:
             if error is None:
                 self.sync()

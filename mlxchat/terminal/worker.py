@@ -1,7 +1,7 @@
 """A worker thread computes; the main thread waits for it, and obeys signals.
 
-Neither waits for the other: `mx.eval` may take minutes, in which Python runs no signal handler of
-the thread that called it, and a terminal or a pipe may block whoever writes to it. So a command's
+Neither waits for the other: `mx.eval` may take minutes, in which Python runs no signal handler in
+the thread that called it, and writing to a terminal or a pipe may block. So a command's
 work, with MLX and what it writes, is a job of the worker. The handlers of signals put them into the
 queue from which the main thread also learns that a job has ended.
 """
@@ -56,7 +56,7 @@ class Stop:
         self.before_leaving: Callable[[], object] = lambda: None
         # Whether Ctrl-C is for another program, which has the terminal.
         self.is_terminal_lent = False
-        # Whether a signal asked for progress; whoever shows it sets it to False.
+        # Whether a signal asked for progress; showing it sets this to False.
         self.asks_for_progress = False
         self._say_at_s = self._leave_at_s = float("inf")
         self._is_over = False
