@@ -33,7 +33,7 @@ if "".join(sys.orig_argv[-len(sys.argv) :][:1]).rpartition("/")[2] == "mlxchat":
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mlxchat.about import __version__
+from mlxchat.paths import __version__
 from mlxchat.platform import prepare_imports
 
 if TYPE_CHECKING:

@@ -4,12 +4,10 @@
     ├── UsageError         2   invalid options, or options that exclude each other
     ├── ConfigError        2   the configuration file
     ├── InputError         1   a document: empty, binary, unreadable
-    ├── ModelError         1   a model that cannot be loaded
+    ├── ModelError         1   a model or adapter that cannot be loaded, or memory for it
     │   ├── ModelNotFound      no such file, directory, alias or hub id
     │   ├── ModelBroken        files missing, truncated or inconsistent
-    │   ├── AdapterError       an adapter that cannot be used, or not with this model
-    │   ├── ModelUnsupported   an architecture or format that mlxchat cannot run
-    │   └── NotEnoughMemory    larger than the free memory
+    │   └── ModelUnsupported   an architecture or format that mlxchat cannot run
     ├── DeviceError        1   the GPU or the model's code failed, or memory ran out, in a run
     ├── HubError           1   the network, the Hub, a permission
     ├── CacheError         1   this model's cache cannot be bounded
@@ -18,19 +16,21 @@
     ├── WindowFull         1   a turn does not fit, and nothing may be forgotten
     ├── TemplateError      1   the chat template is missing or rejects the messages
     ├── SessionError       1   a saved conversation: its name, its files, open elsewhere
-    ├── SnapshotError      1   an unusable snapshot or checkpoint
+    ├── SnapshotError      1   a snapshot or checkpoint of another model or other settings
     │   ├── SnapshotBroken     truncated, corrupted, or not a snapshot
-    │   ├── SnapshotTooLarge   larger than the free memory
-    │   └── SnapshotMismatch   made with a different model or different settings
+    │   └── SnapshotTooLarge   larger than the free memory
     ├── RanksError         1   another rank: lost, hanging or incompatible
     └── OutputError        1   stdout or a file cannot be written
         └── ClosedPipe   141   the reader closed stdout, as `head` does: reported by status only
 
 Each message is one line that names the flag and the value and says what to do. `cli` prints it and
-exits.
+exits. What is none of these is a bug, or another library's error.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from pathlib import Path
 
 
 class ExitStatus(IntEnum):
@@ -77,12 +77,6 @@ class ModelBroken(ModelError): ...
 class ModelUnsupported(ModelError): ...
 
 
-class AdapterError(ModelError): ...
-
-
-class NotEnoughMemory(ModelError): ...
-
-
 class DeviceError(MlxchatError): ...
 
 
@@ -118,9 +112,6 @@ class SnapshotBroken(SnapshotError): ...
 class SnapshotTooLarge(SnapshotError): ...
 
 
-class SnapshotMismatch(SnapshotError): ...
-
-
 class RanksError(MlxchatError): ...
 
 
@@ -129,3 +120,52 @@ class OutputError(MlxchatError): ...
 
 class ClosedPipe(OutputError):
     exit_status = ExitStatus.BROKEN_PIPE
+
+
+# How MLX's device errors begin, and what those for lack of memory contain.
+# Source: mlx/backend/metal/eval.cpp and allocator.cpp, mlx/allocator.h of ml-explore/mlx.
+FAILED_COMMANDS = "[METAL] Command buffer execution failed"
+OUT_OF_MEMORY = (
+    *("[metal::malloc]", "[malloc", "Unable to allocate", "bad_alloc"),
+    *("Insufficient Memory", "OutOfMemory"),
+)
+
+
+@contextmanager
+def device_failures(*, of_model: bool = True) -> Iterator[None]:
+    """Raise DeviceError if the device fails or memory runs out in the body, or if the model's code
+    fails and `of_model`."""
+    try:
+        yield
+    except MlxchatError:
+        raise
+    except Exception as error:
+        detail = first_line(error)
+        is_of_mlx = isinstance(error, RuntimeError)
+        if isinstance(error, MemoryError) or (is_of_mlx and _is_of_memory(detail)):
+            wrong = "out of memory: use a smaller window, a smaller or more heavily quantized model"
+            raise DeviceError(f"{wrong}, or close other programs ({detail})") from error
+        if is_of_mlx and detail.startswith(FAILED_COMMANDS):
+            wrong = "the GPU failed: try again, with a smaller prefill step if it timed out"
+            raise DeviceError(f"{wrong} ({detail})") from error
+        if of_model and _is_of_model(error):
+            raise DeviceError(f"the model's code failed: {detail}") from error
+        raise
+
+
+def _is_of_memory(detail: str) -> bool:
+    return any(each in detail for each in OUT_OF_MEMORY)
+
+
+def _is_of_model(error: Exception) -> bool:
+    """Whether a module of mlx-lm's, or what it calls other than our caches, raised it."""
+    import traceback
+
+    ours = f"{Path(__file__).parent}/"
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any("/mlx_lm/models/" in file for file in files) and not files[-1].startswith(ours)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type if the message is empty."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,8 +1,10 @@
-"""The paths of mlxchat's files: configuration, history, sessions, converted models."""
+"""The version of this release, and the paths of its files on a user's disk."""
 
 from pathlib import Path
 
 import platformdirs
+
+__version__ = "0.1.0"
 
 
 def config_file() -> Path:

@@ -1,4 +1,12 @@
-"""Format numbers and texts for people."""
+"""Numbers and texts as people read them, and the callbacks that report them."""
+
+from collections.abc import Callable
+
+# Called with the amount done and the total, in the operation's own unit.
+Progress = Callable[[int, int], None]
+
+# Called with one line for the user.
+Notify = Callable[[str], None]
 
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 

@@ -12,7 +12,7 @@ from mlx import nn
 
 import mlxchat
 from mlxchat.app.chat import Chat
-from mlxchat.errors import AdapterError, MlxchatError
+from mlxchat.errors import MlxchatError, ModelError
 from mlxchat.models.adapter import find_adapter
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
@@ -62,7 +62,7 @@ def test_logits_equal_mlx_lms(family: str, kind: str, tmp_path: Path) -> None:
     for form in ("float32", "bfloat16", "4-bit"):
         model = write_family(tmp_path / form, family, form)
         if (kind, form) == ("full", "4-bit"):
-            with pytest.raises(AdapterError, match="does not match"):
+            with pytest.raises(ModelError, match="does not match"):
                 load(model, adapter)
             continue
         if kind == "full":
@@ -102,7 +102,7 @@ def test_an_adapter_of_another_model_is_refused_before_weights_are_read(
     )
     monkeypatch.setattr("mlxchat.models.load._fill", None)
     for adapter, why in ((wider, "does not match"), (deeper, "not an adapter parameter")):
-        with pytest.raises(AdapterError) as error:
+        with pytest.raises(ModelError) as error:
             load(tiny_model, adapter)
         message = str(error.value)
         assert message.startswith(f"cannot use adapter {adapter}: ")

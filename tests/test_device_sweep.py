@@ -12,8 +12,7 @@ from mlxchat.cache import Cache
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Forgot, Said, Turn
 from mlxchat.engine.sampling import Token
-from mlxchat.errors import DeviceError, ModelBroken
-from mlxchat.failures import device_failures
+from mlxchat.errors import DeviceError, ModelBroken, device_failures
 from mlxchat.models.weights import fitting
 from mlxchat.settings import GenerationSettings
 from tests.conversations import check_in_step, make_conversation, network

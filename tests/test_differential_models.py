@@ -22,8 +22,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from mlxchat import platform
 from mlxchat.cache.powers import mlx_lms_own
-from mlxchat.errors import MlxchatError
-from mlxchat.failures import device_failures
+from mlxchat.errors import MlxchatError, device_failures
 from mlxchat.models.load import load_directory
 from mlxchat.models.skeleton import MODULE_OF_ARCHITECTURE, MODULE_OF_TYPE, named_parameters
 from mlxchat.settings import recommended

@@ -18,8 +18,8 @@ from mlxchat import platform
 from mlxchat.errors import (
     MlxchatError,
     ModelBroken,
+    ModelError,
     ModelUnsupported,
-    NotEnoughMemory,
     TemplateError,
 )
 from mlxchat.models.fit import automatic_window, check_window
@@ -85,10 +85,10 @@ def test_on_a_cpu_auto_is_float32_if_it_fits_and_else_as_stored_with_a_notice(
     assert "stored dtype" in notices[0]
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: 1000)
     with pytest.raises(
-        NotEnoughMemory, match="is free: choose a smaller or more heavily quantized model"
+        ModelError, match="is free: choose a smaller or more heavily quantized model"
     ):
         load(directory)
-    with pytest.raises(NotEnoughMemory):
+    with pytest.raises(ModelError):
         load(directory, "float16")
 
 
@@ -223,9 +223,9 @@ def test_the_automatic_window_is_the_context_or_as_much_as_fits(
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: int(1100 * token_bytes / 0.7))
     assert automatic_window(model, print) == 1024
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: 100 * token_bytes)
-    with pytest.raises(NotEnoughMemory, match="memory for only 70 tokens"):
+    with pytest.raises(ModelError, match="memory for only 70 tokens"):
         automatic_window(model, print)
-    with pytest.raises(NotEnoughMemory, match="101 tokens"):
+    with pytest.raises(ModelError, match="101 tokens"):
         check_window(model, 101, print)
     check_window(model, 100, print)
 

@@ -13,7 +13,7 @@ import pytest
 
 from mlxchat import platform
 from mlxchat.cache import Cache
-from mlxchat.errors import NotEnoughMemory, SnapshotBroken
+from mlxchat.errors import ModelError, SnapshotBroken
 from mlxchat.models import catalog, fit
 from mlxchat.models import load as loading
 from mlxchat.models.fit import automatic_window, check_window
@@ -119,7 +119,7 @@ def outcome(
         dtype = loading._target_dtype(
             "auto", size.parameters, size.download_bytes, notices.append, 1
         )
-    except NotEnoughMemory:
+    except ModelError:
         return "refused", None
     stored = dtype is None
     weights = size.download_bytes if stored else 4 * size.parameters

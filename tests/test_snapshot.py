@@ -18,7 +18,7 @@ from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.decode import decode
 from mlxchat.engine.prefill import prefill
 from mlxchat.engine.sampling import Chooser
-from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotMismatch, SnapshotTooLarge
+from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotTooLarge
 from mlxchat.models.model import Model
 from mlxchat.settings import SamplingSettings
 from mlxchat.store import snapshot, tensor_file
@@ -193,7 +193,7 @@ def test_differences_from_what_it_was_made_with_are_named(
     for other, window, keep, system, difference in others:
         print_ = ModelPrint(other).of(window, keep, system)
         empty = make_cache(other.network, window, keep)
-        with pytest.raises(SnapshotMismatch, match=f"was made with {difference}$"):
+        with pytest.raises(SnapshotError, match=f"was made with {difference}$"):
             snapshot.restore(path, empty, print_)
 
 

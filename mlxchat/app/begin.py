@@ -124,7 +124,7 @@ class SavedRun:
     ended: str | None
 
     def resume(self, observer: Observer | None = None, *, ranks: Ranks | None = None) -> Run:
-        """Load the model and continue. Raises SnapshotMismatch for a different model, OutputError
+        """Load the model and continue. Raises SnapshotError for a different model, OutputError
         if the file has changed."""
         observer = observer or Observer()
         request, checkpoint = self.request, self.checkpoint

@@ -19,8 +19,8 @@ from mlxchat.errors import (
     SnapshotBroken,
     SnapshotError,
     SnapshotTooLarge,
+    device_failures,
 )
-from mlxchat.failures import device_failures
 from mlxchat.request import Request
 from mlxchat.settings import SamplingSettings
 from mlxchat.store.checkpoint import Checkpoint, RunRecord
@@ -193,7 +193,7 @@ def continued(
     """The state of the checkpoint; if it is unusable, `fresh`, with an empty cache: a run from the
     start arrives at the same text, only later.
 
-    Raises SnapshotMismatch for a state with a different model or different settings, which would
+    Raises SnapshotError for a state with a different model or different settings, which would
     not, and SnapshotTooLarge for one that does not fit into memory now.
     """
     try:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from mlxchat.progress import Progress
+from mlxchat.units import Progress
 
 _log = logging.getLogger("mlxchat")
 

@@ -113,7 +113,7 @@ def load_model(
 def fit_window(setup: Setup, model: Model, notify: Notify) -> CacheSettings:
     """The cache settings, with a window that fits this machine's memory and this model.
 
-    If a given window does not fit, raises NotEnoughMemory, or warns on macOS.
+    If a given window does not fit, raises ModelError, or warns on macOS.
     """
     settings = setup.cache_settings()
     if setup.window != "auto":

@@ -21,11 +21,11 @@ from mlxchat.passages.index import (
 )
 from mlxchat.passages.quote import Read, heading, place_of, places, quoted
 from mlxchat.passages.search import Found, Search
-from mlxchat.progress import Progress
 from mlxchat.request import Request
 from mlxchat.text.document import Document
 from mlxchat.text.documents import SEPARATOR
 from mlxchat.text.tokens import Prompt, Tokenizer
+from mlxchat.units import Progress
 
 # Text that is encoded in pieces may have more tokens than in one.
 SPARE_TOKENS = 2

@@ -12,7 +12,6 @@ from dataclasses import asdict, replace
 from itertools import chain
 from typing import Any, Self
 
-from mlxchat.about import __version__
 from mlxchat.app.answer import is_whole, value_of
 from mlxchat.app.blocks import block_reader
 from mlxchat.app.checkpoints import Checkpointed, Checkpointer, Reached, RunState, loop_of
@@ -33,8 +32,8 @@ from mlxchat.engine.sampling import Token
 from mlxchat.errors import MlxchatError, OutputError
 from mlxchat.models.model import Model
 from mlxchat.passages.quote import Read
+from mlxchat.paths import __version__
 from mlxchat.platform import keep_awake
-from mlxchat.progress import Progress
 from mlxchat.request import Request
 from mlxchat.request.template_args import allows_thinking
 from mlxchat.settings import OnLoop
@@ -46,6 +45,7 @@ from mlxchat.text.extract import extract_code, is_settled
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.text.tokens import Prompt
+from mlxchat.units import Progress
 
 # With it, no text of the measurements looped: scripts/bench/loops.py.
 USUAL_MULTIPLIER = 0.4

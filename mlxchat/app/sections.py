@@ -16,7 +16,6 @@ from mlxchat.engine.reply import Reply
 from mlxchat.errors import CacheError
 from mlxchat.passages.quote import LineRange, heading
 from mlxchat.passages.split import Span, split
-from mlxchat.progress import Progress
 from mlxchat.request import Request
 from mlxchat.request.template_args import thinking_variables
 from mlxchat.settings import GenerationSettings
@@ -24,7 +23,7 @@ from mlxchat.text.document import Document
 from mlxchat.text.documents import SEPARATOR
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
-from mlxchat.units import count
+from mlxchat.units import Progress, count
 
 # The share of the window that the answer from a section may have, and its tokens.
 ANSWER_SHARE = 8

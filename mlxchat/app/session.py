@@ -14,8 +14,14 @@ from mlxchat.app.opening import Notify
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Turn
 from mlxchat.engine.sampling import Token
-from mlxchat.errors import DeviceError, RanksError, SessionError, SnapshotError, UsageError
-from mlxchat.failures import device_failures
+from mlxchat.errors import (
+    DeviceError,
+    RanksError,
+    SessionError,
+    SnapshotError,
+    UsageError,
+    device_failures,
+)
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.options import Option, options_of
 from mlxchat.request import ChatOptions, Setup

@@ -25,14 +25,12 @@ from mlxchat.engine.pace import Pace, first_step
 from mlxchat.engine.prefill import ShouldStop, prefill
 from mlxchat.engine.sampling import Token
 from mlxchat.engine.shared_prefix import Begun, SharedPrefixes
-from mlxchat.errors import DeviceError, MlxchatError
-from mlxchat.failures import device_failures
-from mlxchat.progress import Notify
+from mlxchat.errors import DeviceError, MlxchatError, device_failures
 from mlxchat.request import BatchRequest
 from mlxchat.rows.output import WAIT_S, Pending
 from mlxchat.rows.results import Result
 from mlxchat.text.spans import TokenIds
-from mlxchat.units import count
+from mlxchat.units import Notify, count
 
 # Called with the number of tokens that have been generated since the last call.
 OnTokens = Callable[[int], object]

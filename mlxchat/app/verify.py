@@ -16,10 +16,10 @@ from mlxchat.cache import Cache
 from mlxchat.engine.pace import Pace, first_step
 from mlxchat.engine.prefill import prefill
 from mlxchat.errors import SessionError, SnapshotError
-from mlxchat.progress import Progress
 from mlxchat.request import ChatOptions
 from mlxchat.sessions.session import Session
 from mlxchat.text.spans import TokenIds
+from mlxchat.units import Progress
 
 PROBE = "What have we talked about so far, and what did you say about it?"
 

@@ -12,11 +12,11 @@ from importlib.metadata import version
 from typing import Self
 
 from mlxchat import platform
-from mlxchat.about import __version__
 from mlxchat.bench.report import Figures
 from mlxchat.bench.subject import Subject
 from mlxchat.files import json_line
 from mlxchat.models.skeleton import named_parameters
+from mlxchat.paths import __version__
 
 
 @dataclass(frozen=True, slots=True)

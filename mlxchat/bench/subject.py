@@ -10,8 +10,8 @@ import numpy as np
 
 from mlxchat.bench.paired import Tick
 from mlxchat.models.model import Model
-from mlxchat.progress import Notify
 from mlxchat.text.spans import TokenIds
+from mlxchat.units import Notify
 
 # A prompt of which only the length matters.
 SENTENCES = (

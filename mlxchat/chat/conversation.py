@@ -32,8 +32,8 @@ from mlxchat.errors import (
     MlxchatError,
     RanksError,
     UsageError,
+    device_failures,
 )
-from mlxchat.failures import device_failures
 from mlxchat.models.model import Model
 from mlxchat.request.pairs import refuse_pairs
 from mlxchat.request.template_args import thinking_variables

@@ -18,8 +18,7 @@ from mlxchat.chat.watch import StoppedEncoding, Watch
 from mlxchat.engine.brief import MAX_TEMP, SPARE_TOKENS, write_brief
 from mlxchat.engine.pace import Pace
 from mlxchat.engine.reply import Reply
-from mlxchat.errors import DeviceError, UsageError
-from mlxchat.failures import device_failures
+from mlxchat.errors import DeviceError, UsageError, device_failures
 from mlxchat.request.template_args import thinking_variables
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.spans import TokenIds

@@ -13,9 +13,9 @@ from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.state import State
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import InputError, TemplateError
-from mlxchat.progress import Progress
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import ChatMessage, Tokenizer
+from mlxchat.units import Progress
 
 NOTHING = np.empty(0, np.int32)
 

@@ -10,8 +10,8 @@ from mlxchat.chat.rendering import Rendering
 from mlxchat.chat.state import State
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import UsageError, WindowTooSmall
-from mlxchat.progress import Progress
 from mlxchat.text.spans import TokenIds
+from mlxchat.units import Progress
 
 # Minimum number of tokens left free for a reply when a turn begins.
 RESERVE = 64

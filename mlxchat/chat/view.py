@@ -21,9 +21,9 @@ from mlxchat.chat.turn import Forgot, Quoted, Recalled, Turn, Usage
 from mlxchat.chat.window import KnownPrefixes, Window
 from mlxchat.errors import CacheError, WindowFull
 from mlxchat.models.model import Model
-from mlxchat.progress import Progress
 from mlxchat.settings import CacheSettings
 from mlxchat.text.spans import TokenIds
+from mlxchat.units import Progress
 
 # Earlier states that are remembered, and of how many the window is.
 STATES = 64

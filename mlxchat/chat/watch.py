@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.prefill import ShouldStop
-from mlxchat.progress import Progress
+from mlxchat.units import Progress
 
 
 class Watching(TypedDict, total=False):

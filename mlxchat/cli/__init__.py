@@ -15,7 +15,6 @@ import typer
 from typer.exceptions import TyperException
 
 from mlxchat import platform
-from mlxchat.about import __version__
 from mlxchat.cli import completion
 from mlxchat.cli.batch import EPILOG as BATCH_EPILOG
 from mlxchat.cli.batch import batch
@@ -35,8 +34,15 @@ from mlxchat.cli.models import models_app
 from mlxchat.cli.prefix_commands import cache_app
 from mlxchat.cli.sessions import session_app
 from mlxchat.cli.usage_errors import check_question, explain
-from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, RanksError
-from mlxchat.failures import device_failures
+from mlxchat.errors import (
+    ClosedPipe,
+    DeviceError,
+    ExitStatus,
+    MlxchatError,
+    RanksError,
+    device_failures,
+)
+from mlxchat.paths import __version__
 from mlxchat.terminal.leaving import Terminated, leave_on_signals
 from mlxchat.terminal.messages import show_error
 

@@ -14,7 +14,6 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.about import __version__
 from mlxchat.cache import is_uniform
 from mlxchat.distributed.ranks import Ranks, together
 from mlxchat.distributed.shared import SharedNetwork
@@ -22,8 +21,9 @@ from mlxchat.errors import MlxchatError, ModelUnsupported, RanksError
 from mlxchat.models.load import Check, load_directory, without_overflow
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel, resolve_model
-from mlxchat.progress import Notify
+from mlxchat.paths import __version__
 from mlxchat.request import Setup
+from mlxchat.units import Notify
 
 
 def load_shared(

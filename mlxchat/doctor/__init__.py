@@ -16,7 +16,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from mlxchat import paths, platform
-from mlxchat.about import __version__
 from mlxchat.config.file import configured_model, read_user_config
 from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
 from mlxchat.models.catalog import EMBEDDED_ALIAS, RECOMMENDED
@@ -27,6 +26,7 @@ from mlxchat.models.hub_cache import (
     token_place,
 )
 from mlxchat.models.locate import embedded_model, locate
+from mlxchat.paths import __version__
 from mlxchat.units import format_bytes
 
 # With less memory, not even the embedded model has room for its weights and a window.

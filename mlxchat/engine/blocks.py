@@ -17,9 +17,9 @@ from mlx import nn
 from mlxchat.cache import Block, BlockRecorder, Cache, join_block, make_joinable, max_positions
 from mlxchat.engine.pace import Pace
 from mlxchat.engine.prefill import OnHeld, Reading, ShouldStop, prefill
-from mlxchat.progress import Progress
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
+from mlxchat.units import Progress
 
 
 class BlockStore(Protocol):

@@ -16,12 +16,11 @@ from mlxchat.engine.pace import Pace
 from mlxchat.engine.prefill import OnHeld, PromptReader, prefill
 from mlxchat.engine.reply import Reply
 from mlxchat.engine.sampling import Token
-from mlxchat.errors import ConstraintError
-from mlxchat.failures import device_failures
+from mlxchat.errors import ConstraintError, device_failures
 from mlxchat.platform import wired_limit
-from mlxchat.progress import Progress
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE
 from mlxchat.text.spans import TokenIds
+from mlxchat.units import Progress
 
 
 def generate(

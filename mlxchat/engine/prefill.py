@@ -16,8 +16,8 @@ from mlxchat import platform
 from mlxchat.cache import Cache
 from mlxchat.cache.layers import windows
 from mlxchat.engine.pace import Pace
-from mlxchat.progress import Progress
 from mlxchat.text.spans import TokenIds
+from mlxchat.units import Progress
 
 PIECE = 128  # tokens
 

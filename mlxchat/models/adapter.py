@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlxchat import platform
-from mlxchat.errors import AdapterError, MlxchatError
-from mlxchat.failures import device_failures
+from mlxchat.errors import MlxchatError, ModelError, device_failures
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -39,10 +38,10 @@ class Adapter:
 
 
 def find_adapter(name: str) -> Adapter:
-    """The adapter in the directory of that name. Raises AdapterError."""
+    """The adapter in the directory of that name. Raises ModelError."""
     path = Path(name).expanduser().absolute()
     if not path.is_dir():
-        raise AdapterError(f"{name} is not a directory: name the one of the adapter")
+        raise ModelError(f"{name} is not a directory: name the one of the adapter")
     found = Adapter(str(path), path)
     _require_mlx_lms(found)
     return found
@@ -53,10 +52,10 @@ def _require_mlx_lms(adapter: Adapter) -> None:
     if names.issuperset(FILES):
         return
     if any(name.startswith("adapter_model.") for name in names):
-        raise AdapterError(
+        raise ModelError(
             f"{adapter.name} is a PEFT adapter: fuse it into its model, or train with mlx_lm.lora"
         )
-    raise AdapterError(f"{adapter.name} is not an adapter: it needs {CONFIG} and {WEIGHTS}")
+    raise ModelError(f"{adapter.name} is not an adapter: it needs {CONFIG} and {WEIGHTS}")
 
 
 def apply_adapter(adapter: Adapter, network: "nn.Module", dtype: "mx.Dtype | None" = None) -> None:
@@ -64,7 +63,7 @@ def apply_adapter(adapter: Adapter, network: "nn.Module", dtype: "mx.Dtype | Non
     of them are converted; so are whole weights in any `dtype`, while low-rank ones keep theirs, as
     in mlx-lm.
 
-    Raises AdapterError if it does not fit, ModelBroken if its file is damaged.
+    Raises ModelError if it does not fit, ModelBroken if its file is damaged.
     """
     import mlx.core as mx
 
@@ -92,5 +91,5 @@ def apply_adapter(adapter: Adapter, network: "nn.Module", dtype: "mx.Dtype | Non
     except Exception as error:  # whatever a configuration from elsewhere causes in mlx-lm
         name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         reason = name + " ".join(map(str.strip, str(error).splitlines()[:2]))
-        raise AdapterError(f"cannot use adapter {adapter.name}: {reason}") from error
+        raise ModelError(f"cannot use adapter {adapter.name}: {reason}") from error
     network.eval()

@@ -10,8 +10,7 @@ from mlx import nn
 
 from mlxchat import platform
 from mlxchat.cache import drafting, kv_bytes_per_token
-from mlxchat.errors import MlxchatError, ModelUnsupported
-from mlxchat.failures import first_line
+from mlxchat.errors import MlxchatError, ModelUnsupported, first_line
 from mlxchat.models import hub
 from mlxchat.models.catalog import EXPECTED_CACHE_TOKENS
 from mlxchat.models.locate import is_hub_id

@@ -2,10 +2,9 @@
 
 from mlxchat import platform
 from mlxchat.cache import kv_bytes_per_token
-from mlxchat.errors import NotEnoughMemory
+from mlxchat.errors import ModelError
 from mlxchat.models.model import Model
-from mlxchat.progress import Notify
-from mlxchat.units import format_bytes
+from mlxchat.units import Notify, format_bytes
 
 # Keys and values may take this share of the memory left by the weights.
 CACHE_SHARE = 0.7
@@ -21,7 +20,7 @@ def automatic_window(model: Model, notify: Notify) -> int | None:
     """The trained context or the largest window that fits in memory, whichever is smaller.
 
     None if neither is limited: the context is unknown and no layer's cache grows. If MIN_WINDOW
-    tokens do not fit, raises NotEnoughMemory, or on macOS warns and returns MIN_WINDOW.
+    tokens do not fit, raises ModelError, or on macOS warns and returns MIN_WINDOW.
     """
     token_bytes = kv_bytes_per_token(model.shard, model.dtype)
     if token_bytes == 0:
@@ -40,7 +39,7 @@ def automatic_window(model: Model, notify: Notify) -> int | None:
 
 
 def check_window(model: Model, max_kv_size: int | None, notify: Notify) -> None:
-    """If a window of `max_kv_size` tokens does not fit, raise NotEnoughMemory, or on macOS warn."""
+    """If a window of `max_kv_size` tokens does not fit, raise ModelError, or on macOS warn."""
     if max_kv_size is None:
         return
     needed_bytes = max_kv_size * kv_bytes_per_token(model.shard, model.dtype)
@@ -55,7 +54,7 @@ def check_window(model: Model, max_kv_size: int | None, notify: Notify) -> None:
 
 
 def report_shortage(shortage: str, notify: Notify) -> None:
-    """Raise NotEnoughMemory, or on macOS, which moves memory to the disk, warn."""
+    """Raise ModelError, or on macOS, which moves memory to the disk, warn."""
     if platform.shortage_is_certain():
-        raise NotEnoughMemory(shortage)
+        raise ModelError(shortage)
     notify(shortage)

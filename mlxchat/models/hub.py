@@ -16,8 +16,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from mlxchat.errors import HubError, MlxchatError, ModelNotFound, ModelUnsupported
-from mlxchat.failures import first_line
+from mlxchat.errors import HubError, MlxchatError, ModelNotFound, ModelUnsupported, first_line
 from mlxchat.models.hub_cache import (
     ALLOW_PATTERNS,
     holds_model,
@@ -27,8 +26,7 @@ from mlxchat.models.hub_cache import (
     snapshot_dir,
 )
 from mlxchat.models.skeleton import read_config
-from mlxchat.progress import Notify
-from mlxchat.units import format_bytes
+from mlxchat.units import Notify, format_bytes
 
 QUICK_TIMEOUT_S = 3.0
 PATIENT_TIMEOUT_S = 10.0

@@ -16,8 +16,7 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache import make_cache
 from mlxchat.cache.powers import install_powers
-from mlxchat.errors import MlxchatError, ModelBroken
-from mlxchat.failures import device_failures, first_line
+from mlxchat.errors import MlxchatError, ModelBroken, device_failures, first_line
 from mlxchat.models.adapter import Adapter, apply_adapter, find_adapter
 from mlxchat.models.fit import report_shortage
 from mlxchat.models.model import AppliedAdapter, Model
@@ -45,10 +44,9 @@ from mlxchat.models.template_file import GivenTemplate
 from mlxchat.models.tokenizer_files import load_tokenizer
 from mlxchat.models.weights import arrays_of, fitting, needs_mlx_lms_loader, weight_files
 from mlxchat.options import options_of
-from mlxchat.progress import Notify
 from mlxchat.request import Setup
 from mlxchat.text.tokens import Tokenizer
-from mlxchat.units import format_bytes
+from mlxchat.units import Notify, format_bytes
 
 Check = Callable[[nn.Module, Tokenizer], object] | None
 
@@ -175,7 +173,7 @@ def _target_dtype(
 ) -> mx.Dtype | None:
     """The dtype for all weights, divided among `ranks`, or None to keep the stored one.
 
-    If the model does not fit, raises NotEnoughMemory, or on macOS warns.
+    If the model does not fit, raises ModelError, or on macOS warns.
     """
     free_bytes = platform.free_memory_bytes() * ranks
     if choice in DTYPES:

@@ -9,8 +9,7 @@ from mlx import nn
 
 from mlxchat import platform
 from mlxchat.cache import Cache, learned_positions, make_cache
-from mlxchat.errors import ModelBroken
-from mlxchat.failures import device_failures, first_line
+from mlxchat.errors import ModelBroken, device_failures, first_line
 from mlxchat.models.skeleton import held_bytes
 from mlxchat.settings import DEFAULT_KEEP
 from mlxchat.text.spans import TokenIds

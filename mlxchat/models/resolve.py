@@ -15,8 +15,7 @@ from mlxchat.models.catalog import KnownModel, recommended_that_fit
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
 from mlxchat.models.locate import Located, embedded_model, locate
 from mlxchat.models.template_file import GivenTemplate
-from mlxchat.progress import Notify
-from mlxchat.units import format_bytes
+from mlxchat.units import Notify, format_bytes
 
 
 @dataclass(frozen=True, slots=True)

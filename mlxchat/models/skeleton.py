@@ -16,11 +16,10 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from mlxchat import platform
-from mlxchat.errors import ModelBroken, ModelUnsupported
-from mlxchat.failures import first_line
+from mlxchat.errors import ModelBroken, ModelUnsupported, first_line
 from mlxchat.files import check_not_lfs_pointer
-from mlxchat.progress import Notify
 from mlxchat.settings import unusable
+from mlxchat.units import Notify
 
 # Model types that mlx-lm runs with another type's module, some of them only with one of the
 # `architectures`. Copies of the tables in `mlx_lm.utils`, whose import loads transformers and takes

@@ -14,8 +14,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models
 
-from mlxchat.errors import ModelBroken, ModelUnsupported
-from mlxchat.failures import first_line
+from mlxchat.errors import ModelBroken, ModelUnsupported, first_line
 from mlxchat.files import check_not_lfs_pointer
 from mlxchat.models.skeleton import as_list, read_generation_config, read_json, text_config
 from mlxchat.models.template_file import GivenTemplate, model_template

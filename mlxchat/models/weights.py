@@ -13,8 +13,7 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
-from mlxchat.errors import MlxchatError, ModelBroken
-from mlxchat.failures import device_failures, first_line
+from mlxchat.errors import MlxchatError, ModelBroken, device_failures, first_line
 from mlxchat.files import check_not_lfs_pointer
 from mlxchat.models.skeleton import named_parameters
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from mlxchat.files import make_private_directory, prune, replacing
 from mlxchat.passages.split import Span, split
-from mlxchat.progress import Progress
 from mlxchat.recall.words import words
 from mlxchat.text.document import Document
+from mlxchat.units import Progress
 
 # A new number for other tables, words or places to split.
 FORMAT = 1

@@ -15,9 +15,9 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
 
-from mlxchat.about import __version__
 from mlxchat.models.gguf import ORIGIN
 from mlxchat.models.model import Model
+from mlxchat.paths import __version__
 from mlxchat.text.tokens import Tokenizer
 
 FORMAT = 2

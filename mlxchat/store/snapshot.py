@@ -17,7 +17,7 @@ from mlxchat.cache import Cache, tokens_held
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.placement import Entries, Placement
 from mlxchat.chat.ledger import Ledger
-from mlxchat.errors import SnapshotBroken, SnapshotMismatch, SnapshotTooLarge
+from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotTooLarge
 from mlxchat.store import tensor_file
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.tensor_file import Tensor
@@ -73,13 +73,13 @@ def take(cache: Cache, ledger: Ledger, fingerprint: Fingerprint, facts: dict[str
 def restore(path: Path, empty: Cache, fingerprint: Fingerprint) -> Restored:
     """Read a snapshot into a fork of `empty`, a cache made for the same fingerprint.
 
-    Raises SnapshotMismatch naming the differences, SnapshotTooLarge if it does not fit into memory
+    Raises SnapshotError naming the differences, SnapshotTooLarge if it does not fit into memory
     now, SnapshotBroken if the file is damaged or inconsistent, OSError if it cannot be read.
     """
     bits, own = tensor_file.read(path)
     differences = fingerprint.differences(own.get("fingerprint"))
     if differences:
-        raise SnapshotMismatch(f"{path} was made with {' and '.join(differences)}")
+        raise SnapshotError(f"{path} was made with {' and '.join(differences)}")
     needed_bytes = COPIES * sum(each.bits.nbytes for each in bits.values())
     # Metal's recommendation is no limit.
     certain = platform.shortage_is_certain()

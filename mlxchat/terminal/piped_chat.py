@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from mlxchat.about import __version__
 from mlxchat.app.answer import constraint_in, is_whole, value_of
 from mlxchat.app.chat import Chat
 from mlxchat.app.events import EventWriter
@@ -24,6 +23,7 @@ from mlxchat.errors import (
     RanksError,
     UsageError,
 )
+from mlxchat.paths import __version__
 from mlxchat.request import Answer
 from mlxchat.terminal.figures import first_words, incomplete, turn_line, window_line
 from mlxchat.terminal.messages import Messages, show_error

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from mlxchat.app.observer import Observer
-from mlxchat.progress import Progress
 from mlxchat.terminal import is_dumb, visible
 from mlxchat.terminal.leaving import say_on_own_line, stopped_at_the_end
 from mlxchat.terminal.messages import Messages
+from mlxchat.units import Progress
 
 PATIENCE_S = 0.3
 

@@ -6,8 +6,14 @@ import shlex
 from contextlib import suppress
 
 from mlxchat.app.chat import Chat
-from mlxchat.errors import ClosedPipe, DeviceError, ExitStatus, MlxchatError, SnapshotError
-from mlxchat.failures import device_failures
+from mlxchat.errors import (
+    ClosedPipe,
+    DeviceError,
+    ExitStatus,
+    MlxchatError,
+    SnapshotError,
+    device_failures,
+)
 from mlxchat.store.state_file import Written
 from mlxchat.terminal.chat_screen import ScreenOptions
 from mlxchat.terminal.commands import screen_with_commands

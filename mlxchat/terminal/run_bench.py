@@ -18,8 +18,7 @@ from mlxchat.bench import Benchmark, load
 from mlxchat.bench.record import Circumstances, Machine, lines, this_machine
 from mlxchat.bench.report import Figures, Table, tables
 from mlxchat.bench.subject import Subject
-from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError
-from mlxchat.failures import device_failures
+from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError, device_failures
 from mlxchat.files import append_line, open_to_append, reported_as
 from mlxchat.request import Setup
 from mlxchat.terminal import visible

@@ -15,8 +15,8 @@ import tokenizers
 from tokenizers.models import Unigram
 
 from mlxchat.errors import InputError, ModelBroken
-from mlxchat.progress import Progress
 from mlxchat.text.spans import TokenIds
+from mlxchat.units import Progress
 
 # Characters per call of the tokenizer. Its bookkeeping takes some 150 bytes per token, which would
 # be gigabytes for a document of 100 MB in one piece.

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mlxchat.progress import Progress
 from mlxchat.text.tokens import Prompt, Tokenizer
+from mlxchat.units import Progress
 
 # A shorter block is read as quickly as it is joined.
 MIN_BLOCK_TOKENS = 64

@@ -14,7 +14,6 @@ import numpy as np
 import tokenizers
 
 from mlxchat.errors import TemplateError
-from mlxchat.progress import Progress
 from mlxchat.text.encoder import Encoder, announce, unused_marks
 from mlxchat.text.replies import Kind, Replies, Segment
 from mlxchat.text.reply_format import NO_THOUGHTS, UNNAMED, Role, infer_format, is_announced
@@ -25,6 +24,7 @@ from mlxchat.text.template import NO_SYSTEM_ROLE, ChatTemplate, Message
 from mlxchat.text.template_probe import THOUGHT_FIELDS, Probed, enclosed, probe, texts_after_answer
 from mlxchat.text.thinking import joined
 from mlxchat.text.token_bytes import token_bytes
+from mlxchat.units import Progress
 
 
 @dataclass(frozen=True, slots=True)

