@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mlxchat import files
 from mlxchat.errors import OutputError
-from mlxchat.files import lock
 from mlxchat.manual import read_page
 from mlxchat.request import BatchInput
 from mlxchat.rows import output as writing
@@ -234,9 +234,9 @@ def test_a_refused_run_does_not_delete_the_file_of_another(
     def lose(descriptor: int, operation: int) -> None:
         monkeypatch.undo()
         winners.append(ResultFile(out))
-        lock.fcntl.flock(descriptor, operation)
+        files.fcntl.flock(descriptor, operation)
 
-    monkeypatch.setattr(lock.fcntl, "flock", lose)
+    monkeypatch.setattr(files.fcntl, "flock", lose)
     with pytest.raises(OutputError, match="is being written by another process"):
         ResultFile(out)
     with winners[0] as winner:

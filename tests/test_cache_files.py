@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlxchat.files import atomic
+from mlxchat import files as files_module
 from mlxchat.store import cache_files
 from mlxchat.store.cache_files import CacheFiles, StoredText
 from mlxchat.store.tensor_file import Tensor
@@ -28,7 +28,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(cache_files, "time", clock)
-    monkeypatch.setattr(atomic, "time", clock)
+    monkeypatch.setattr(files_module, "time", clock)
     return clock
 
 
@@ -101,7 +101,7 @@ def test_after_any_use_the_rest_fits_and_can_be_reached(files: CacheFiles) -> No
 def test_what_a_killed_process_left_is_deleted(files: CacheFiles, clock: Clock) -> None:
     add(files, "a")
     for name, age_s in (
-        (".a.safetensors.k1ll3d", atomic.STRAY_AFTER_S + 100),
+        (".a.safetensors.k1ll3d", files_module.STRAY_AFTER_S + 100),
         (".a.safetensors.new", 0),
     ):
         path = files.directory / name

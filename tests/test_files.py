@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlxchat import files as files_module
 from mlxchat.errors import SessionError
 from mlxchat.files import Lock, exclusive, force_to_disk, holder, write_atomically
-from mlxchat.files import lock as lock_module
 from mlxchat.models.gguf import import_gguf
 from mlxchat.store import tensor_file
 from mlxchat.store.output_file import OutputFile
@@ -178,7 +178,7 @@ def test_a_lock_removed_while_it_is_taken_is_taken_again(
         real(descriptor, operation)
 
     real = fcntl.flock
-    monkeypatch.setattr(lock_module.fcntl, "flock", flock)
+    monkeypatch.setattr(files_module.fcntl, "flock", flock)
     lock = Lock(path, "mine")
     assert len(calls) == 2
     assert path.read_text() == f"{os.getpid()}\n"

@@ -19,8 +19,7 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_363,
-    "files": 450,
+    "": 1_732,
     "request": 1_092,
     "manual": 322,
     "config": 305,
@@ -179,8 +178,8 @@ def used_names(path: Path) -> set[str]:
     return names | {node.attr for node in tree if isinstance(node, ast.Attribute)}
 
 
-def test_only_the_files_folder_forces_files_to_the_disk() -> None:
+def test_only_the_module_of_files_forces_files_to_the_disk() -> None:
     def durable(name: str, path: Path) -> list[str]:
-        return [] if name.startswith("files") else sorted(used_names(path) & DURABLE)
+        return [] if name == "files" else sorted(used_names(path) & DURABLE)
 
     assert offenders(durable) == {}

@@ -285,7 +285,7 @@ def test_a_file_system_without_locks_is_reported(
     def refuse(*_: object) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr("mlxchat.files.lock.fcntl.flock", refuse)
+    monkeypatch.setattr("mlxchat.files.fcntl.flock", refuse)
     # Reading needs no lock.
     assert len(read_session("mine").turns) == 1
     with pytest.raises(SessionError, match="cannot open session 'mine': No locks available"):

@@ -1,0 +1,369 @@
+"""Files that survive a crash, a full disk or a power cut: atomic writes, locks, appended lines.
+
+All durable writing, locking and syncing goes through here; the callers decide what the files
+contain.
+"""
+
+import errno
+import fcntl
+import json
+import math
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from mlxchat.errors import MlxchatError, ModelBroken, SessionError
+
+# The data is lost: syncing again would not bring it back.
+_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+# The file system does not support syncing.
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+
+# What a clone without Git LFS holds in place of each large file.
+# Source: https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+_LFS_POINTERS = (b"version https://git-lfs.github.com/", b"version https://hawser.github.com/")
+
+# Younger temporary files may be in the process of being written.
+STRAY_AFTER_S = 86_400.0
+
+# Looking up a lock's holder takes the lock for a moment.
+_TRIES = 5
+_PAUSE_S = 0.01
+
+
+@contextmanager
+def reported_as(error_type: type[MlxchatError], action: str) -> Iterator[None]:
+    """Turn an OSError from the body into a one-line error: cannot `action`, and the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise error_type(f"cannot {action}: {error.strerror or error}") from error
+
+
+def open_file(path: Path, flags: int) -> int:
+    """Open a file without following a link or blocking on a pipe. A new file is private to its
+    owner. Raises OSError."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+
+
+def open_to_read(path: Path) -> BinaryIO:
+    """Open a regular file; anything else could block or never end. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def check_not_lfs_pointer(path: Path) -> None:
+    """Raise ModelBroken if the file at `path`, which may not exist, is a Git LFS pointer."""
+    with suppress(OSError), open_to_read(path) as stream:
+        if stream.read(64).startswith(_LFS_POINTERS):
+            raise ModelBroken(
+                f"{path} is only a Git LFS pointer: run git lfs pull in {path.parent} to fetch "
+                "the file itself"
+            )
+
+
+def make_private_directory(directory: Path) -> None:
+    """Create the directory and any missing parents, private to the owner. Raises OSError."""
+    for each in (*reversed(directory.parents), directory):
+        if not each.is_dir():
+            each.mkdir(mode=0o700, exist_ok=True)
+
+
+def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all the data at `offset`, in as many calls as it takes. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, offset + len(data) - len(rest))
+        if written <= 0:
+            raise OSError(errno.EIO, "no more data can be written")
+        rest = rest[written:]
+
+
+def force_to_disk(descriptor: int, *, full: bool = True) -> None:
+    """Return once the file would survive a power cut, as far as the file system can promise that.
+    Raises OSError.
+
+    On macOS, `fsync` only hands the data to the drive, which may keep it in its own cache;
+    F_FULLFSYNC, used if `full`, flushes that too. Network shares reject it and get `fsync`.
+    Source: fsync(2) of macOS; https://bugs.python.org/issue11877.
+    """
+    full_sync: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+    if full and full_sync is not None:
+        try:
+            fcntl.fcntl(descriptor, full_sync)
+            return
+        except OSError as error:
+            if error.errno in _LOST:
+                # Do not try again: the system reports a lost write only once.
+                raise
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+
+
+def sync_directory(directory: Path) -> None:
+    """Force the directory's entries to the disk, if the file system can do that.
+
+    If it cannot, a power cut may undo a rename or a new file; nothing else changes.
+    """
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append `line` to `path`, creating the file if necessary. Starts a new line if the last one
+    was cut short. Raises OSError."""
+    with os.fdopen(open_to_append(path), "ab") as file:
+        if _ends_within_a_line(file.fileno()):
+            file.write(b"\n")
+        file.write(f"{line}\n".encode())
+
+
+def json_line(record: dict[str, Any]) -> str:
+    """A JSON object without a line end. Infinity and NaN, which JSON does not have, become null."""
+    return json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def open_to_append(path: Path) -> int:
+    """Open a file for appending, creating it if necessary; return its descriptor. Raises
+    OSError."""
+    # Without O_NONBLOCK, opening a pipe that has no reader would block.
+    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
+
+
+def _ends_within_a_line(descriptor: int) -> bool:
+    """Whether the last line was cut short, by a full disk or a kill."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+        return False
+    return os.pread(descriptor, 1, status.st_size - 1) != b"\n"
+
+
+@contextmanager
+def replacing(path: Path) -> Generator[Path]:
+    """Yield the path of a new file, private to its owner, for the body to write; it replaces `path`
+    if the body ends without an error, and else is removed. The directory must exist.
+
+    It is not synced: a power cut may leave it damaged. Raises OSError.
+    """
+    descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=_aside(path))
+    try:
+        os.close(descriptor)
+        yield Path(aside)
+        Path(aside).replace(path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def write_atomically(
+    path: Path,
+    data: bytes | Iterable[bytes | memoryview],
+    mode: int = 0o600,
+    *,
+    full_sync: bool = True,
+) -> None:
+    """Create or replace `path` with `data`, in one piece or several, and permission bits `mode`.
+
+    The data is synced with `force_to_disk` first. A symbolic link is kept and its target replaced.
+    The directory must exist. Raises OSError (disk full, no permission), leaving `path` unchanged.
+    """
+    target = path.resolve()
+    with replacing(target) as new:
+        descriptor = os.open(new, os.O_WRONLY)
+        try:
+            offset = 0
+            for piece in [data] if isinstance(data, bytes) else data:
+                write_all(descriptor, piece, offset)
+                offset += len(piece)
+            os.fchmod(descriptor, mode)
+            force_to_disk(descriptor, full=full_sync)
+        finally:
+            os.close(descriptor)
+    sync_directory(target.parent)
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove temporary files left by killed writes of `path`. No process may be writing it."""
+    with suppress(OSError):
+        for left in path.parent.iterdir():
+            if left.name.startswith(_aside(path)):
+                left.unlink()
+
+
+def by_use(directory: Path) -> list[tuple[Path, os.stat_result]]:
+    """The files of a cache, most recently used first, by their modification times. Raises
+    OSError."""
+    found: list[tuple[Path, os.stat_result]] = []
+    if directory.exists():
+        for path in directory.iterdir():
+            # Another process may have deleted it meanwhile.
+            with suppress(FileNotFoundError):
+                found.append((path, path.stat()))
+    return sorted(found, key=lambda each: -each[1].st_mtime_ns)
+
+
+def prune(directory: Path, limit_bytes: int) -> int:
+    """Delete the least recently used files, until the rest is within the limit, and what killed
+    processes left. Return the bytes of the rest. Raises OSError."""
+    kept = 0
+    stray_before = time.time() - STRAY_AFTER_S
+    for path, status in by_use(directory):
+        if path.name.startswith("."):
+            if status.st_mtime < stray_before:
+                path.unlink(missing_ok=True)
+            continue
+        kept += status.st_size
+        if kept > limit_bytes:
+            # All that are older go too: they may be later pages of the same text.
+            limit_bytes = -1
+            kept -= status.st_size
+            path.unlink(missing_ok=True)
+    return kept
+
+
+def _aside(path: Path) -> str:
+    """Prefix of the temporary file's name."""
+    return f".{path.name}."
+
+
+@contextmanager
+def exclusive(path: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Run the body while no other process runs one with the same directory or file. Calls `on_wait`
+    before waiting for another process. Leaves no lock file."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        # Some network file systems cannot lock a directory: do not wait there.
+        with suppress(OSError):
+            if not _lock(descriptor, fcntl.LOCK_EX):
+                on_wait()
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def open_locked(path: Path, flags: int, mode: int = 0o600) -> int | None:
+    """Open a file and lock it until it is closed; None if another process has it locked. What is
+    locked is at `path`, not deleted by then. Raises OSError."""
+    while True:
+        descriptor = os.open(path, flags, mode)
+        is_locked = True
+        # Some network file systems cannot lock, and are not asked again.
+        with suppress(OSError):
+            is_locked = _lock(descriptor, fcntl.LOCK_EX)
+        if is_locked and is_at(descriptor, path):
+            return descriptor
+        os.close(descriptor)
+        if not is_locked:
+            return None
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file still has that name: it could have been removed or replaced."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+class Lock:
+    """Held until `release`, or until the process ends for any reason.
+
+    The file at `path` is created if necessary, and stays. Raises SessionError naming the process
+    that has `what` open, unless it has not `signed` yet, OSError if nothing can be locked.
+    """
+
+    def __init__(self, path: Path, what: str, *, signed: bool = True) -> None:
+        self._path = path
+        self._descriptor = _take(path, what)
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+        if signed:
+            self.sign()
+
+    def sign(self) -> None:
+        """Name this process as the holder."""
+        with suppress(OSError):
+            # If this fails, the lock still holds.
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        if self._descriptor < 0:
+            return
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def remove(self) -> None:
+        """Release it, and delete the file, of which there could be thousands."""
+        with suppress(OSError):
+            self._path.unlink()
+        self.release()
+
+
+def holder(path: Path) -> int | None:
+    """Id of the process that holds the lock; None if it is free or the holder is unknown."""
+    with suppress(OSError):
+        descriptor = open_file(path, os.O_RDONLY)
+        try:
+            # A released lock names no process. If the process was killed, the lock is free.
+            process = _written_in(descriptor)
+            return None if process is None or _lock(descriptor, fcntl.LOCK_SH) else process
+        finally:
+            os.close(descriptor)
+    return None
+
+
+def _take(path: Path, what: str) -> int:
+    """Take the lock; return the descriptor that holds it."""
+    process: int | None = None
+    for _ in range(_TRIES):
+        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
+        try:
+            if _lock(descriptor, fcntl.LOCK_EX) and is_at(descriptor, path):
+                return descriptor
+            process = _written_in(descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        time.sleep(_PAUSE_S)
+    who = "another process" if process is None else f"process {process}"
+    raise SessionError(f"{what} is open in {who}: close it there, or choose another one")
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _written_in(descriptor: int) -> int | None:
+    found = re.fullmatch(rb"([1-9][0-9]{0,9})\n", os.pread(descriptor, 16, 0))
+    return int(found[1]) if found else None
