@@ -1,14 +1,11 @@
-"""Everything that differs between machines: BLAS, the backend's imports, device, memory, sleep.
-
-Heavy imports stay inside the functions that need them, to keep `--help` fast.
-"""
+"""Everything that differs between machines: BLAS, the backend's imports, device, memory, sleep."""
 
 import ctypes
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -16,31 +13,40 @@ from typing import TYPE_CHECKING, Any
 
 from mlxchat.errors import ModelUnsupported, UsageError
 
-if TYPE_CHECKING:
-    import mlx.core as mx
-
 OPENBLAS = "libopenblas.so.0"
 CGROUP = Path("/sys/fs/cgroup")
 STDERR = 2
+# Of file systems that other machines can mount at the same time.
+NETWORK_DISKS = ("nfs", "cifs", "smb", "afp", "afs", "9p", "sshfs", "davfs", "ceph", "gluster")
+
+
+class _OnFirstUse:
+    """A module that is imported when one of its names is first needed, to keep `--help` fast."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
+
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+    import psutil
+else:
+    mx, psutil = _OnFirstUse("mlx.core"), _OnFirstUse("psutil")
 
 
 def prepare_imports() -> None:
-    """Do the two things that must happen before mlx or mlx-lm is first imported."""
-    preload_openblas()
-    import_mlx_lm_lazily()
+    """Do the two things that must happen before mlx or mlx-lm is first imported.
 
-
-def preload_openblas() -> None:
-    """On Linux, use an installed OpenBLAS instead of the reference BLAS in MLX's wheel.
-
-    Global symbols loaded before mlx.core take precedence; float32 products run about 40 times as
-    fast. Does nothing without OpenBLAS. `--version` shows which BLAS is in use.
+    On Linux, use an installed OpenBLAS instead of the reference BLAS in MLX's wheel: global symbols
+    loaded before mlx.core take precedence, and float32 products run about 40 times as fast.
     """
     if sys.platform == "linux" and "mlx.core" not in sys.modules:
-        try:
+        with suppress(OSError):
             ctypes.CDLL(OPENBLAS, ctypes.RTLD_GLOBAL)
-        except OSError:
-            return
+    import_mlx_lm_lazily()
 
 
 def has_fast_blas() -> bool:
@@ -50,12 +56,11 @@ def has_fast_blas() -> bool:
 
 def blas_name() -> str:
     """The name, for display, of the BLAS used for float32 matrix products."""
+    if not has_fast_blas():
+        return "reference BLAS (slow: install libopenblas0-pthread)"
     if sys.platform != "linux":
         return "Accelerate"
-    try:
-        get_config = ctypes.CDLL(None).openblas_get_config
-    except AttributeError:
-        return "reference BLAS (slow: install libopenblas0-pthread)"
+    get_config = ctypes.CDLL(None).openblas_get_config
     get_config.restype = ctypes.c_char_p
     return " ".join(get_config().decode().split()[:2])
 
@@ -125,30 +130,26 @@ def tested_versions() -> Iterator[tuple[str, str | None, str, bool]]:
     """Of mlx and mlx-lm: its name, the installed version or None, the range this release was tested
     with, such as >=0.32.2,<0.32.3, and whether it is in it.
 
-    Read from our own package metadata, so that pyproject.toml is the only place that states them.
-    No range is recorded if mlxchat was never installed, as in a bare checkout.
+    The ranges are those of our own package's metadata; a checkout that was never installed has
+    none.
     """
-    import importlib.metadata
+    from importlib import metadata
 
     from packaging.requirements import Requirement
-    from packaging.specifiers import SpecifierSet
 
-    def of(read: Callable[[str], Any], name: str) -> Any:
-        try:
-            return read(name)
-        except importlib.metadata.PackageNotFoundError:
-            return None
-
-    requirements = map(Requirement, of(importlib.metadata.requires, "mlxchat") or [])
-    ranges = {
-        each.name: each.specifier
-        for each in requirements
-        if each.marker is None or each.marker.evaluate({"extra": ""})
-    }
-    for name in ("mlx", "mlx-lm"):
-        version, tested = of(importlib.metadata.version, name), ranges.get(name, SpecifierSet())
-        is_tested = version is not None and tested.contains(version, prereleases=True)
-        yield name, version, str(tested), is_tested
+    try:
+        written = metadata.requires("mlxchat") or []
+    except metadata.PackageNotFoundError:
+        return
+    for requirement in sorted(map(Requirement, written), key=lambda each: each.name):
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if requirement.name in ("mlx", "mlx-lm") and applies:
+            version = None
+            with suppress(metadata.PackageNotFoundError):
+                version = metadata.version(requirement.name)
+            tested = requirement.specifier
+            is_tested = version is not None and tested.contains(version, prereleases=True)
+            yield requirement.name, version, str(tested), is_tested
 
 
 def select_device(choice: str) -> str:
@@ -156,30 +157,17 @@ def select_device(choice: str) -> str:
 
     Raises UsageError if a GPU is requested and MLX has none.
     """
-    import mlx.core as mx
-
-    if choice == "cpu":
-        mx.set_default_device(mx.cpu)
-    elif choice == "gpu":
-        if not gpu_available():
-            raise UsageError("--device gpu: this build of MLX has no GPU; use cpu or auto")
-        mx.set_default_device(mx.gpu)
-    elif choice == "auto":
-        mx.set_default_device(mx.gpu if gpu_available() else mx.cpu)
-    else:
-        raise UsageError(f"--device must be auto, cpu or gpu, got {choice!r}")
+    if choice == "gpu" and not gpu_available():
+        raise UsageError("--device gpu: this build of MLX has no GPU; use cpu or auto")
+    mx.set_default_device(mx.gpu if choice != "cpu" and gpu_available() else mx.cpu)
     return "gpu" if on_gpu() else "cpu"
 
 
 def gpu_available() -> bool:
-    import mlx.core as mx
-
     return mx.is_available(mx.gpu)
 
 
 def on_gpu() -> bool:
-    import mlx.core as mx
-
     return mx.default_device() == mx.gpu
 
 
@@ -192,23 +180,17 @@ def exp_is_slow() -> bool:
 
 def backend_name() -> str:
     """The MLX backend of the default device: Metal, CUDA or CPU."""
-    import mlx.core as mx
-
     if not on_gpu():
         return "CPU"
     return "Metal" if mx.metal.is_available() else "CUDA"
 
 
 def device_name() -> str:
-    import mlx.core as mx
-
     return str(mx.device_info().get("device_name", "unknown"))
 
 
 def total_memory_bytes() -> int:
     """This machine's memory in bytes."""
-    import psutil
-
     return psutil.virtual_memory().total
 
 
@@ -218,8 +200,15 @@ def free_memory_bytes() -> int:
     The minimum of what the system can provide without swapping, what the container allows, and
     what is left of Metal's recommended working set.
     """
-    limits = (obtainable_memory_bytes(), _container_headroom_bytes(), _metal_headroom_bytes())
-    return min(limit for limit in limits if limit is not None)
+    limits = [obtainable_memory_bytes()]
+    # A container without a limit says "max", which is no number.
+    with suppress(OSError, ValueError):
+        limit, used = ((CGROUP / f"memory.{name}").read_text() for name in ("max", "current"))
+        limits.append(int(limit) - int(used))
+    recommended = recommended_working_set_bytes()
+    if recommended is not None:
+        limits.append(recommended - mlx_memory_bytes())
+    return max(min(limits), 0)
 
 
 def obtainable_memory_bytes() -> int:
@@ -228,8 +217,6 @@ def obtainable_memory_bytes() -> int:
     On macOS, all that is neither wired nor held by MLX: psutil's "available" leaves out file caches
     and compressible memory. MLX's buffers are wired only while a model runs, when this is not used.
     """
-    import psutil
-
     memory = psutil.virtual_memory()
     if sys.platform != "darwin":
         return memory.available
@@ -238,8 +225,6 @@ def obtainable_memory_bytes() -> int:
 
 def mlx_memory_bytes() -> int:
     """Bytes MLX holds in this process: live arrays, and buffers cached for reuse."""
-    import mlx.core as mx
-
     return mx.get_active_memory() + mx.get_cache_memory()
 
 
@@ -252,28 +237,10 @@ def shortage_is_certain() -> bool:
     return sys.platform != "darwin"
 
 
-def _container_headroom_bytes() -> int | None:
-    try:
-        limit = (CGROUP / "memory.max").read_text().strip()
-        current = (CGROUP / "memory.current").read_text().strip()
-    except OSError:
-        return None
-    return None if limit == "max" else max(int(limit) - int(current), 0)
-
-
 def recommended_working_set_bytes() -> int | None:
     """Metal's recommended maximum of resident memory, in bytes; None on other backends."""
-    if not on_gpu():
-        return None
-    import mlx.core as mx
-
-    size = mx.device_info().get("max_recommended_working_set_size")
+    size = mx.device_info().get("max_recommended_working_set_size") if on_gpu() else None
     return int(size) if size else None
-
-
-def _metal_headroom_bytes() -> int | None:
-    recommended = recommended_working_set_bytes()
-    return None if recommended is None else max(recommended - mlx_memory_bytes(), 0)
 
 
 @contextmanager
@@ -284,11 +251,8 @@ def prefill_streams() -> "Iterator[tuple[mx.Stream | mx.ThreadLocalStream, ...]]
     would only wait for each other in it. Else the default one: a GPU is busy with one, and ranks
     must send each other the same messages in the same order.
     """
-    import mlx.core as mx
-
     default = mx.default_stream(mx.default_device())
-    has_two_cores = sys.platform == "linux" and not on_gpu() and cpu_cores() > 1
-    if not has_two_cores or launched_rank() is not None:
+    if sys.platform != "linux" or on_gpu() or cpu_cores() < 2 or launched_rank() is not None:
         yield (default,)
         return
     with blas_threads_shared(2):
@@ -296,17 +260,13 @@ def prefill_streams() -> "Iterator[tuple[mx.Stream | mx.ThreadLocalStream, ...]]
 
 
 def cpu_cores() -> int:
-    """The number of cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """The number of cores this process may use, on Linux."""
+    return len(os.sched_getaffinity(0))
 
 
 @cache
 def _second_cpu_stream() -> "mx.ThreadLocalStream":
     """Made once, since MLX never ends a stream's thread; each thread gets its own."""
-    import mlx.core as mx
-
     return mx.new_thread_local_stream(mx.cpu)
 
 
@@ -317,8 +277,6 @@ def wired_limit() -> Iterator[None]:
     if recommended is None:
         yield
         return
-    import mlx.core as mx
-
     previous = mx.set_wired_limit(recommended)
     try:
         yield
@@ -333,8 +291,6 @@ def synchronize() -> None:
     Messages between ranks run on the CPU's stream, which `mx.synchronize` alone does not wait for
     on a GPU.
     """
-    import mlx.core as mx
-
     mx.synchronize()
     mx.synchronize(mx.default_stream(mx.cpu))
 
@@ -352,23 +308,13 @@ def occupy_standard_streams() -> None:
 
 def launched_rank() -> int | None:
     """This process's rank if started by MLX's launcher or mpirun, None if started alone."""
-    hostfile = os.environ.get("MLX_HOSTFILE")
-    if hostfile is not None and not _has_text(Path(hostfile)):
-        # The launcher makes no ring for a single process.
-        return None
-    for name in ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
-        value = os.environ.get(name, "")
-        if value.isdecimal():
-            return int(value)
-    return None
-
-
-def _has_text(path: Path) -> bool:
-    try:
-        return bool(path.read_bytes().strip())
-    except OSError:
-        # Left to MLX to report.
-        return True
+    # The launcher makes no ring for a single process; what cannot be read, MLX reports.
+    with suppress(OSError, KeyError):
+        if not Path(os.environ["MLX_HOSTFILE"]).read_bytes().strip():
+            return None
+    names = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    ranks = [os.environ.get(name, "") for name in names]
+    return next((int(rank) for rank in ranks if rank.isdecimal()), None)
 
 
 def stdin_stays_open() -> bool:
@@ -386,14 +332,8 @@ def require_supported_system() -> None:
         ) from error
 
 
-# Of file systems that other machines can mount at the same time.
-NETWORK_DISKS = ("nfs", "cifs", "smb", "afp", "afs", "9p", "sshfs", "davfs", "ceph", "gluster")
-
-
 def on_network_disk(path: Path) -> bool:
     """Whether the file is on another machine's disk. False if the system does not say."""
-    import psutil
-
     parents = [str(each) for each in path.resolve().parents]
     mounted = {each.mountpoint: each.fstype for each in psutil.disk_partitions(all=True)}
     kind = next((mounted[each] for each in parents if each in mounted), "")
@@ -406,8 +346,6 @@ def process_memory_bytes() -> int:
     The resident size misses most of a GPU's buffers, by an unknown amount, so on a GPU this is the
     greater of the resident size and the memory that MLX holds.
     """
-    import psutil
-
     resident = psutil.Process(os.getpid()).memory_info().rss
     return max(resident, mlx_memory_bytes()) if on_gpu() else resident
 

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_732,
+    "": 1_670,
     "request": 1_092,
     "manual": 322,
     "config": 305,
