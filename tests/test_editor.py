@@ -211,6 +211,29 @@ def test_ctrl_c_in_the_editor_goes_to_the_editor(
     terminal.shows("^got 'fine'$")
 
 
+def test_ctrl_c_in_the_editor_does_not_clear_its_text_on_a_busy_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = editor_script(
+        tmp_path, 'trap "" INT; echo "up $(cat "$2")"; read x; printf %s "$x" > "$2"'
+    )
+    monkeypatch.setenv("EDITOR", script)
+    terminal = Terminal(tmp_path, "chat(editor())")
+    for turn in range(5):
+        terminal.shows(PROMPT)
+        terminal.send(f"{turn}{CTRL_G}")
+        terminal.shows(f"^up {turn}$")
+        terminal.child.kill(signal.SIGSTOP)
+        terminal.send(CTRL_C)
+        terminal.shows(r"\^C$")
+        terminal.send(f"new {turn}\r")
+        terminal.shows(rf"\^Cnew {turn}$")
+        terminal.child.kill(signal.SIGCONT)
+        terminal.shows(f"^> new {turn}$")
+        terminal.send("\r")
+        terminal.shows(f"^got 'new {turn}'$")
+
+
 def test_an_editor_that_fails_keeps_the_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,8 @@ class Editor:
         self._warned = self._was_warned = False
         self._ended_by: int | None = None
         self._suspends_itself = False
+        # Whether Ctrl-C, which reaches every process of the terminal, is for an external editor.
+        self._is_outside = False
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             multiline=True,
@@ -119,7 +121,7 @@ class Editor:
         # Enter typed ahead arrives as a newline character.
         for enter in ("enter", "c-j"):
             keys.add("escape", enter, filter=at_prompt)(_insert_newline)
-        keys.add("c-g", filter=at_prompt)(_open_editor)
+        keys.add("c-g", filter=at_prompt)(self._open_editor)
         keys.add("c-c", filter=at_prompt)(self._interrupt)
         keys.add("<sigint>")(self._interrupt)
         keys.add("c-z", filter=at_prompt)(self._suspend)
@@ -129,8 +131,7 @@ class Editor:
         return _is_command_name(self._session.default_buffer.text)
 
     def _interrupt(self, event: KeyPressEvent) -> None:
-        if event.app._running_in_terminal:
-            # Ctrl-C reaches every process of the terminal; this one is for the external editor.
+        if self._is_outside:
             return
         if self._session.default_buffer.text:
             self._session.default_buffer.reset()
@@ -138,6 +139,21 @@ class Editor:
             event.app.exit(exception=EndOfInput())
         else:
             self._warned = True
+
+    def _open_editor(self, event: KeyPressEvent) -> None:
+        if self._is_outside:
+            return
+        self._is_outside = True
+
+        async def edited(editing: asyncio.Task[None]) -> None:
+            try:
+                await editing
+                # On a busy machine, the last Ctrl-C is seen only after the editor has ended.
+                await asyncio.sleep(TICK_S)
+            finally:
+                self._is_outside = False
+
+        event.app.create_background_task(edited(event.current_buffer.open_in_editor()))
 
     def _suspend(self, event: KeyPressEvent) -> None:
         self._suspends_itself = True
@@ -147,7 +163,7 @@ class Editor:
         """Draw the line again, below what the shell has written."""
         app = self._session.app
         # After prompt_toolkit's own suspension, or in the external editor, these do it.
-        if not (self._suspends_itself or app._running_in_terminal):
+        if not (self._suspends_itself or self._is_outside):
             app.input.raw_mode().__enter__()
             app.renderer.reset()
             app.invalidate()
@@ -219,11 +235,6 @@ def _send(event: KeyPressEvent) -> None:
 
 def _insert_newline(event: KeyPressEvent) -> None:
     event.current_buffer.insert_text("\n")
-
-
-def _open_editor(event: KeyPressEvent) -> None:
-    if not event.app._running_in_terminal:
-        event.current_buffer.open_in_editor()
 
 
 def _is_command_name(text: str) -> bool:
