@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from mlxchat.errors import InputError, UsageError
+from mlxchat.text.document import files_in
 from mlxchat.text.documents import read_input
-from mlxchat.text.folder import files_in
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 from mlxchat.errors import ModelBroken, TemplateError, UsageError
 from mlxchat.files import check_not_lfs_pointer
 from mlxchat.models.skeleton import read_json
-from mlxchat.text.folder import readable_name
+from mlxchat.text.document import readable_name
 from mlxchat.text.template import ChatTemplate
 
 

@@ -1,24 +1,25 @@
-"""A document that is read in pieces, however large it is: a file, or what a pipe has delivered."""
+"""A document that is read in pieces, however large it is: a file, or what a pipe has delivered; and
+the files that a folder or a pattern such as `src/**/*.py` stands for."""
 
 from __future__ import annotations
 
 import codecs
 import hashlib
 import io
+import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO, cast
 
 from mlxchat import platform
 from mlxchat.errors import InputError, UsageError
 from mlxchat.files import open_to_read, reported_as
-from mlxchat.text.folder import files_in, readable_name
-from mlxchat.units import count
+from mlxchat.units import count, printable
 
 STDIN = "-"
 STDIN_NAME = "standard input"
@@ -41,6 +42,14 @@ LINE_BYTES = 1 << 16
 
 # A file is open only while it is read: there may be more than can be open at once.
 Source = Path | BinaryIO
+
+
+class _NotText(InputError):
+    """A document of something else: `what` in one word."""
+
+    def __init__(self, name: str, what: str, more: str = "") -> None:
+        super().__init__(f"{name} is {what}{more}")
+        self.what = what
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +79,19 @@ class Document:
 
     def lines(self) -> Iterator[bytes]:
         """The lines with their ends; a long one in pieces. Raises InputError."""
-        offset, rest = 0, b""
-        while block := self.bytes_at(offset, READ_BYTES):
-            offset += len(block)
-            *whole, rest = (rest + block).split(b"\n")
-            for line in whole:
-                yield line + b"\n"
-            if len(rest) > LINE_BYTES:
-                yield rest
-                rest = b""
-        if rest:
-            yield rest
+        with reported_as(InputError, f"read {self.name}"), _opened(self.source) as stream:
+            stream.seek(self.start)
+            while line := stream.readline(LINE_BYTES):
+                yield line
 
     def close(self) -> None:
         if not isinstance(self.source, Path):
             self.source.close()
+
+
+def readable_name(path: str) -> str:
+    """The path on one line: a name may contain anything but NUL and a slash."""
+    return printable(re.sub("[\ud800-\udfff]", "\ufffd", path))
 
 
 def name_of(path: str) -> str:
@@ -125,12 +132,14 @@ def open_documents(
     """
     check_stdin(files, stdin)
     if stdin is not None and STDIN not in files:
-        copy = _copied(stdin, STDIN_NAME, whole)
-        if copy.read(1) or needs_pipe:
-            yield _checked(STDIN_NAME, copy, passing=True)
+        try:
+            piped = open_document(STDIN, stdin, whole=whole)
+        except _NotText as error:
+            if needs_pipe or error.what != "empty":
+                raise
+            notify(str(error))
         else:
-            copy.close()
-            notify(f"{STDIN_NAME} is empty")
+            yield piped
     for path in files:
         found = None if path == STDIN else files_in(path)
         if found is None:
@@ -142,50 +151,38 @@ def open_documents(
 def open_document(path: str, stdin: BinaryIO | None, *, whole: bool = False) -> Document:
     """A file, or standard input; anything else, such as a pipe, is copied. Raises InputError."""
     name = name_of(path)
-    if path == STDIN:
-        assert stdin is not None
-        return _checked(name, _copied(stdin, name, whole), passing=True)
-    if Path(path).is_file():
-        return _checked(name, Path(path), passing=False)
-    with reported_as(InputError, f"read {name}"), Path(path).open("rb") as stream:
-        return _checked(name, _copied(stream, name, whole), passing=True)
+    with reported_as(InputError, f"read {name}"):
+        if path == STDIN:
+            assert stdin is not None
+            return _read(name, _copied(stdin, name, whole))
+        if Path(path).is_file():
+            return _read(name, Path(path))
+        with Path(path).open("rb") as stream:
+            return _read(name, _copied(stream, name, whole))
 
 
 def document_of(data: bytes, name: str) -> Document:
     """Bytes as a document. Raises InputError if they are not text."""
-    return _checked(name, io.BytesIO(data), passing=True)
+    return _read(name, io.BytesIO(data))
 
 
 def _found(path: str, found: Sequence[str], notify: Callable[[str], None]) -> Iterator[Document]:
     """The files in a folder or of a pattern that are text. Raises InputError if none is."""
-    left_out: dict[str, str] = {}
+    left_out: list[str] = []
     for each in found:
         try:
-            yield _read(name_of(each), Path(each), passing=False)
+            yield _read(name_of(each), Path(each))
         except _NotText as error:
-            left_out[each] = error.what
+            left_out.append(f"{name_of(each)} ({error.what})")
         except OSError as error:
-            left_out[each] = error.strerror or str(error)
-    if len(left_out) == len(found):
-        raise InputError(f"{name_of(path)}: no file is text: {_left_out_notice(left_out)}")
+            left_out.append(f"{name_of(each)} ({error.strerror or error})")
     if left_out:
-        notify(_left_out_notice(left_out))
-
-
-def _left_out_notice(reasons: Mapping[str, str]) -> str:
-    """A notice about files that were not read, by their paths."""
-    shown = [f"{name_of(path)} ({why})" for path, why in islice(reasons.items(), MAX_NAMED)]
-    if len(reasons) > MAX_NAMED:
-        shown.append(f"{len(reasons) - MAX_NAMED:,} more")
-    return f"left out {count(len(reasons), 'file')}: {', '.join(shown)}"
-
-
-class _NotText(Exception):
-    """What the stream contains instead of text: one word, and the rest of a message."""
-
-    def __init__(self, what: str, more: str = "") -> None:
-        super().__init__(what + more)
-        self.what = what
+        more = len(left_out) - MAX_NAMED
+        named = left_out[:MAX_NAMED] + ([f"{more:,} more"] if more > 0 else [])
+        notice = f"left out {count(len(left_out), 'file')}: {', '.join(named)}"
+        if len(left_out) == len(found):
+            raise InputError(f"{name_of(path)}: no file is text: {notice}")
+        notify(notice)
 
 
 def _copied(source: BinaryIO, name: str, whole: bool) -> BinaryIO:
@@ -207,63 +204,91 @@ def _copied(source: BinaryIO, name: str, whole: bool) -> BinaryIO:
         return cast(BinaryIO, copy)
 
 
-def _checked(name: str, source: Source, passing: bool) -> Document:
-    """The document, read to its end. Raises InputError."""
-    try:
-        with reported_as(InputError, f"read {name}"):
-            return _read(name, source, passing)
-    except _NotText as error:
-        if not isinstance(source, Path):
-            source.close()
-        raise InputError(f"{name} is {error}") from error
-
-
 def _opened(source: Source) -> AbstractContextManager[BinaryIO]:
     return open_to_read(source) if isinstance(source, Path) else nullcontext(source)
 
 
-def _pieces(source: Source) -> Iterator[bytes]:
-    with _opened(source) as stream:
-        stream.seek(0)
-        while piece := stream.read(READ_BYTES):
-            yield piece
-
-
-def _read(name: str, source: Source, passing: bool) -> Document:
-    """Raises _NotText and OSError."""
-    digest = hashlib.blake2b(digest_size=20)
-    start, size_bytes, is_blank, rest = 0, 0, True, b""
+def _read(name: str, source: Source) -> Document:
+    """The document, read to its end. Raises OSError, and InputError, then closing what is not a
+    file, if it is not text."""
+    digest, decoder = hashlib.blake2b(digest_size=20), codecs.getincrementaldecoder("utf-8")()
+    start, size_bytes, is_blank = 0, 0, True
     invalid: int | None = None
-    for piece in _pieces(source):
-        if size_bytes == 0 and piece.startswith(UTF16_MARKS):
-            raise _NotText("UTF-16", ": convert it first with iconv -f UTF-16 -t UTF-8")
-        if (position := piece.find(b"\0")) >= 0:
-            at = start + size_bytes + position
-            raise _NotText("binary", f": it contains a NUL at byte {at:,}")
-        data = piece.removeprefix(codecs.BOM_UTF8) if size_bytes == 0 else piece
-        start += len(piece) - len(data)
-        is_blank = is_blank and not data.strip()
-        if invalid is None:
-            invalid, rest = _decoded(rest + data, start + size_bytes - len(rest), final=False)
-        digest.update(data)
-        size_bytes += len(data)
-    if is_blank:
-        raise _NotText("empty")
-    if invalid is None:
-        invalid, _ = _decoded(rest, start + size_bytes - len(rest), final=True)
+    with ExitStack() as stack, _opened(source) as stream:
+        if not isinstance(source, Path):
+            stack.enter_context(source)
+        stream.seek(0)
+        piece: bytes | None = None
+        while piece != b"":
+            piece = stream.read(READ_BYTES)
+            if size_bytes == 0 and piece.startswith(UTF16_MARKS):
+                raise _NotText(name, "UTF-16", ": convert it first with iconv -f UTF-16 -t UTF-8")
+            at = start + size_bytes
+            if (position := piece.find(b"\0")) >= 0:
+                raise _NotText(name, "binary", f": it contains a NUL at byte {at + position:,}")
+            data = piece.removeprefix(codecs.BOM_UTF8) if size_bytes == 0 else piece
+            at += len(piece) - len(data)
+            start, size_bytes = at - size_bytes, size_bytes + len(data)
+            is_blank = is_blank and not data.strip()
+            digest.update(data)
+            if invalid is None:
+                begun = len(decoder.getstate()[0])
+                try:
+                    decoder.decode(data, final=not piece)
+                except UnicodeDecodeError as error:
+                    invalid = at - begun + error.start
+        if is_blank:
+            raise _NotText(name, "empty")
+        stack.pop_all()
     notice = None
     if invalid is not None:
         notice = (
             f"{name} is not valid UTF-8: invalid bytes were replaced, the first at byte {invalid:,}"
         )
+    passing = not isinstance(source, Path)
     return Document(name, source, start, size_bytes, digest.hexdigest(), passing, notice)
 
 
-def _decoded(data: bytes, offset: int, *, final: bool) -> tuple[int | None, bytes]:
-    """Where in the file the first invalid byte of `data` is, if any, and the character it may end
-    within. `offset` is where it begins."""
-    try:
-        _, decoded = codecs.utf_8_decode(data, "strict", final)
-    except UnicodeDecodeError as error:
-        return offset + error.start, b""
-    return None, data[decoded:]
+def files_in(path: str) -> list[str] | None:
+    """The files in the folder, or that match the pattern, in the order of their names; None if
+    `path` is neither. As in a shell, hidden files have to be named. Links to folders are not
+    followed, so no circle of them is ever entered.
+
+    Raises UsageError if there are none, InputError if the folder cannot be read.
+    """
+    if path.startswith("~") and not os.path.lexists(path):
+        # The shell does not expand it in a quoted pattern.
+        path = os.path.expanduser(path)  # noqa: PTH111
+    if Path(path).is_dir():
+        with reported_as(InputError, f"read {readable_name(path)}"):
+            os.scandir(path).close()
+        found, problem = _below(path), "the folder has no files"
+    elif not os.path.lexists(path) and re.search(r"[*?[]", path):
+        found, problem = _matches(path), "no file matches"
+    else:
+        return None
+    files = sorted(set(found), key=lambda each: PurePath(each).parts)
+    if not files:
+        raise UsageError(f"{readable_name(path)}: {problem}")
+    return files
+
+
+def _below(root: str) -> Iterator[str]:
+    """Yield the files in the folder, and the folders in it that cannot be read, so that reading
+    them fails."""
+    unreadable: list[OSError] = []
+    for folder, folders, names in os.walk(root, onerror=unreadable.append):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (str(Path(folder, name)) for name in names if not name.startswith("."))
+    yield from (error.filename for error in unreadable)
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    parts = PurePath(pattern).parts
+    if parts[-1] == "**":
+        parts = (*parts, "*")
+    root = Path(parts[0]) if parts[0] == "/" else Path()
+    names_hidden = any(part.startswith(".") for part in parts)
+    for path in root.glob(os.path.join(*parts[root != Path() :])):  # noqa: PTH118
+        if not path.is_dir() and (names_hidden or not any(p.startswith(".") for p in path.parts)):
+            yield str(path)

@@ -63,46 +63,35 @@ def read_input(
     asked = [STDIN] if prompt == STDIN else []
     named = [*files, *asked, *blocks]
     check_stdin(named, stdin)
-    whole = _Whole()
     headings = headings and has_headings(files)
-    read_blocks = [whole.read(open_document(path, stdin, whole=True)) for path in blocks]
-    texts: list[str] = []
+    notices: list[str] = []
+    size_bytes = 0
+
+    def read(document: Document) -> str:
+        """The text of a document, which has to fit in memory together with the others."""
+        nonlocal size_bytes
+        with closing(document):
+            size_bytes += document.size_bytes
+            check_memory(size_bytes, document.name)
+            notices.extend([document.notice] if document.notice else [])
+            return document.text()
+
+    read_blocks = [read(open_document(path, stdin, whole=True)) + SEPARATOR for path in blocks]
     piped = None if STDIN in (*asked, *blocks) else stdin
     needs_pipe = prompt is None and not named and not may_be_empty
-    notify = whole.notices.append
-    for each in open_documents(files, piped, notify, needs_pipe=needs_pipe, whole=True):
-        text = whole.read(each)
-        texts.append(heading(each.name) + text if headings else text)
+    texts = [
+        (heading(each.name) if headings else "") + read(each)
+        for each in open_documents(files, piped, notices.append, needs_pipe=needs_pipe, whole=True)
+    ]
     if asked:
-        texts.append(whole.read(open_document(STDIN, stdin, whole=True)))
+        texts.append(read(open_document(STDIN, stdin, whole=True)))
     elif prompt is not None:
         # Bytes from the shell that are not UTF-8 arrive as surrogates: turn them back into bytes.
         data = prompt.encode("utf-8", "surrogateescape")
-        texts.append(whole.read(document_of(data, "the prompt")))
+        texts.append(read(document_of(data, "the prompt")))
     if not texts and not may_be_empty:
         raise UsageError("nothing to read: pass PROMPT or --file, or pipe in a document")
-    return Input(
-        SEPARATOR.join(texts),
-        tuple(whole.notices),
-        tuple(text + SEPARATOR for text in read_blocks),
-    )
-
-
-class _Whole:
-    """Reads documents that have to fit in memory together, and collects their notices."""
-
-    def __init__(self) -> None:
-        self.notices: list[str] = []
-        self._size_bytes = 0
-
-    def read(self, document: Document) -> str:
-        """The text of the document, which is closed. Raises InputError."""
-        with closing(document):
-            self._size_bytes += document.size_bytes
-            check_memory(self._size_bytes, document.name)
-            if document.notice is not None:
-                self.notices.append(document.notice)
-            return document.text()
+    return Input(SEPARATOR.join(texts), tuple(notices), tuple(read_blocks))
 
 
 def has_headings(files: Sequence[str]) -> bool:
