@@ -165,6 +165,7 @@ def test_tab_completes_file_names_and_other_arguments_of_commands(
     terminal.shows(r"^> /file ~/a_long_name\.txt$")
     terminal.send("\r")
     terminal.shows(r"^got '/file ~/a_long_name\.txt'$")
+    terminal.shows(PROMPT)
     terminal.send("/hello t")
     terminal.shows("^> /hello t$")
     terminal.send("\t")
