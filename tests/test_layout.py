@@ -28,7 +28,7 @@ CEILINGS = {
     "passages": 489,
     "constraint": 850,
     "cache": 2_569,
-    "models": 3_818,
+    "models": 3_785,
     "engine": 2_495,
     "chat": 2_105,
     "store": 1_695,

@@ -7,13 +7,10 @@ what to do; `hub_cache` finds downloaded models without it.
 import os
 import shutil
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 from mlxchat.errors import HubError, MlxchatError, ModelNotFound, ModelUnsupported, first_line
@@ -36,10 +33,6 @@ SPARE_DISK_BYTES = 100_000_000
 
 # The commit of a repository's main revision, and the size in bytes of each file that is needed.
 _RemoteFiles = tuple[str, dict[str, int]]
-
-
-class _StoppedError(Exception):
-    """Stops a worker thread of a download after Ctrl-C."""
 
 
 def repo_size_bytes(repo_id: str) -> int:
@@ -69,7 +62,7 @@ def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
     """Download the repository's main revision into the cache and return its directory.
 
     Complete files of an earlier download are kept. `show_progress` draws a bar on stderr if that is
-    a terminal. Ctrl-C stops the download immediately.
+    a terminal.
 
     Raises ModelNotFound for an unknown id, ModelUnsupported for a repository without safetensors,
     and HubError for problems with the network, access or disk space.
@@ -81,26 +74,17 @@ def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
         _remove_leftovers(repo_id)
         _require_disk_space(repo_id, missing_bytes)
         notify(f"downloading {repo_id}, {format_bytes(missing_bytes)}")
-    # In a thread, so that Ctrl-C can stop the library's workers: alone, they would finish the files
-    # in progress, gigabytes each.
-    stop = Event()
     with (
-        ThreadPoolExecutor(max_workers=1) as pool,
         _one_line_errors(repo_id, downloading=True),
         _bar(repo_id, missing_bytes, show_progress) as bar,
     ):
-        future = pool.submit(
-            _library().snapshot_download,
+        path = _library().snapshot_download(
             repo_id,
             cache_dir=hub_cache_dir(),
             allow_patterns=list(ALLOW_PATTERNS),
-            tqdm_class=_reporter_class(bar, stop),
+            tqdm_class=_reporter_class(bar),
         )
-        try:
-            return Path(future.result())
-        except BaseException:
-            _stop_workers(stop)
-            raise
+    return Path(path)
 
 
 def _remote_files(repo_id: str, timeout_s: float) -> _RemoteFiles:
@@ -160,14 +144,11 @@ def _bar(repo_id: str, missing_bytes: int, show_progress: bool) -> Any:
     )
 
 
-def _reporter_class(bar: Any, stop: Event) -> Any:
+def _reporter_class(bar: Any) -> Any:
     from huggingface_hub.utils import tqdm
 
     class Reporter(tqdm):
-        """Replaces the library's bars: draws nothing, and adds their bytes to `bar`.
-
-        Workers report every chunk here, so this also stops them.
-        """
+        """Replaces the library's bars: draws nothing, and adds their bytes to `bar`."""
 
         def __init__(self, *args: Any, **kwargs: Any):
             # The library counts received and written bytes separately; we show the written ones.
@@ -176,25 +157,11 @@ def _reporter_class(bar: Any, stop: Event) -> Any:
             super().__init__(*args, **{**kwargs, "disable": True})
 
         def update(self, n: float | None = 1) -> bool | None:
-            if stop.is_set():
-                raise _StoppedError
             if self._counts:
                 bar.update(n)
             return super().update(n)
 
     return Reporter
-
-
-def _stop_workers(stop: Event) -> None:
-    stop.set()
-    # A chunk is 10 MB, minutes on a slow line: closing the connections ends the wait for it.
-    _library().close_session()
-    # The library's native downloader has separate connections and a private function to stop it.
-    # Without that function, Ctrl-C waits until the current files are complete.
-    xet = sys.modules.get("huggingface_hub.utils._xet")
-    abort = getattr(xet, "abort_xet_session", None)
-    if abort is not None:
-        abort()
 
 
 def _library() -> Any:
