@@ -7,10 +7,11 @@ from it. `settings` and `request` declare the options; the command line decides 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import EnumType, StrEnum
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -39,24 +40,27 @@ class Must:
     holds: Callable[[Any], bool]
 
 
-def at_least(low: float, words: str = "") -> Must:
-    return Must(words or f"be at least {low:g}", lambda value: low <= value < math.inf)
+FINITE = Must("be a finite number", math.isfinite)
+NOT_EMPTY = Must("not be empty", bool)
 
 
-def finite() -> Must:
-    return Must("be a finite number", math.isfinite)
+def at_least(low: float) -> Must:
+    return Must(f"be at least {low:g}", lambda value: low <= value < math.inf)
 
 
-def above(low: float, words: str = "") -> Must:
-    return Must(words or f"be above {low:g}", lambda value: low < value < math.inf)
-
-
-def between(low: float, high: float, words: str = "") -> Must:
-    return Must(words or f"be between {low:g} and {high:g}", lambda value: low <= value <= high)
+def between(low: float, high: float) -> Must:
+    return Must(f"be between {low:g} and {high:g}", lambda value: low <= value <= high)
 
 
 # The values of a boolean option as text.
 SWITCH = ("on", "off")
+
+# How to read values of other types, and what the text must be.
+FROM_TEXT: Mapping[type, tuple[Callable[[str], Any], str]] = {
+    int: (int, "a whole number"),
+    float: (float, "a number"),
+    bool: ({"on": True, "off": False}.__getitem__, "on or off"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -68,7 +72,7 @@ class Option:
     letter. `parse` converts the written text to the value or raises ValueError; `written` is then
     the default as text. `if_unset` describes the default if it is not a value. `in_chat` means /set
     can change it, `saved` that sessions store it. A `many` option is repeatable, and `parse` gets
-    all its values.
+    all its values. The field gives `field`, `type` and `default`.
     """
 
     help: str
@@ -98,46 +102,31 @@ class Option:
         return f"--{self.name}"
 
     def value_of(self, written: Any) -> Any:
-        """The field's value, from a value of its type or, with `parse`, from text.
-
-        Raises UsageError naming the flag.
-        """
+        """The field's value, from one of its type or from text. Raises UsageError."""
         if written is None:
             return None
-        value = written
+        value = [written] if self.many and isinstance(written, str) else written
         if self.parse is not None:
             try:
-                value = self.parse(written)
+                value = self.parse(value)
             except ValueError as error:
                 raise UsageError(f"{self.flag} {error}") from error
         elif self.many:
-            value = tuple(written)
-        elif isinstance(self.type, EnumType) and written in list(self.type):
-            value = self.type(written)
+            value = tuple(value)
+        elif isinstance(value, str) and self.type in FROM_TEXT:
+            read, wanted = FROM_TEXT[self.type]
+            try:
+                value = read(value)
+            except (ValueError, KeyError):
+                raise UsageError(f"{self.flag} must be {wanted}, got {value!r}") from None
         self.check(value)
-        return value
+        return self.type(value) if isinstance(self.type, EnumType) else value
 
     def text_of(self, value: Any) -> str:
-        """The inverse of `value_of_text`, for showing; the default's first words if unset."""
+        """The value as text, for showing; the default's first words if unset."""
         if value is None and self.if_unset is not None:
             return self.if_unset.partition(",")[0]
-        if isinstance(value, bool):
-            return SWITCH[not value]
-        return str(value)
-
-    def value_of_text(self, text: str) -> Any:
-        """Like `value_of`, but always from text. Raises UsageError."""
-        if self.parse is not None or self.many:
-            return self.value_of([text] if self.many else text)
-        if self.type is bool:
-            if text not in SWITCH:
-                raise UsageError(f"{self.flag} must be on or off, got {text!r}")
-            return text == "on"
-        try:
-            return self.value_of(self.type(text) if self.type in (int, float) else text)
-        except ValueError:
-            wanted = {int: "a whole number", float: "a number"}[self.type]
-            raise UsageError(f"{self.flag} must be {wanted}, got {text!r}") from None
+        return SWITCH[not value] if isinstance(value, bool) else str(value)
 
     def check(self, value: Any) -> None:
         """Raise UsageError naming the flag if the value is invalid."""
@@ -168,7 +157,7 @@ def option(
 
 def same_as(kind: type, name: str, *, default: Any = MISSING, **other: Any) -> Any:
     """A field declared in another dataclass; `other` overrides fields of its Option."""
-    declared = _fields(kind)[name]
+    declared = next(each for each in fields(kind) if each.name == name)
     metadata = {"option": replace(declared.metadata["option"], **other)}
     if default is MISSING and declared.default_factory is not MISSING:
         return field(default_factory=declared.default_factory, metadata=metadata)
@@ -179,20 +168,27 @@ def same_as(kind: type, name: str, *, default: Any = MISSING, **other: Any) -> A
 def options_of(kind: type) -> MappingProxyType[str, Option]:
     """The options of a dataclass, by field name."""
     hints = get_type_hints(kind)
-    return MappingProxyType(
-        {
-            name: replace(
-                each.metadata["option"],
-                field=name,
-                name=each.metadata["option"].name or name.replace("_", "-"),
-                many=each.metadata["option"].many or get_origin(hints[name]) is tuple,
-                choices=each.metadata["option"].choices or _choices(hints[name]),
-                type=_without_none(hints[name]),
-                default=None if each.default is MISSING else each.default,
-            )
-            for name, each in _fields(kind).items()
-            if "option" in each.metadata
-        }
+    found = {
+        each.name: _completed(each, hints[each.name], each.metadata["option"])
+        for each in fields(kind)
+        if "option" in each.metadata
+    }
+    return MappingProxyType(found)
+
+
+def _completed(declared: Field[Any], hint: Any, option: Option) -> Option:
+    """The option with what follows from its field: a path, an enumeration, a tuple, a default."""
+    kinds = [each for each in get_args(hint) if each is not type(None)]
+    kind = kinds[0] if isinstance(hint, UnionType) and len(kinds) == 1 else hint
+    return replace(
+        option,
+        field=declared.name,
+        name=option.name or declared.name.replace("_", "-"),
+        many=option.many or get_origin(hint) is tuple,
+        choices=option.choices or (tuple(map(str, kind)) if isinstance(kind, EnumType) else ()),
+        parse=option.parse or (Path if kind is Path else None),
+        type=kind,
+        default=None if declared.default is MISSING else declared.default,
     )
 
 
@@ -205,19 +201,3 @@ def check_options(value: Any) -> None:
 def flag(field_name: str) -> str:
     """The flag of a field that is named like it."""
     return f"--{field_name.replace('_', '-')}"
-
-
-def _fields(kind: type) -> dict[str, Field[Any]]:
-    return {each.name: each for each in fields(kind)}
-
-
-def _choices(hint: Any) -> tuple[str, ...]:
-    return tuple(str(each) for each in hint) if isinstance(hint, EnumType) else ()
-
-
-def _without_none(hint: Any) -> Any:
-    """The type without `None`."""
-    if isinstance(hint, UnionType):
-        kinds = [each for each in get_args(hint) if each is not type(None)]
-        return kinds[0] if len(kinds) == 1 else hint
-    return hint

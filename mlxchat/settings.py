@@ -1,5 +1,6 @@
 """Settings of the core: frozen dataclasses that reject invalid values."""
 
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,25 +10,24 @@ from typing import Any
 
 from mlxchat.errors import UsageError
 from mlxchat.options import (
+    FINITE,
+    NOT_EMPTY,
     Must,
     Option,
     Panel,
-    above,
     at_least,
     between,
     check_options,
-    finite,
     flag,
     option,
     options_of,
 )
 
-# Options that choose among likely tokens, and those that only adjust another one.
-_FILTERS = ("top_p", "top_k", "min_p", "xtc_probability")
-_ADJUSTS = {
+# Options that change nothing while another one is 0.
+_NEEDS = {
+    **dict.fromkeys(("top_p", "top_k", "min_p", "xtc_probability"), "temp"),
     "xtc_threshold": "xtc_probability",
-    "dry_base": "dry_multiplier",
-    "dry_allowed_length": "dry_multiplier",
+    **dict.fromkeys(("dry_base", "dry_allowed_length"), "dry_multiplier"),
 }
 _BIAS = re.compile(r"[0-9]{1,9}=[+-]?[0-9]{1,9}(\.[0-9]{1,9})?")
 
@@ -46,22 +46,20 @@ class CacheSettings:
     tokens and at least one more.
     """
 
-    max_kv_size: int | None = option(
-        None, "Window size in tokens", Panel.WINDOW, must=at_least(1, "be at least 1 token")
-    )
+    max_kv_size: int | None = option(None, "Window size in tokens", Panel.WINDOW, must=at_least(1))
     keep: int = option(
         DEFAULT_KEEP,
         "Pin at least this many of the first tokens",
         Panel.WINDOW,
         metavar="TOKENS",
-        must=at_least(0, "not be negative"),
+        must=at_least(0),
     )
     prefill_step_size: int = option(
         DEFAULT_PREFILL_STEP_SIZE,
         "Prompt tokens per step",
         Panel.WINDOW,
         metavar="TOKENS",
-        must=at_least(1, "be at least 1 token"),
+        must=at_least(1),
     )
 
     def __post_init__(self) -> None:
@@ -73,8 +71,8 @@ class CacheSettings:
             )
 
 
-def _sampling(default: Any, help_text: str, **more: Any) -> Any:
-    return option(default, help_text, Panel.SAMPLING, in_chat=True, **more)
+def _sampling(default: Any, help_text: str, must: Must, **more: Any) -> Any:
+    return option(default, help_text, Panel.SAMPLING, must=must, in_chat=True, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,79 +87,55 @@ class SamplingSettings:
     tokens, each as "ID=BIAS". `seed` None stands for a random one.
     """
 
-    temp: float = _sampling(
-        0.0, "Temperature; 0 is greedy", common=True, must=at_least(0, "be 0 or more")
-    )
+    temp: float = _sampling(0.0, "Temperature; 0 is greedy", at_least(0), common=True)
     top_p: float = _sampling(
         1.0,
         "Nucleus sampling: keep tokens up to this total probability",
-        must=Must("be above 0 and at most 1", lambda value: 0 < value <= 1),
+        Must("be above 0 and at most 1", lambda value: 0 < value <= 1),
     )
     top_k: int = _sampling(
-        0,
-        "Sample from the K likeliest tokens; 0 is off",
-        metavar="K",
-        must=at_least(0, "be 0 (off) or more"),
+        0, "Sample from the K likeliest tokens; 0 is off", at_least(0), metavar="K"
     )
     min_p: float = _sampling(
-        0.0,
-        "Minimum probability relative to the likeliest token; 0 is off",
-        must=between(0, 1),
+        0.0, "Minimum probability relative to the likeliest token; 0 is off", between(0, 1)
     )
     repetition_penalty: float = _sampling(
         1.0,
         "Penalize the last 20 tokens; 1 is off",
-        must=above(0, "be above 0 (1 is off)"),
+        Must("be above 0 (1 is off)", lambda value: 0 < value < math.inf),
     )
     presence_penalty: float = _sampling(
-        0.0,
-        "Penalize the last 20 tokens, once each; 0 is off",
-        must=finite(),
+        0.0, "Penalize the last 20 tokens, once each; 0 is off", FINITE
     )
     frequency_penalty: float = _sampling(
-        0.0,
-        "Penalize the last 20 tokens per occurrence; 0 is off",
-        must=finite(),
+        0.0, "Penalize the last 20 tokens per occurrence; 0 is off", FINITE
     )
     dry_multiplier: float = _sampling(
-        0.0,
-        "Penalize tokens that extend a repetition; 0 is off",
-        must=at_least(0, "be 0 (off) or more"),
+        0.0, "Penalize tokens that extend a repetition; 0 is off", at_least(0)
     )
     dry_base: float = _sampling(
-        1.75,
-        "Growth of that penalty with each repeated token",
-        must=between(1, 10),
+        1.75, "Growth of that penalty with each repeated token", between(1, 10)
     )
     dry_allowed_length: int = _sampling(
-        2,
-        "Repeated tokens from which on DRY penalizes",
-        metavar="TOKENS",
-        must=between(1, 32),
+        2, "Repeated tokens from which on DRY penalizes", between(1, 32), metavar="TOKENS"
     )
     xtc_probability: float = _sampling(
-        0.0,
-        "Probability of excluding the top choices; 0 is off",
-        must=between(0, 1),
+        0.0, "Probability of excluding the top choices; 0 is off", between(0, 1)
     )
     xtc_threshold: float = _sampling(
-        0.1,
-        "Probability above which XTC excludes tokens, except the last",
-        must=between(0, 0.5),
+        0.1, "Probability above which XTC excludes tokens, except the last", between(0, 0.5)
     )
     logit_bias: tuple[str, ...] = _sampling(
         (),
         "Add BIAS to a token's logit; repeatable",
+        Must("be a token's id, =, and a number", lambda value: bool(_BIAS.fullmatch(value))),
         metavar="ID=BIAS",
-        must=Must(
-            "be a token's id, =, and a number", lambda value: _BIAS.fullmatch(value) is not None
-        ),
     )
     seed: int | None = _sampling(
         None,
         "Random seed",
+        Must("be between 0 and 2^64 - 1", lambda value: 0 <= value < 2**64),
         if_unset="random",
-        must=Must("be between 0 and 2^64 - 1", lambda value: 0 <= value < 2**64),
     )
 
     def __post_init__(self) -> None:
@@ -175,13 +149,9 @@ class SamplingSettings:
     def without_effect(self, names: Iterable[str]) -> Iterator[str]:
         """What to say of the fields `names` that change nothing because of the others."""
         for name in names:
-            if getattr(self, name) == options_of(SamplingSettings)[name].default:
-                continue
-            adjusted = _ADJUSTS.get(name)
-            if adjusted is not None and getattr(self, adjusted) == 0:
-                yield f"{flag(name)} has no effect without {flag(adjusted)}"
-            elif self.temp == 0 and name in _FILTERS:
-                yield f"{flag(name)} has no effect at temperature 0: set --temp"
+            needed, default = _NEEDS.get(name), options_of(SamplingSettings)[name].default
+            if needed and getattr(self, needed) == 0 and getattr(self, name) != default:
+                yield f"{flag(name)} has no effect while {flag(needed)} is 0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,15 +180,11 @@ class GenerationSettings:
         "Minimum tokens before the text may end",
         Panel.END,
         metavar="TOKENS",
-        must=at_least(0, "not be negative"),
+        must=at_least(0),
         in_chat=True,
     )
     stop: tuple[str, ...] = option(
-        (),
-        "Stop before this text; repeatable",
-        Panel.END,
-        metavar="TEXT",
-        must=Must("not be empty", bool),
+        (), "Stop before this text; repeatable", Panel.END, metavar="TEXT", must=NOT_EMPTY
     )
     ignore_eos: bool = option(False, "Continue past the end-of-text token", Panel.END)
     lookup: bool | None = option(
@@ -242,7 +208,7 @@ class GenerationSettings:
         "With JSON: log-probabilities of the K likeliest tokens",
         Panel.OUTPUT,
         metavar="K",
-        must=at_least(0, "not be negative"),
+        must=at_least(0),
     )
 
     def __post_init__(self) -> None:
@@ -297,39 +263,29 @@ def recommended(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     cannot have are left out.
     """
     values = {
-        name: each.type(value)
-        for name, each, value in _sampling_values(generation_config)
+        each.field: each.type(value)
+        for _, each, value in _sampling_values(generation_config)
         if _can_have(each, value)
     }
-    if generation_config.get("do_sample") is False:
-        values["temp"] = 0.0
-    return values
+    return values | ({"temp": 0.0} if generation_config.get("do_sample") is False else {})
 
 
 def unusable(generation_config: Mapping[str, Any]) -> list[str]:
     """The sampling values in a model's generation_config.json that the options cannot have."""
-    return [
-        _KEYS.get(name, name)
-        for name, each, value in _sampling_values(generation_config)
-        if value is not None and not _can_have(each, value)
-    ]
-
-
-# Fields of SamplingSettings with another name in generation_config.json.
-_KEYS = {"temp": "temperature"}
+    values = _sampling_values(generation_config)
+    return [key for key, each, value in values if not _can_have(each, value)]
 
 
 def _sampling_values(generation_config: Mapping[str, Any]) -> Iterator[tuple[str, Option, Any]]:
+    """Each value that is given, with its key and its option."""
     for name, each in options_of(SamplingSettings).items():
-        if name != "seed" and not each.many:
-            yield name, each, generation_config.get(_KEYS.get(name, name))
+        key = "temperature" if name == "temp" else name
+        value = generation_config.get(key)
+        if name != "seed" and not each.many and value is not None:
+            yield key, each, value
 
 
 def _can_have(option: Option, value: Any) -> bool:
     # A larger integer may be no number for a sampler.
-    return (
-        type(value) in (int, float)
-        and abs(value) < 2**31
-        and option.must is not None
-        and option.must.holds(value)
-    )
+    is_number = type(value) in (int, float) and abs(value) < 2**31
+    return is_number and option.must is not None and option.must.holds(value)

@@ -182,5 +182,5 @@ def test_a_retry_that_cannot_differ_says_why(tiny_model: Path) -> None:
 def test_generate_names_an_option_without_effect(run_mlxchat: RunMlxchat, tiny_model: Path) -> None:
     arguments = ["generate", "-m", str(tiny_model), "-n", "1", "--top-p", "0.9", "Hello"]
     done = run_mlxchat(*arguments)
-    assert done.stderr == "mlxchat: --top-p has no effect at temperature 0: set --temp\n"
+    assert done.stderr == "mlxchat: --top-p has no effect while --temp is 0\n"
     assert run_mlxchat(*arguments, "--temp", "1").stderr == ""

@@ -233,7 +233,7 @@ def test_set_writes_a_value_of_the_options_type(
         (["chat.temp"], "chat.temp needs a VALUE, or --unset to remove it"),
         (["chat.temp", "1", "--unset"], "--unset takes no VALUE, got '1'"),
         (["chat.temp", "1", "2"], "chat.temp takes one value, got 2"),
-        (["chat.temp", "-1"], "chat.temp: --temp must be 0 or more, got -1.0"),
+        (["chat.temp", "-1"], "chat.temp: --temp must be at least 0, got -1.0"),
         (
             ["chat.max_kv_size", "1"],
             "unknown key 'chat.max_kv_size'; did you mean 'chat.max-kv-size'?",

@@ -19,8 +19,8 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_670,
-    "request": 1_092,
+    "": 1_606,
+    "request": 1_032,
     "manual": 322,
     "config": 305,
     "text": 2_528,
@@ -35,7 +35,7 @@ CEILINGS = {
     "sessions": 1_812,
     "rows": 1_091,
     "distributed": 937,
-    "app": 3_814,
+    "app": 3_806,
     "bench": 1_083,
     "terminal": 4_166,
     "doctor": 283,

@@ -269,12 +269,12 @@ def test_only_a_models_own_settings_are_recommended() -> None:
 @pytest.mark.parametrize(
     ("values", "messages"),
     [
-        ({"top_p": 0.9}, ["--top-p has no effect at temperature 0: set --temp"]),
+        ({"top_p": 0.9}, ["--top-p has no effect while --temp is 0"]),
         # Off, as by default.
         ({"top_p": 1.0, "top_k": 0, "temp": 0.0}, []),
         (
             {"xtc_threshold": 0.2, "temp": 1},
-            ["--xtc-threshold has no effect without --xtc-probability"],
+            ["--xtc-threshold has no effect while --xtc-probability is 0"],
         ),
         ({"dry_base": 2.0, "dry_multiplier": 0.8}, []),
         ({"repetition_penalty": 1.1, "seed": 7, "logit_bias": ("1=2",)}, []),

@@ -90,7 +90,7 @@ MALFORMED = [
     ('{"id":[1],"prompt":"a"}', "id must be text or a whole number, got a list"),
     ('{"prompt":"a","tmep":1}', "unknown field 'tmep'; did you mean temp?"),
     ('{"prompt":"a","temp":"0.5"}', "temp must be a valid number, got '0.5'"),
-    ('{"prompt":"a","temp":1e999}', "--temp must be 0 or more, got inf"),
+    ('{"prompt":"a","temp":1e999}', "--temp must be at least 0, got inf"),
     ('{"prompt":"a","regex":"x","choice":["a"]}', "regex and choice cannot be combined"),
     (
         '{"messages":[{"role":"user","content":"a"}],"prompt":"b"}',
@@ -178,7 +178,7 @@ def test_a_line_in_openais_form() -> None:
     [
         (chat(tools=[{}]), "unknown field 'body.tools'"),
         (chat(n=2), "body.n must be 1, got 2"),
-        (chat(temperature=-1), "--temp must be 0 or more, got -1.0"),
+        (chat(temperature=-1), "--temp must be at least 0, got -1.0"),
         (
             chat(max_tokens=1, max_completion_tokens=2),
             "max_tokens and max_completion_tokens differ",

@@ -17,14 +17,14 @@ from mlxchat.engine.reply import Reply
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import UsageError
 from mlxchat.models.model import Model
-from mlxchat.options import flag, options_of
+from mlxchat.options import options_of
 from mlxchat.request import BatchRequest
 from mlxchat.request.pairs import refuse_pairs
-from mlxchat.request.template_args import allows_thinking, thinking_variables
+from mlxchat.request.template_args import allows_thinking
 from mlxchat.rows.json_lines import CONSTRAINTS
 from mlxchat.rows.results import Likely, Result
 from mlxchat.rows.row import Row
-from mlxchat.settings import SamplingSettings
+from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.tokens import ChatMessage, Prompt
 
 
@@ -110,22 +110,17 @@ class RowPlanner:
     def plan(self, row: Row) -> RowRun:
         """Raises MlxchatError if the row's options or messages cannot be followed, or if its prompt
         is too long for the model."""
-        request, options, tokenizer = self._request, row.options, self._model.tokenizer
-        if request.raw:
-            _check_raw(row)
-        own = {name: options[name] for name in CONSTRAINTS if name in options}
+        request, tokenizer = self._request_of(row), self._model.tokenizer
+        own = {name: row.options[name] for name in CONSTRAINTS if name in row.options}
         constraint = _constraint(json.dumps(own)) if own else self._constraint
-        settings = _overridden(request.generation_settings(), options)
+        settings = GenerationSettings.of(request)
         if constraint is not None:
             refuse_pairs(settings, constraint=constraint.kind)
         sampling = self._sampling_of(row)
         assert sampling.seed is not None
-        think = options.get("think", request.think)
-        variables = {} if think is None else thinking_variables(think != "off")
-        variables |= {**request.template_args, **options.get("template_args", {})}
         prompt = tokenizer.with_beginning(
-            self._prompt(row, constraint, variables),
-            options.get("prefill", request.answer.prefill),
+            self._prompt(row, request, constraint),
+            request.answer.prefill,
             newlines=constraint is None,
         )
         if own and constraint is not None:
@@ -138,7 +133,7 @@ class RowPlanner:
             tokenizer,
             # It decides how the reply begins: with a thought, for example.
             None if request.raw else prompt.asked,
-            may_think=allows_thinking(variables),
+            may_think=allows_thinking(request.variables()),
             beginning=prompt.beginning,
         )
         return RowRun(
@@ -155,17 +150,28 @@ class RowPlanner:
             seed=sampling.seed,
             constraint=constraint,
             begun=begun,
-            hides_thoughts=think in ("off", "hide"),
+            hides_thoughts=request.hides_thoughts,
         )
 
-    def _prompt(
-        self, row: Row, constraint: Constraint | None, variables: Mapping[str, Any]
-    ) -> Prompt:
-        request, tokenizer = self._request, self._model.tokenizer
+    def _request_of(self, row: Row) -> BatchRequest:
+        """The request with the row's own options. Raises UsageError for a pair that excludes each
+        other."""
+        if self._request.raw and row.messages is not None:
+            raise UsageError("messages need the chat template, which --raw bypasses")
+        request = _overridden(self._request, row.options)
+        answer = request.answer
+        return replace(
+            request,
+            template_args={**self._request.template_args, **request.template_args},
+            answer=replace(answer, prefill=row.options.get("prefill", answer.prefill)),
+        )
+
+    def _prompt(self, row: Row, request: BatchRequest, constraint: Constraint | None) -> Prompt:
+        tokenizer, variables = self._model.tokenizer, request.variables()
         if request.raw:
             assert row.prompt is not None
             return tokenizer.raw_prompt(row.prompt)
-        system = row.options.get("system", request.system)
+        system = request.system
         if request.answer.schema_prompt and constraint is not None and constraint.kind == "schema":
             system = with_schema(system, constraint)
         if row.messages is None:
@@ -197,12 +203,3 @@ def _constraint(fields: str) -> Constraint | None:
 def _overridden(settings: Any, options: Mapping[str, Any]) -> Any:
     known = options_of(type(settings))
     return replace(settings, **{name: options[name] for name in options if name in known})
-
-
-def _check_raw(row: Row) -> None:
-    names = ("system", "think", "template_args", "prefill")
-    wrong = [name for name in names if name in row.options]
-    if row.messages is not None:
-        wrong = ["messages"]
-    if wrong:
-        raise UsageError(f"{flag(wrong[0])} needs the chat template, which --raw bypasses")

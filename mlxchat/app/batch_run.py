@@ -14,7 +14,7 @@ from mlxchat.app.prompt import count_pinned
 from mlxchat.app.side_by_side import SideBySide
 from mlxchat.engine.prefill import ShouldStop
 from mlxchat.errors import UsageError
-from mlxchat.request import BatchRequest, Request
+from mlxchat.request import BatchRequest
 from mlxchat.rows.output import BatchFigures, Pending, ResultFile
 from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result
@@ -67,15 +67,9 @@ class BatchRun:
             yield result
 
     def _load(self) -> Loaded:
-        request = Request(
-            setup=self._request.setup,
-            system=self._request.system,
-            raw=self._request.raw,
-            template_args=self._request.template_args,
-            think=self._request.think,
-        )
+        request = self._request
         return open_model(
-            self._request.setup,
+            request.setup,
             self._observer,
             count_pinned=lambda tokenizer: count_pinned(request, tokenizer),
         )

@@ -63,7 +63,7 @@ def begin(
         ranks,
         pipeline=request.setup.pipeline,
         blocks=bool(request.blocks),
-        drafts=request.generation_settings().wants_drafts,
+        drafts=request.wants_drafts,
         adapter=request.setup.adapter is not None,
         constraint=next(iter(request.answer.constraints()), None),
         overflow=str(request.overflow),

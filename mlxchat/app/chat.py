@@ -271,7 +271,7 @@ class Chat:
     def _sampling_for(self, model: Model) -> SamplingSettings:
         """What was chosen, else what suits a chat with this model: never silently greedy."""
         think = self._options.think != "off"
-        chosen = self._setup.given_sampling()
+        chosen = self._setup.sampling
         if "temp" not in chosen and asks_for_greedy(model.generation_config):
             self._notify(GREEDY_BY_MAKERS)
         sampling = self._setup.sampling_settings(chat_sampling(model, think=think))

@@ -158,7 +158,7 @@ def open_model(
     if settings.max_kv_size is not None and not positions_bounded(cache):
         observer.warn(POSITIONS_RUN_ON)
     sampling = setup.sampling_settings(recommended(model.generation_config))
-    for message in sampling.without_effect(setup.given_sampling()):
+    for message in sampling.without_effect(setup.sampling):
         observer.warn(message)
     return Loaded(str(found.directory.resolve()), model, settings, sampling, cache)
 

@@ -8,6 +8,7 @@ from mlxchat.app.observer import Observer
 from mlxchat.chat.rendering import Rendering
 from mlxchat.chat.state import State
 from mlxchat.request import Request
+from mlxchat.request.generate import Asking
 from mlxchat.text.document import name_of
 from mlxchat.text.documents import SEPARATOR, Input, read_input
 from mlxchat.text.parts import Part, encode_parts
@@ -49,7 +50,7 @@ def read_into(
     return replace(found, text=SEPARATOR.join(each for each in (template, found.text) if each))
 
 
-def count_pinned(request: Request, tokenizer: Tokenizer) -> int:
+def count_pinned(request: Asking, tokenizer: Tokenizer) -> int:
     """The tokens before the documents, such as the system prompt, which a window must not evict.
 
     Raises TemplateError.

@@ -95,7 +95,7 @@ class SideBySide:
         if reason is not None:
             notify(f"rows run one after the other: {reason}")
             self._most = 1
-        if self._most > 1 and request.generation_settings().wants_drafts:
+        if self._most > 1 and request.wants_drafts:
             notify("no drafts: rows run side by side")
 
     def results(self, pending: Pending) -> Iterator[Result]:

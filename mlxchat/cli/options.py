@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
@@ -20,7 +21,7 @@ Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")]
 
 COMPLETIONS = {"model": complete_model, "session": complete_session}
 
-PLACEHOLDERS = {int: "N", float: "NUMBER"}
+PLACEHOLDERS = {int: "N", float: "NUMBER", Path: "FILE"}
 
 T = TypeVar("T")
 Options = Mapping[str, Option]
@@ -51,21 +52,20 @@ def with_options(options: Options) -> Callable[[Callable[..., None]], Callable[.
 
 def build(kind: type[T], values: Mapping[str, Any], **others: Any) -> T:
     """The dataclass, from those of its options that have a value. Raises UsageError."""
-    written = {
-        name: each.value_of(values[name])
-        for name, each in options_of(kind).items()
-        if values.get(name) is not None
-    }
-    return kind(**written | others)
+    return kind(**_written(kind, values) | others)
+
+
+def _written(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    options = options_of(kind).items()
+    given = ((name, each, values.get(name)) for name, each in options)
+    return {name: each.value_of(value) for name, each, value in given if value is not None}
 
 
 def setup_of(values: Mapping[str, Any]) -> Setup:
     """The Setup in a command's options. Raises UsageError."""
-    sampling = {
-        name: each.value_of(values.get(name)) for name, each in options_of(SamplingSettings).items()
-    }
-    seed = sampling.pop("seed")
-    return build(Setup, values, sampling=sampling, **({} if seed is None else {"seed": seed}))
+    sampling = _written(SamplingSettings, values)
+    seed = {"seed": sampling.pop("seed")} if "seed" in sampling else {}
+    return build(Setup, values, sampling=sampling, **seed)
 
 
 def agrees(question: str, *, yes: bool) -> bool:

@@ -1,23 +1,15 @@
 """Parse durations, times, sizes and windows as people write them."""
 
 import re
-from datetime import date, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from typing import Literal
 
-# Help imports this file: patterns are compiled, and `decimal` imported, only when needed.
+# Help imports this file: patterns are compiled only when needed.
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 _DURATION = rf"(?:{_NUMBER}d)?\s*(?:{_NUMBER}h)?\s*(?:{_NUMBER}m)?\s*(?:{_NUMBER}s)?"
 _SECONDS = (86_400, 3_600, 60, 1)
 _MAX_DAYS = 36_500
-
-_SIZE = rf"{_NUMBER}\s*([kmgt]?i?b)?"
-_FACTORS = {"": 1, "b": 1} | {
-    f"{prefix}{end}": base**power
-    for power, prefix in enumerate("kmgt", start=1)
-    for end, base in (("b", 1000), ("ib", 1024))
-}
-
-_TIME = r"(?:([0-9]{4})-([0-9]{2})-([0-9]{2})[ T])?([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?"
+_SIZE = rf"{_NUMBER}\s*(?:([kmgt]?)(i?)b)?"
 
 
 def parse_duration_s(text: str) -> float:
@@ -25,21 +17,15 @@ def parse_duration_s(text: str) -> float:
 
     Raises ValueError if it is malformed, zero or without a unit.
     """
-    from decimal import Decimal
-
     match = re.fullmatch(_DURATION, text.strip(), re.IGNORECASE)
-    numbers = match.groups() if match else ()
-    seconds = sum(
-        Decimal(number) * each
-        for number, each in zip(numbers, _SECONDS, strict=False)
-        if number is not None
-    )
+    numbers = match.groups("0") if match else ()
+    seconds = sum(float(n) * unit for n, unit in zip(numbers, _SECONDS, strict=False))
     if not 0 < seconds <= _MAX_DAYS * 86_400:
         raise ValueError(
             "must be a positive duration with a unit (d, h, m or s), such as 8h or 1h30m, got "
             f"{text!r}"
         )
-    return float(seconds)
+    return seconds
 
 
 def parse_deadline(text: str, now: datetime | None = None) -> datetime:
@@ -49,8 +35,14 @@ def parse_deadline(text: str, now: datetime | None = None) -> datetime:
     Raises ValueError if the time is malformed or past.
     """
     now = now or datetime.now().astimezone()
+    written, today = text.strip(), now.astimezone().date()
     try:
-        moments = _moments(text.strip(), now.astimezone().date())
+        if ":" in written[:3]:
+            clock = time.fromisoformat(written.rjust(5, "0"))
+            days = (today, today + timedelta(days=1))
+            moments = [datetime.combine(day, clock).astimezone() for day in days]
+        else:
+            moments = [datetime.fromisoformat(written).astimezone()]
     except (ValueError, OverflowError):
         raise ValueError(
             f"must be a local time such as 07:00 or '2026-11-22 07:00', got {text!r}"
@@ -64,27 +56,15 @@ def parse_deadline(text: str, now: datetime | None = None) -> datetime:
     return min(later)
 
 
-def _moments(text: str, today: date) -> list[datetime]:
-    """What `text` can mean: today's or tomorrow's time if it has no date."""
-    match = re.fullmatch(_TIME, text)
-    if match is None:
-        raise ValueError(text)
-    year, month, day, hour, minute, second = (int(n) for n in match.groups("0"))
-    days = [date(year, month, day)] if match[1] else [today, today + timedelta(days=1)]
-    clock = time(hour, minute, second)
-    return [datetime.combine(each, clock).astimezone() for each in days]
-
-
 def parse_bytes(text: str) -> int:
     """Bytes in a size such as 4096, 100MB (10^6 each) or 50MiB (2^20 each).
 
     Raises ValueError if it is malformed or less than one byte.
     """
-    from decimal import Decimal
-
     match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
-    number, unit = match.groups(default="") if match else ("0", "")
-    size = int(Decimal(number) * _FACTORS[unit.lower()])
+    number, prefix, binary = match.groups("") if match else ("0", "", "")
+    power = "kmgt".index(prefix.lower()) + 1 if prefix else 0
+    size = int(float(number) * (1024 if binary else 1000) ** power)
     if size < 1:
         raise ValueError(
             f"must be a size in bytes, or with a unit such as 100MB or 50MiB, got {text!r}"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlxchat.errors import UsageError
-from mlxchat.options import Must, Panel, check_options, option
+from mlxchat.options import NOT_EMPTY, Panel, check_options, option
 from mlxchat.request.pairs import CONSTRAINTS, refuse_pairs
 
 
@@ -29,23 +29,14 @@ class Answer:
     )
     regex: str | None = option(None, "Answer with text that matches", Panel.ANSWER, metavar="REGEX")
     choice: tuple[str, ...] = option(
-        (),
-        "Answer with this or another choice; repeatable",
-        Panel.ANSWER,
-        metavar="TEXT",
+        (), "Answer with this or another choice; repeatable", Panel.ANSWER, metavar="TEXT"
     )
-    grammar: Path | None = option(
-        None, "Answer by a grammar in Lark's format", Panel.ANSWER, metavar="FILE", parse=Path
-    )
+    grammar: Path | None = option(None, "Answer by a grammar in Lark's format", Panel.ANSWER)
     schema_prompt: bool = option(
         False, "Add the schema to the system prompt", Panel.ANSWER, negatable=False
     )
     prefill: str | None = option(
-        None,
-        "Begin the answer with this text",
-        Panel.ANSWER,
-        metavar="TEXT",
-        must=Must("not be empty", bool),
+        None, "Begin the answer with this text", Panel.ANSWER, metavar="TEXT", must=NOT_EMPTY
     )
     extract: bool = option(
         False, "Write only the first code block", Panel.ANSWER, short="x", negatable=False

@@ -4,16 +4,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from mlxchat.errors import UsageError
-from mlxchat.options import Must, Panel, check_options, flag, option, same_as
+from mlxchat.options import Must, Panel, check_options, option, same_as
 from mlxchat.request.amounts import parse_number_or_auto
-from mlxchat.request.answer import Answer
-from mlxchat.request.generate import Request
+from mlxchat.request.generate import Asking
 from mlxchat.request.overnight import Overnight
 from mlxchat.request.pairs import refuse_pairs
-from mlxchat.request.setup import Setup
 from mlxchat.settings import GenerationSettings
 
 RowCount = int | Literal["auto"]
@@ -21,9 +19,6 @@ RowCount = int | Literal["auto"]
 # Unlike a generation that is watched, a row must end.
 DEFAULT_MAX_TOKENS = 2_048
 MAX_ROWS = 1_024
-
-# A batch runs on one machine, and its answers are whole texts.
-NOT_IN_BATCH = ("pipeline", "extract", "extract_last")
 
 # A brace of a row's template: doubled, around a field, or alone.
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
@@ -47,17 +42,16 @@ class RowTemplate:
     @classmethod
     def parse(cls, text: str) -> "RowTemplate":
         """Raises ValueError for a single brace, an empty name, and a template without fields."""
-        names: dict[str, None] = {}
-        for part, name in ((match[0], match[1]) for match in _PART.finditer(text)):
+        parts = [(match[0], match[1]) for match in _PART.finditer(text)]
+        names = [name.strip() for _, name in parts if name is not None]
+        for part, _ in parts:
             if part in ("{", "}"):
                 raise ValueError(f"has a single {part}: write {part * 2} for a literal brace")
-            if name is not None and not name.strip():
-                raise ValueError("has an empty field: write its name in the braces, as in {text}")
-            if name is not None:
-                names[name.strip()] = None
+        if "" in names:
+            raise ValueError("has an empty field: write its name in the braces, as in {text}")
         if not names:
             raise ValueError("must contain a field of the row, such as {text}")
-        return cls(text, tuple(names))
+        return cls(text, tuple(dict.fromkeys(names)))
 
     def fill(self, values: Mapping[str, str]) -> str:
         """The prompt of a row. Raises KeyError for a field that has no value."""
@@ -121,20 +115,16 @@ class BatchInput:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRequest(GenerationSettings):
+class BatchRequest(Asking):
     """Rows, and the options of each that has not its own.
 
     `output` None is standard output; a file that exists is continued. `rows` run side by side;
     "auto" means as many as fit in memory.
     """
 
-    setup: Setup = field(default_factory=Setup)
     input: BatchInput = field(default_factory=BatchInput)
     output: Path | None = same_as(
-        Overnight,
-        "output",
-        help="Write results to a file, or continue it",
-        if_unset="stdout",
+        Overnight, "output", help="Write results to a file, or continue it", if_unset="stdout"
     )
     rows: RowCount = option(
         "auto",
@@ -148,11 +138,6 @@ class BatchRequest(GenerationSettings):
             lambda value: value == "auto" or 1 <= value <= MAX_ROWS,
         ),
     )
-    system: str | None = same_as(Request, "system")
-    raw: bool = same_as(Request, "raw")
-    template_args: Mapping[str, Any] = same_as(Request, "template_args")
-    think: str | None = same_as(Request, "think")
-    answer: Answer = field(default_factory=Answer)
     _: KW_ONLY
     max_tokens: int = same_as(
         GenerationSettings, "max_tokens", default=DEFAULT_MAX_TOKENS, if_unset=None
@@ -164,11 +149,11 @@ class BatchRequest(GenerationSettings):
 
     def __post_init__(self) -> None:
         check_options(self)
-        for name in NOT_IN_BATCH:
-            if getattr(self.setup if name == "pipeline" else self.answer, name):
-                raise UsageError(f"{flag(name)} is not available in a batch")
         refuse_pairs(self, self.setup, self.answer)
-        self.generation_settings()
-
-    def generation_settings(self) -> GenerationSettings:
-        return GenerationSettings.of(self)
+        for name, chosen in (
+            ("--pipeline", self.setup.pipeline),
+            ("--extract", self.answer.extract),
+            ("--extract-last", self.answer.extract_last),
+        ):
+            if chosen:
+                raise UsageError(f"{name} is not available in a batch")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from mlxchat.options import Option, Panel, option, options_of, same_as
 from mlxchat.request.answer import Answer
-from mlxchat.request.batch import NOT_IN_BATCH, BatchInput, BatchRequest
+from mlxchat.request.batch import BatchInput, BatchRequest
 from mlxchat.request.chat import ChatOptions
 from mlxchat.request.generate import Request
 from mlxchat.request.overnight import Overnight
@@ -89,7 +89,8 @@ COMMANDS = {
     ),
     "generate": _options(Request, Setup, Answer, Overnight, Shown),
 }
-for _name in NOT_IN_BATCH:
+# A batch runs on one machine, and its answers are whole texts.
+for _name in ("pipeline", "extract", "extract_last"):
     del COMMANDS["batch"][_name]
 # A chat keeps what comes before the first message.
 for _name in ("ignore_eos", "logprobs", "keep"):

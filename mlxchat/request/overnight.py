@@ -54,8 +54,6 @@ class Overnight:
         Panel.OUTPUT,
         short="o",
         common=True,
-        metavar="FILE",
-        parse=Path,
         if_unset="stdout, or output.txt in the checkpoint",
     )
     checkpoint: Path | None = option(
@@ -64,14 +62,9 @@ class Overnight:
         Panel.OVERNIGHT,
         common=True,
         metavar="DIR",
-        parse=Path,
     )
     checkpoint_every: int = option(
-        2_000,
-        "Tokens between checkpoints",
-        Panel.OVERNIGHT,
-        metavar="TOKENS",
-        must=at_least(1, "be at least 1 token"),
+        2_000, "Tokens between checkpoints", Panel.OVERNIGHT, metavar="TOKENS", must=at_least(1)
     )
 
     def __post_init__(self) -> None:
@@ -82,9 +75,6 @@ class Overnight:
     def keeps_awake(self) -> bool:
         """Whether to keep the machine awake."""
         return any(each is not None for each in (self.checkpoint, self.until, self.lasting_s))
-
-    def pause_every(self) -> int | None:
-        return None if self.checkpoint is None else self.checkpoint_every
 
     def action_on_loop(self, *, endless: bool) -> OnLoop:
         """What to do if the text repeats itself; `endless` text goes on all the same."""

@@ -18,7 +18,7 @@ class Setup:
 
     `model` None means the default model. `window` is in tokens; None means unbounded, "auto" as
     much as the model and the memory allow. `sampling` holds fields of SamplingSettings; those that
-    are missing or None follow the model's own recommendation.
+    are missing follow the model's own recommendation.
     """
 
     model: str | None = option(
@@ -33,25 +33,14 @@ class Setup:
         saved=True,
     )
     adapter: str | None = option(
-        None,
-        "Directory of an adapter",
-        Panel.MODEL,
-        metavar="DIR",
-        saved=True,
+        None, "Directory of an adapter", Panel.MODEL, metavar="DIR", saved=True
     )
     chat_template: Path | None = option(
-        None,
-        "Chat template to use instead of the model's",
-        Panel.MODEL,
-        metavar="FILE",
-        parse=Path,
+        None, "Chat template to use instead of the model's", Panel.MODEL
     )
     offline: bool = option(False, "Never use the network", Panel.MODEL)
     device: str = option(
-        "auto",
-        "Device to compute on",
-        Panel.MODEL,
-        choices=("auto", "cpu", "gpu"),
+        "auto", "Device to compute on", Panel.MODEL, choices=("auto", "cpu", "gpu")
     )
     dtype: str = option(
         "auto",
@@ -97,10 +86,6 @@ class Setup:
         window = None if self.window == "auto" else self.window
         return CacheSettings(window, self.keep, self.prefill_step_size)
 
-    def given_sampling(self) -> dict[str, Any]:
-        """The fields of SamplingSettings that were chosen."""
-        return {name: value for name, value in self.sampling.items() if value is not None}
-
     def sampling_settings(self, recommended: Mapping[str, Any]) -> SamplingSettings:
         """The values that were chosen, else the `recommended` ones, else the defaults."""
-        return SamplingSettings(**{**recommended, **self.given_sampling()}, seed=self.seed)
+        return SamplingSettings(**{**recommended, **self.sampling}, seed=self.seed)

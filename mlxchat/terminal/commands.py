@@ -315,7 +315,7 @@ def _set(shown: ChatScreen, argument: str) -> None:
             raise UsageError(f"unknown option {name!r}: {_instead_of(argument)}")
         if not value.strip():
             raise UsageError(f"usage: /set {option.name} {_values(option)}")
-        shown.chat.set(**{option.field: option.value_of_text(value.strip())})
+        shown.chat.set(**{option.field: option.value_of(value.strip())})
     shown.screen.say(" · ".join(_settings(shown.conversation)))
 
 
