@@ -28,7 +28,7 @@ from mlxchat.cache import (
     make_joinable,
     powers,
 )
-from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.cache.layers import plain_refusal, recurrent_states, windows
 from mlxchat.cache.positions import KeyShift
 from mlxchat.cache.side_by_side import (
     RowsCache,
@@ -216,7 +216,7 @@ def _read_prompt(case: Case, known: int) -> list[Any]:
     ids = np.array(tokens(LONG), np.int32)
     cache = case.cache(ROOMY)
     pages = PrefixCache(case.directory / "pages", case.model, 1 << 30)
-    if reason := pages.refusal(cache):
+    if reason := plain_refusal(cache):
         raise Refused(reason)
     cached = pages.fill(cache, ids, ROOMY)
     assert cached == known

@@ -19,8 +19,7 @@ from mlxchat.engine.prefill import prefill
 from mlxchat.models.model import Model
 from mlxchat.store import fingerprint, snapshot, tensor_file
 from mlxchat.store.fingerprint import ModelPrint
-from mlxchat.store.page_recorder import PAGES_IN_FLIGHT, Recorder
-from mlxchat.store.prefix_cache import PAGE, PrefixCache
+from mlxchat.store.prefix_cache import PAGE, PAGES_IN_FLIGHT, PrefixCache, Recorder
 from scripts.families import build_family
 from tests.test_prefix_cache import PLENTY, make_model, text
 
@@ -141,9 +140,7 @@ def test_pending_pages_do_not_keep_the_cache_in_memory() -> None:
         window._ring.size = window._ring.next = window.keys.shape[2]
     mx.eval([window.keys for window in windows(cache)])
     pages = PrefixCache(Path("unused"), model, 0)
-    recorder = Recorder(
-        pages._writer, pages.like, cache, ids, keys=["key"], done=[], label="", now=0
-    )
+    recorder = Recorder(pages, cache, ids, keys=["key"], done=[], now=0)
     before = mx.get_active_memory()
     held = tensor_file.hold(recorder._entries(PAGE))
     for window in windows(cache):

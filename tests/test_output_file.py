@@ -204,9 +204,9 @@ def insert_a_byte_far_before(path: Path) -> None:
     ("change", "message"),
     [
         (Path.unlink, "is missing, but the checkpoint continues it: restore it"),
-        (shorten, "has only 9,999 of the checkpoint's 10,000 bytes: it has been changed"),
-        (alter_the_last_byte, "does not end with the text that the checkpoint continues: it has"),
-        (insert_a_byte_far_before, "does not end with the text that the checkpoint continues: it"),
+        (shorten, "does not have the text that the checkpoint continues: it has been changed"),
+        (alter_the_last_byte, "does not have the text that the checkpoint continues: it has"),
+        (insert_a_byte_far_before, "does not have the text that the checkpoint continues: it"),
     ],
 )
 def test_a_file_changed_since_is_refused_and_left_alone(

@@ -12,18 +12,17 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx import nn
-from mlx_lm.models.cache import ArraysCache, QuantizedKVCache
+from mlx_lm.models.cache import QuantizedKVCache
 
 from mlxchat.cache import Cache, make_cache
-from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.cache.layers import plain_refusal, recurrent_states, windows
 from mlxchat.engine.generate import generate
 from mlxchat.engine.prefill import prefill
 from mlxchat.engine.reply import Reply
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.store import tensor_file
-from mlxchat.store.page_recorder import PAGES_IN_FLIGHT
-from mlxchat.store.prefix_cache import PAGE, PrefixCache
+from mlxchat.store.prefix_cache import PAGE, PAGES_IN_FLIGHT, PrefixCache
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.families import build_family
@@ -110,7 +109,7 @@ class Run:
 def record(model: Model, ids: np.ndarray, pages: PrefixCache, **options: Any) -> Run:
     """Run the prompt, and wait until its pages are written."""
     run = Run(model, ids, pages, **options)
-    pages._writer.wait()
+    pages.writer.wait()
     return run
 
 
@@ -250,7 +249,7 @@ def test_stored_pages_are_not_written_again(
     record(model, ids, pages)
     cache = new_cache(model)
     prefill(model.network, cache, ids, step_size=64, on_held=pages.recorder(cache, ids, 0, WINDOW))
-    pages._writer.wait()
+    pages.writer.wait()
     (after,) = pages.files.texts()
     assert after.used > before.used
 
@@ -260,7 +259,7 @@ def test_states_are_added_when_a_later_step_ends_at_a_pages_end(open_pages: Open
     pages = open_pages(model)
     record(model, ids, pages, step=100)
     assert Run(model, ids, pages, step=PAGE).cached == 0
-    pages._writer.wait()
+    pages.writer.wait()
     assert len(files(pages)) == 3
     assert Run(model, ids, pages).cached == 3 * PAGE
 
@@ -274,7 +273,7 @@ def test_a_turn_that_starts_within_a_page_stores_that_page_too(
     for begin, end in ((0, 150), (150, 350), (350, 500)):
         held = pages.recorder(cache, ids[:end], begin, WINDOW)
         prefill(model.network, cache, ids[begin:end], step_size=PAGE, on_held=held)
-        pages._writer.wait()
+        pages.writer.wait()
     assert len(files(pages)) == 3
     again = Run(model, ids, pages)
     assert again.cached == 3 * PAGE
@@ -297,13 +296,13 @@ def test_pages_that_could_not_be_found_or_trusted_are_not_stored(
     held = pages.recorder(cache, ids, 0, WINDOW)
     other = text_like(ids, PAGE, 2 * PAGE)
     prefill(model.network, cache, other, step_size=PAGE, on_held=held)
-    pages._writer.wait()
+    pages.writer.wait()
     assert len(files(pages)) == 1
     # The cache does not contain as many tokens as it was said to.
     held = pages.recorder(new_cache(model), other, 0, WINDOW)
     assert held is not None
     held(other[: 2 * PAGE])
-    pages._writer.wait()
+    pages.writer.wait()
     assert len(files(pages)) == 1
     # The cache has been used before: its positions are not the text's.
     for window in windows(cache):
@@ -427,7 +426,7 @@ def test_only_a_few_pages_wait_for_a_slow_disk(
 
     def slowly(*arguments: Any) -> int:
         time.sleep(0.02)
-        waiting.append(sum(not each.done() for each in pages._writer._jobs))
+        waiting.append(sum(not each.done() for each in pages.writer._jobs))
         return write(*arguments)
 
     monkeypatch.setattr(pages.files, "write", slowly)
@@ -441,8 +440,9 @@ def test_a_cache_that_cannot_be_stored_is_left_alone_with_a_reason(
 ) -> None:
     """`test_product` names the families whose caches cannot be."""
     pages = open_pages(model)
-    assert pages.refusal(Cache([ArraysCache(2, left_padding=[3])])) == "its prompts are padded"
-    assert pages.refusal(Cache([QuantizedKVCache()])) == "this model uses a QuantizedKVCache"
+    refused = Cache([QuantizedKVCache()])
+    assert plain_refusal(refused) == "this model uses a QuantizedKVCache"
+    assert pages.recorder(refused, text(PAGE), 0, None) is None
     chunked = make_model(build_family("llama4"))
     assert Run(chunked, text(PAGE + 1), open_pages(chunked)).cached == 0
     assert not pages.files.directory.exists()

@@ -176,7 +176,7 @@ def test_differences_from_what_it_was_made_with_are_named(
     path.write_bytes(data)
     other_template = Tokenizer(byte_tokenizer(), ChatTemplate("{{ messages }}", {}), (258,))
     others: list[tuple[Model, int | None, int, str | None, str]] = [
-        (make_model(build_random_model(seed=1)), WINDOW, KEEP, None, "different weights"),
+        (make_model(build_random_model(seed=1)), WINDOW, KEEP, None, "a different set of weights"),
         (make_model(model.network, config={"a": 1}), WINDOW, KEEP, None, "a different model"),
         (make_model(model.network, mx.float16), WINDOW, KEEP, None, "a different dtype"),
         (

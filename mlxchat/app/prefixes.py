@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from mlxchat import paths
 from mlxchat.cache import Cache
+from mlxchat.cache.layers import plain_refusal
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.request import Setup
@@ -29,11 +30,7 @@ class Prefixes:
         self._open: tuple[Model, PrefixCache] | None = None
 
     def begin(
-        self,
-        model: Model,
-        cache: Cache,
-        ids: TokenIds,
-        window: int | None,
+        self, model: Model, cache: Cache, ids: TokenIds, window: int | None
     ) -> tuple[int, OnHeld | None]:
         """Fill the empty cache with the known prefix of `ids: (T,)`; return its number of tokens,
         and a function, if any, to call with the ids of each step that is prefilled."""
@@ -44,7 +41,7 @@ class Prefixes:
             self._open = model, PrefixCache(paths.prefix_cache_dir(), model, self._limit_bytes)
         prefixes = self._open[1]
         prefixes.label = " ".join(self.label.split())[:LABEL_CHARS]
-        reason = prefixes.refusal(cache)
+        reason = plain_refusal(cache)
         if reason is not None:
             self._notify(f"the prompt is not cached: {reason}")
             return 0, None

@@ -9,7 +9,6 @@ have it.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -91,10 +90,8 @@ class SharedNetwork(nn.Module):
     def free_memory_bytes(self) -> int:
         return min(self.ranks.gather(platform.free_memory_bytes() // KIB)) * KIB
 
-    def save(self, cache: Any, outdated: int | None) -> int:
-        number = 1 + secrets.randbelow(2**31 - 1)
-        cache.save(number, outdated)
-        return number
+    def save(self, cache: Any, number: int) -> None:
+        cache.save(number)
 
     def restore(self, cache: Any, number: object) -> int:
         if type(number) is not int or not 0 < number < 2**31:
@@ -195,8 +192,8 @@ class SharedCache(Cache):
     # Rank 0 saves its own shard in the snapshot.
 
     @together
-    def save(self, number: int, outdated: int | None) -> None:
-        """Save every other rank's shard and delete the `outdated` one."""
+    def save(self, number: int) -> None:
+        """Save every other rank's shard."""
         failed = False
         if not self.ranks.leads:
             try:
@@ -205,7 +202,7 @@ class SharedCache(Cache):
                 ledger = Ledger(None, 0, np.zeros(tokens_held(self), np.int32))
                 shard = snapshot.take(self, ledger, self._network.fingerprint(), {})
                 shard.write(self._path(number))
-                self._prune(outdated)
+                self._prune()
             except OSError:
                 failed = True
         for rank in self._failed(failed):
@@ -227,14 +224,13 @@ class SharedCache(Cache):
     def _failed(self, failed: bool) -> list[int]:
         return [rank for rank, has in enumerate(self.ranks.gather(failed)) if has]
 
-    def _path(self, number: int | None) -> Path:
+    def _path(self, number: int) -> Path:
         return paths.shards_dir() / f"rank{self.ranks.rank}-{number}.safetensors"
 
-    def _prune(self, outdated: int | None) -> None:
+    def _prune(self) -> None:
         """Delete all but this rank's latest shards. Errors are ignored: the next call tries
         again."""
         with suppress(OSError):
-            self._path(outdated).unlink(missing_ok=True)
             shards = paths.shards_dir().glob(f"rank{self.ranks.rank}-*.safetensors")
             for old in sorted(shards, key=lambda path: -path.stat().st_mtime_ns)[SHARDS_KEPT:]:
                 old.unlink()

@@ -50,9 +50,9 @@ class Peers(Protocol):
         """The free memory of the rank that has the least."""
         ...
 
-    def save(self, cache: Cache, outdated: int | None) -> int:
-        """Save every other rank's shard of `cache`, then delete the shards numbered `outdated`.
-        Returns the number of the new shards. Raises SnapshotError if one could not be saved."""
+    def save(self, cache: Cache, number: int) -> None:
+        """Save every other rank's shard of `cache` as number `number`. Raises SnapshotError if one
+        could not be saved."""
         ...
 
     def restore(self, cache: Cache, number: object) -> int:

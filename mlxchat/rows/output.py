@@ -137,8 +137,7 @@ class ResultFile(OutputFile):
         except BaseException:
             os.close(descriptor)
             raise
-        super().__init__(path, descriptor, size_bytes=size)
-        self._is_ours = is_new
+        super().__init__(path, descriptor, size, is_new=is_new)
         if lacks_end:
             self.write("\n")
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,7 @@ class CacheFiles:
 
     def present(self, keys: Iterable[str]) -> int:
         """How many of the first keys have files, up to the first that has none."""
-        count = 0
-        for key in keys:
-            if not self.path_of(key).exists():
-                break
-            count += 1
-        return count
+        return sum(1 for _ in takewhile(lambda key: self.path_of(key).exists(), keys))
 
     def facts(self, key: str) -> dict[str, Any]:
         """What the file says of itself; nothing if there is none, or no readable one."""
@@ -80,7 +76,9 @@ class CacheFiles:
             return None
         except SnapshotBroken:
             pass
-        self.delete(key)
+        # Another process may have deleted it, or be unable to.
+        with suppress(OSError):
+            self.path_of(key).unlink()
         return None
 
     def write(
@@ -90,7 +88,7 @@ class CacheFiles:
         make_private_directory(self.directory)
         facts = facts | {"key": key}
         size_bytes = tensor_file.write(self.path_of(key), tensors, facts, full_sync=False)
-        self._set_used(key, used)
+        self.touch([key], used)
         self._bytes = self.size_bytes() if self._bytes is None else self._bytes + size_bytes
         if self._bytes > self.limit_bytes:
             self.prune(self.limit_bytes)
@@ -100,12 +98,10 @@ class CacheFiles:
         """Mark a page and those before it, in order, as used now."""
         now = now or time.time()
         for place, key in enumerate(keys):
-            self._set_used(key, now - place * OLDER_S)
-
-    def delete(self, key: str) -> None:
-        """Another process may have deleted the file, or be unable to."""
-        with suppress(OSError):
-            self.path_of(key).unlink()
+            used = now - place * OLDER_S
+            # If this fails, the file only seems older than it is.
+            with suppress(OSError):
+                os.utime(self.path_of(key), (used, used))
 
     def prune(self, limit_bytes: int) -> None:
         """Delete the least recently used files beyond the limit."""
@@ -127,11 +123,6 @@ class CacheFiles:
         above = (self.directory, *self.directory.parents)
         nearest = next(each for each in above if each.exists())
         return shutil.disk_usage(nearest).free > self.limit_bytes
-
-    def _set_used(self, key: str, used: float) -> None:
-        # If this fails, the file only seems older than it is.
-        with suppress(OSError):
-            os.utime(self.path_of(key), (used, used))
 
     def size_bytes(self) -> int:
         """The size of all files. Raises OSError."""

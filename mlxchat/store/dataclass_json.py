@@ -14,8 +14,11 @@ T = TypeVar("T")
 def to_json(value: Any) -> dict[str, Any]:
     """A dataclass as an object of JSON. Raises UsageError if `from_json` would not read it back as
     it is: a path that is not UTF-8, for example."""
+    from pydantic import TypeAdapter
+
     try:
-        plain = _written(value)
+        adapter = TypeAdapter[Any](type(value))
+        plain = adapter.dump_python(value, mode="json", warnings="error")
         again = from_json(type(value), plain)
     except ValueError as error:
         raise UsageError(f"cannot be stored: {error}") from error
@@ -34,32 +37,13 @@ def from_json(kind: type[T], value: Any) -> T:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        found = TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+        adapter = TypeAdapter(kind)
+        return adapter.validate_json(json.dumps(value), strict=True, extra="forbid")
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        name = ".".join(map(str, first["loc"]))
+        if first["type"] == "unexpected_keyword_argument":
+            raise ValueError(f"unknown field {name}") from error
+        raise ValueError(f"{name}: {first['msg']}") from error
     except UsageError as error:
         raise ValueError(str(error)) from error
-    if unknown := _unknown(value, _written(found)):
-        raise ValueError(f"unknown field {unknown}")
-    return found
-
-
-def _written(value: Any) -> dict[str, Any]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(type(value)).dump_python(value, mode="json", warnings="error")
-
-
-def _unknown(given: Any, known: Any, path: str = "") -> str:
-    """The path of the first key that only `given` has; empty if there is none."""
-    if isinstance(given, dict) and isinstance(known, dict):
-        if new := sorted(given.keys() - known.keys()):
-            return f"{path}{new[0]}"
-        pairs = [(key, given[key], known[key]) for key in given]
-    elif isinstance(given, list) and isinstance(known, list):
-        pairs = list(zip(range(len(given)), given, known, strict=False))
-    else:
-        return ""
-    found = (_unknown(own, other, f"{path}{key}.") for key, own, other in pairs)
-    return next(filter(None, found), "")

@@ -6,8 +6,7 @@ gigabytes at each start would take longer than prefilling a window again.
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -18,63 +17,13 @@ from mlx.utils import tree_flatten
 from mlxchat.models.gguf import ORIGIN
 from mlxchat.models.model import Model
 from mlxchat.paths import __version__
-from mlxchat.text.tokens import Tokenizer
 
-FORMAT = 2
 SAMPLES = 64  # values per tensor
 SAMPLED_BYTES = 1 << 28  # of tensors sampled at the same time
 
 Parameters = list[tuple[str, mx.array]]
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """The whole fingerprint, in types that JSON has; hashes are hexadecimal. `keep` counts tokens
-    that are never evicted; `window` is None if unbounded."""
-
-    format: int
-    mlxchat: str
-    mlx_lm: str
-    model: str
-    weights: str
-    dtype: str
-    tokenizer: str
-    template: str
-    adapter: str
-    ranks: int
-    window: int | None
-    keep: int
-    system: str
-
-    def differences(self, saved: object) -> list[str]:
-        """How `saved`, the dictionary of a fingerprint read from a file, differs, in words."""
-        if not isinstance(saved, dict):
-            return ["no fingerprint"]
-        mine = asdict(self)
-        different = [f.name for f in fields(self) if saved.get(f.name, _MISSING) != mine[f.name]]
-        # Each rank has another part of the weights, and an adapter's arrays are among them.
-        if "weights" in different and {"ranks", "adapter"} & set(different):
-            different.remove("weights")
-        return [IN_WORDS[name] for name in different]
-
-
-_MISSING = object()
-
-IN_WORDS = {
-    "format": "a different snapshot format",
-    "mlxchat": "a different version of mlxchat",
-    "mlx_lm": "a different version of mlx-lm",
-    "model": "a different model",
-    "weights": "different weights",
-    "dtype": "a different dtype",
-    "tokenizer": "a different tokenizer",
-    "template": "a different chat template",
-    "adapter": "a different adapter",
-    "ranks": "a different number of ranks",
-    "window": "a different window",
-    "keep": "a different number of kept tokens",
-    "system": "a different system prompt or note",
-}
+# What may differ, in words, with its value in types that JSON has.
+Fingerprint = dict[str, object]
 
 
 class ModelPrint:
@@ -82,31 +31,43 @@ class ModelPrint:
     milliseconds."""
 
     def __init__(self, model: Model) -> None:
-        self._ranks = 1 if model.peers is None else model.peers.size
+        tokenizer, template = model.tokenizer, model.tokenizer.template
         # The path of a converted file does not matter.
         config = {name: value for name, value in model.config.items() if name != ORIGIN}
-        self._of_model: dict[str, Any] = {
-            "format": FORMAT,
-            "mlxchat": __version__,
-            "mlx_lm": version("mlx-lm"),
+        self._ranks = 1 if model.peers is None else model.peers.size
+        self._of_model: Fingerprint = {
+            "version of mlxchat": __version__,
+            "version of mlx-lm": version("mlx-lm"),
             "model": _hash(json.dumps(config, sort_keys=True, default=str)),
-            "weights": _weights(model),
+            "set of weights": _weights(model),
             "adapter": "" if model.adapter is None else model.adapter.digest,
             "dtype": str(model.dtype),
-            "tokenizer": _tokenizer(model.tokenizer),
-            "template": _hash(
-                "" if model.tokenizer.template is None else model.tokenizer.template.source
-            ),
+            "chat template": _hash(template.source if template is not None else ""),
+            "tokenizer": _hash(tokenizer.definition() + str(sorted(tokenizer.eos_ids))),
         }
 
     def of(self, window: int | None, keep: int, system: str | None) -> Fingerprint:
-        """The complete fingerprint of a cache with these settings."""
-        used: dict[str, Any] = {"window": window, "keep": keep, "system": _hash(system or "")}
-        return Fingerprint(**self._of_model, ranks=self._ranks, **used)
+        """The complete fingerprint of a cache of at most `window` tokens (None: unbounded), the
+        first `keep` of which are never evicted."""
+        return self._of_model | {
+            "number of ranks": self._ranks,
+            "window": window,
+            "number of kept tokens": keep,
+            "system prompt or note": _hash(system or ""),
+        }
 
     def digest(self) -> str:
         """Identifies the model alone, whatever its cache, in hexadecimal."""
         return _hash(json.dumps(self._of_model, sort_keys=True))
+
+
+def differences(own: Fingerprint, saved: Mapping[str, object]) -> list[str]:
+    """What differs in a fingerprint read from a file."""
+    different = [name for name in own if name not in saved or saved[name] != own[name]]
+    # Each rank has another part of the weights, and an adapter's arrays are among them.
+    if {"number of ranks", "adapter"} & set(different):
+        different = [name for name in different if name != "set of weights"]
+    return different
 
 
 def made_by(model: Model) -> str:
@@ -143,10 +104,6 @@ def _sample(array: mx.array) -> mx.array:
     flat = array.reshape(-1)
     sample = flat[:: max(flat.size // SAMPLES, 1)][: SAMPLES + 1]
     return sample.view(mx.uint16) if sample.dtype == mx.bfloat16 else sample
-
-
-def _tokenizer(tokenizer: Tokenizer) -> str:
-    return _hash(tokenizer.definition() + str(sorted(tokenizer.eos_ids)))
 
 
 def _hash(text: str) -> str:

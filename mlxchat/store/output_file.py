@@ -25,7 +25,6 @@ from mlxchat.files import (
 )
 
 TAIL_BYTES = 4096
-COPIED_BYTES = 1 << 20
 MODE = 0o644  # of a new file, before the umask
 
 
@@ -43,42 +42,46 @@ class OutputFile:
 
     This process buffers nothing, so killing it loses nothing; only `sync` protects from a power
     cut. After a failure nothing more is written, but the position that `sync` last returned can
-    still be resumed.
+    still be resumed. A file that `is_new` is removed if it stays empty because of that.
     """
 
-    def __init__(self, path: Path, descriptor: int, tail: bytes = b"", size_bytes: int = 0) -> None:
+    def __init__(
+        self, path: Path, descriptor: int, size_bytes: int = 0, *, is_new: bool = False
+    ) -> None:
         self._path = path
         self._descriptor = descriptor
-        self._tail = tail
         self._bytes = size_bytes
-        # Whether the directory on the disk may not list the file yet.
-        self._directory_is_stale = True
+        self._is_new = is_new
         self._failed = False
-        # Whether it did not exist before, so that it may be removed.
-        self._is_ours = False
+        sync_directory(path.parent)
 
     @classmethod
     def open(cls, path: Path, resume_at: Position | None = None) -> "OutputFile":
         """Create the file, or resume it at `resume_at`, removing everything written after that.
 
         Raises OutputError, before changing anything, if a new file is not empty; if the file to
-        resume is missing, shorter than the position or has different text before it; and if the
-        system refuses.
+        resume is missing or has different text before the position; and if the system refuses.
         """
-        size = _size_of(path)
-        if resume_at is not None and resume_at.bytes:
-            _check_length(path, size, resume_at)
+        is_new = _size_of(path) is None
+        if is_new and resume_at is not None and resume_at.bytes:
+            raise OutputError(f"{path} is missing, but the checkpoint continues it: restore it")
         descriptor = open_alone(path, os.O_RDWR | os.O_CREAT)
         try:
             if resume_at is None:
-                _check_empty(path, descriptor)
-                output = cls(path, descriptor)
-                output._is_ours = size is None
-                return output
+                if os.fstat(descriptor).st_size:
+                    raise OutputError(
+                        f"{path} exists and is not empty: choose another name, or continue it "
+                        "with --resume"
+                    )
+                return cls(path, descriptor, is_new=is_new)
             with _writing(path):
-                tail = _checked_tail(path, descriptor, resume_at)
+                if _digest(descriptor, resume_at.bytes) != resume_at.digest:
+                    raise OutputError(
+                        f"{path} does not have the text that the checkpoint continues: it has "
+                        "been changed since; restore it, or start over without --resume"
+                    )
                 os.ftruncate(descriptor, resume_at.bytes)
-            return cls(path, descriptor, tail, resume_at.bytes)
+            return cls(path, descriptor, resume_at.bytes)
         except BaseException:
             os.close(descriptor)
             raise
@@ -87,7 +90,8 @@ class OutputFile:
     def position(self) -> Position:
         """The end of the written text. It can be resumed at only after `sync` has returned it."""
         self._check_writable()
-        return Position(self._bytes, _digest(self._tail))
+        with self._failing():
+            return Position(self._bytes, _digest(self._descriptor, self._bytes))
 
     def write(self, text: str) -> None:
         """Write the whole text as UTF-8. Raises OutputError, also if the file was deleted: then the
@@ -100,7 +104,6 @@ class OutputFile:
         with self._failing():
             write_all(self._descriptor, data, self._bytes)
         self._bytes += len(data)
-        self._tail = (self._tail + data)[-TAIL_BYTES:]
 
     def sync(self) -> Position:
         """Force everything written to the disk; return its end. Raises OutputError."""
@@ -108,9 +111,6 @@ class OutputFile:
         self._check_unchanged()
         with self._failing():
             force_to_disk(self._descriptor)
-        if self._directory_is_stale:
-            sync_directory(self._path.parent)
-            self._directory_is_stale = False
         return self.position
 
     def end(self) -> None:
@@ -127,8 +127,8 @@ class OutputFile:
             return
         descriptor, self._descriptor = self._descriptor, -1
         with self._failing():
-            is_useless = self._failed and not os.fstat(descriptor).st_size
-            if is_useless and self._is_ours and is_at(descriptor, self._path):
+            is_useless = self._failed and self._is_new and not os.fstat(descriptor).st_size
+            if is_useless and is_at(descriptor, self._path):
                 self._path.unlink()
             os.close(descriptor)
 
@@ -165,14 +165,11 @@ class OutputFile:
         if status.st_nlink:
             raise OutputError(f"{self._path} was changed by another program")
         kept = _free_name(self._path)
-        with reported_as(OutputError, f"save the text of {self._path}, which was deleted"):
-            copy = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
-            try:
-                for offset in range(0, self._bytes, COPIED_BYTES):
-                    write_all(copy, os.pread(self._descriptor, COPIED_BYTES, offset), offset)
-                force_to_disk(copy)
-            finally:
-                os.close(copy)
+        action = f"save the text of {self._path}, which was deleted"
+        with reported_as(OutputError, action), kept.open("xb") as copy:
+            copy.write(os.pread(self._descriptor, self._bytes, 0))
+            copy.flush()
+            force_to_disk(copy.fileno())
         raise OutputError(f"{self._path} was deleted or replaced: the text so far is in {kept}")
 
 
@@ -225,37 +222,11 @@ def _size_of(path: Path) -> int | None:
     return status.st_size
 
 
-def _check_empty(path: Path, descriptor: int) -> None:
-    if os.fstat(descriptor).st_size:
-        raise OutputError(
-            f"{path} exists and is not empty: choose another name, or continue it with --resume"
-        )
-
-
-def _check_length(path: Path, size: int | None, at: Position) -> None:
-    if size is None:
-        raise OutputError(f"{path} is missing, but the checkpoint continues it: restore it")
-    if size < at.bytes:
-        raise OutputError(
-            f"{path} has only {size:,} of the checkpoint's {at.bytes:,} bytes: it has "
-            "been changed since; restore it, or start over without --resume"
-        )
-
-
-def _checked_tail(path: Path, descriptor: int, at: Position) -> bytes:
-    length = min(TAIL_BYTES, at.bytes)
-    tail = os.pread(descriptor, length, at.bytes - length)
-    if _digest(tail) != at.digest:
-        raise OutputError(
-            f"{path} does not end with the text that the checkpoint continues: it has "
-            "been changed since; restore it, or start over without --resume"
-        )
-    return tail
-
-
-def _digest(tail: bytes) -> str:
-    return blake2b(tail, digest_size=16).hexdigest()
+def _digest(descriptor: int, end: int) -> str:
+    """Of the last bytes before `end`."""
+    length = min(TAIL_BYTES, end)
+    return blake2b(os.pread(descriptor, length, end - length), digest_size=16).hexdigest()
 
 
 # The start of every output: resuming here removes everything written.
-START = Position(0, _digest(b""))
+START = Position(0, blake2b(digest_size=16).hexdigest())

@@ -8,30 +8,32 @@ restore exactly what prefill computed, bit for bit. Any problem costs no more th
 
 import hashlib
 import time
-from functools import cached_property
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property, partial
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 
-from mlxchat.cache import Cache, run_lazily
+from mlxchat.cache import Cache, WindowCache, run_lazily
 from mlxchat.cache.layers import plain_refusal, recurrent_states, windows
 from mlxchat.cache.placement import Entries
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
-from mlxchat.store.cache_files import CacheFiles
+from mlxchat.store.cache_files import OLDER_S, CacheFiles
 from mlxchat.store.fingerprint import made_by
-from mlxchat.store.page_recorder import (
-    PAGE,
-    Arrays,
-    PageWriter,
-    Recorder,
-    Tensors,
-    arrays_of,
-    of_length,
-    states_of,
-    used_layers,
-)
+from mlxchat.store.state_file import Background
+from mlxchat.store.tensor_file import Tensor
+
+PAGE = 128  # tokens
+
+# Pages waiting to be written: bounds the memory that a slow disk can take up.
+PAGES_IN_FLIGHT = 4
+
+Arrays = dict[str, mx.array]
+Tensors = dict[str, Tensor]
 
 
 class PrefixCache:
@@ -45,21 +47,10 @@ class PrefixCache:
         self.files = CacheFiles(directory, limit_bytes)
         self.limit_bytes = limit_bytes
         self.label = ""
-        self._model = model
+        self.error: OSError | None = None
+        self.model = model
+        self.writer = Background(PAGES_IN_FLIGHT)
         self._made_by = made_by(model)
-        self._writer = PageWriter(self.files, model.name)
-
-    @property
-    def error(self) -> OSError | None:
-        return self._writer.error
-
-    def refusal(self, cache: Cache) -> str | None:
-        """Why prefixes of such a cache cannot be stored; None if they can."""
-        refusal = plain_refusal(cache)
-        states = recurrent_states(cache)
-        if any(state.left_padding is not None or state.lengths is not None for state in states):
-            return refusal or "its prompts are padded"
-        return refusal
 
     def fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
         """Fill the empty cache with the longest stored prefix of `ids: (T,)`; return its length.
@@ -78,11 +69,16 @@ class PrefixCache:
         states = states_of(self.like).keys()
         while pages and not states <= pages[-1].keys():
             pages.pop()
-        found = len(pages)
+        tokens = len(pages) * PAGE
         if pages:
-            self._restore(cache, self._joined(cache, pages), found * PAGE)
-            self.files.touch(keys[:found])
-        return found * PAGE
+            self.files.touch(keys[: len(pages)])
+            loaded = self._joined(cache, pages)
+            for i in used_layers(self.like):
+                entries = Entries(loaded[f"{i}.keys"], loaded[f"{i}.values"])
+                windows(cache)[i].fill(entries, tokens)
+            for i, state in enumerate(recurrent_states(cache)):
+                state.cache = [loaded.get(f"r.{i}.{j}") for j in range(len(state.cache))]
+        return tokens
 
     def known(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
         """How many tokens `fill` will restore, if every stored page can be read."""
@@ -101,21 +97,23 @@ class PrefixCache:
         The cache has the first `cached` tokens, prefilled or filled, with none evicted or rewound.
         Nothing is stored beyond `window`, or after a token that is not in `ids`.
         """
-        if self.refusal(cache) is not None or not self.files.has_room():
+        if plain_refusal(cache) is not None or not self.files.has_room():
             return None
         ids = ids[: _reusable_tokens(cache, window, len(ids))].astype(np.int32)
         keys = self.page_keys(ids)
         stored, now = self.files.present(keys), time.time()
         self.files.touch(keys[:stored], now)
         done = [self._has_states(key) for key in keys[:stored]]
-        recorder = Recorder(
-            self._writer, self.like, cache, ids, keys=keys, done=done, label=self.label, now=now
-        )
-        return recorder if recorder.begin(cached) else None
+        recorder = Recorder(self, cache, ids, keys=keys, done=done, now=now)
+        # A page could not be found again after one that is not stored.
+        can = cached // PAGE <= stored and cached < len(keys) * PAGE
+        return recorder if can and recorder.begin(cached) else None
 
     def close(self) -> None:
-        """Wait for the writes, and enforce the limit."""
-        self._writer.close()
+        """Wait for all writes, and enforce the limit."""
+        self.writer.wait()
+        with suppress(OSError):
+            self.files.prune(self.limit_bytes)
 
     def page_keys(self, ids: np.ndarray) -> list[str]:
         """The keys of the complete pages of `ids: (T,)`, in order."""
@@ -131,11 +129,11 @@ class PrefixCache:
     @cached_property
     def like(self) -> Cache:
         """What the model itself stores for one token: shapes and dtypes."""
-        return run_lazily(self._model.shard)
+        return run_lazily(self.model.shard)
 
     def _keys_to_fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> list[str]:
         """Keys of the pages that the cache could be filled from; none if it is not empty."""
-        if self.refusal(cache) is not None or not _is_untouched(cache):
+        if plain_refusal(cache) is not None or not _is_untouched(cache):
             return []
         return self.page_keys(ids[: _reusable_tokens(cache, window, len(ids) - 1)])
 
@@ -150,8 +148,9 @@ class PrefixCache:
         whole: Tensors = {}
         for i in used_layers(self.like):
             size = min(tokens, windows(cache)[i].max_size or tokens)
-            for name, array in arrays_of(i, windows(self.like)[i]):
-                whole[name] = tensor_file.empty(of_length(size, array), array.dtype)
+            for name, array in _arrays_of(i, windows(self.like)[i]).items():
+                shape = (*array.shape[:2], size, *array.shape[3:])
+                whole[name] = tensor_file.empty(shape, array.dtype)
         states = {name: pages[-1][name] for name in states_of(self.like)}
         # Copied from the mapped files without the device, which waits only once, for all pages.
         while pages:
@@ -160,12 +159,134 @@ class PrefixCache:
                 _put(tensor.bits, page[name].bits, tokens - (len(pages) + 1) * PAGE)
         return tensor_file.loaded(whole | states)
 
-    def _restore(self, cache: Cache, loaded: Arrays, tokens: int) -> None:
-        for i in used_layers(self.like):
-            entries = Entries(loaded[f"{i}.keys"], loaded[f"{i}.values"])
-            windows(cache)[i].fill(entries, tokens)
-        for i, state in enumerate(recurrent_states(cache)):
-            state.cache = [loaded.get(f"r.{i}.{j}") for j in range(len(state.cache))]
+
+class Recorder:
+    """Cuts the steps of one prefill into pages, and writes those that are not stored. Of the first
+    `keys` there are files; those of which `done` is False lack a recurrent model's states."""
+
+    def __init__(
+        self,
+        prefixes: PrefixCache,
+        cache: Cache,
+        ids: np.ndarray,
+        *,
+        keys: Sequence[str],
+        done: Sequence[bool],
+        now: float,
+    ) -> None:
+        self._prefixes = prefixes
+        self._like = prefixes.like
+        self._label = prefixes.label
+        self._cache = cache
+        self._ids = ids
+        self._keys = keys
+        self._done = done
+        self._now = now
+        self._position = 0
+        self._stopped = False
+
+    def begin(self, cached: int) -> bool:
+        """Continue after `cached` tokens. False if the cache does not have them as it would."""
+        self._position = cached
+        return self._is_at(cached)
+
+    def __call__(self, step: np.ndarray) -> None:
+        """Store the pages that the step completes, a few at a time."""
+        begin, end = self._position, self._position + len(step)
+        self._position = end
+        last = len(self._keys) * PAGE
+        if self._stopped or begin >= last:
+            return
+        same = np.array_equal(step[: len(self._ids) - begin], self._ids[begin:end])
+        pages = range(begin // PAGE, min(end, last) // PAGE)
+        wanted = [n for n in pages if n >= len(self._done) or not self._done[n]]
+        # A narrow layer has lost a page's beginning if the steps are small.
+        first = wanted[0] * PAGE if wanted else end
+        whole = all(window.size() >= end - first for window in self._windows())
+        if not (same and whole and self._is_at(end)):
+            self._stopped = True
+            return
+        for n in range(0, len(wanted), PAGES_IN_FLIGHT):
+            self._take(wanted[n : n + PAGES_IN_FLIGHT], end)
+
+    def _windows(self) -> list[WindowCache]:
+        return [windows(self._cache)[i] for i in used_layers(self._like)]
+
+    def _is_at(self, tokens: int) -> bool:
+        """Whether every layer has been given this many tokens, and none has been moved."""
+        return all(window.total == window.offset == tokens for window in self._windows())
+
+    def _take(self, places: Sequence[int], end: int) -> None:
+        """Copy these pages, and the states if the last one ends here. One evaluation for all,
+        because each waits for the device."""
+        copies: dict[tuple[int, str], mx.array] = {}
+        for place in places:
+            for name, array in self._entries(end - place * PAGE).items():
+                copies[place, name] = array
+        needed, states = states_of(self._like).keys(), states_of(self._cache)
+        if (places[-1] + 1) * PAGE == end and states.keys() == needed:
+            # No copies of the states: a model replaces these arrays and never writes into them.
+            copies |= {(places[-1], name): array for name, array in states.items()}
+        held = tensor_file.hold(copies)
+        for place in places:
+            page = {name: held[of, name] for of, name in held if of == place}
+            if needed <= page.keys() or place >= len(self._done):
+                self._prefixes.writer.run(partial(self._write, place, page, needed <= page.keys()))
+
+    def _entries(self, first: int) -> Arrays:
+        """Copies of a page's entries, from the `first` latest on."""
+        copies: Arrays = {}
+        for i in used_layers(self._like):
+            keys, values, _ = windows(self._cache)[i].entries
+            assert keys is not None
+            assert values is not None
+            start = keys.shape[2] - first
+            # Copied explicitly: MLX copies a slice of a larger buffer even if it is contiguous.
+            copies[f"{i}.keys"] = mx.contiguous(keys[..., start : start + PAGE, :])
+            copies[f"{i}.values"] = mx.contiguous(values[..., start : start + PAGE, :])
+        return copies
+
+    def _write(self, place: int, page: Tensors, has_states: bool) -> int:
+        files = self._prefixes.files
+        # A page could not be reached after one that another process deleted.
+        if self._stopped or (place and not files.present([self._keys[place - 1]])):
+            self._stopped = True
+            return 0
+        facts = {
+            "kind": "prefix",
+            "tokens": (place + 1) * PAGE,
+            "has_states": has_states,
+            "model": self._prefixes.model.name,
+            "label": self._label,
+        }
+        try:
+            return files.write(self._keys[place], page, facts, self._now - place * OLDER_S)
+        except OSError as error:
+            self._prefixes.error = error
+            self._stopped = True
+            return 0
+
+
+def used_layers(like: Cache) -> list[int]:
+    """Indices of the windows that are used: some models have layers that they give no tokens."""
+    return [i for i, window in enumerate(windows(like)) if window.keys is not None]
+
+
+def states_of(cache: Cache) -> Arrays:
+    """The recurrent states, by their names in a page."""
+    return {
+        f"r.{i}.{j}": array
+        for i, state in enumerate(recurrent_states(cache))
+        for j, array in enumerate(state.cache)
+        if array is not None
+    }
+
+
+def _arrays_of(i: int, window: WindowCache) -> Arrays:
+    """A layer's arrays, by their names in a page."""
+    assert window.keys is not None
+    assert window.values is not None
+    return {f"{i}.keys": window.keys, f"{i}.values": window.values}
 
 
 def _is_untouched(cache: Cache) -> bool:

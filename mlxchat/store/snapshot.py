@@ -19,7 +19,7 @@ from mlxchat.cache.placement import Entries, Placement
 from mlxchat.chat.ledger import Ledger
 from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotTooLarge
 from mlxchat.store import tensor_file
-from mlxchat.store.fingerprint import Fingerprint
+from mlxchat.store.fingerprint import Fingerprint, differences
 from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.spans import TokenIds
 from mlxchat.units import format_bytes
@@ -62,9 +62,13 @@ def take(cache: Cache, ledger: Ledger, fingerprint: Fingerprint, facts: dict[str
     tensors = tensor_file.hold({name: each for name, each in arrays.items() if each is not None})
     tensors["ledger"] = Tensor("I32", ledger.ids.shape, ledger.ids.astype(np.int32))
     own = {
-        "fingerprint": asdict(fingerprint),
+        "fingerprint": fingerprint,
         "placement": [asdict(window.placement) for window in windows(cache)],
-        "overflowed": ledger.overflowed,
+        "ledger": {
+            "window": ledger.window,
+            "keep": ledger.keep,
+            "overflowed": ledger.overflowed,
+        },
         "facts": facts,
     }
     return Snapshot(tensors, own)
@@ -77,9 +81,9 @@ def restore(path: Path, empty: Cache, fingerprint: Fingerprint) -> Restored:
     now, SnapshotBroken if the file is damaged or inconsistent, OSError if it cannot be read.
     """
     bits, own = tensor_file.read(path)
-    differences = fingerprint.differences(own.get("fingerprint"))
-    if differences:
-        raise SnapshotError(f"{path} was made with {' and '.join(differences)}")
+    different = differences(fingerprint, own.get("fingerprint", {}))
+    if different:
+        raise SnapshotError(f"{path} was made with a different {' and '.join(different)}")
     needed_bytes = COPIES * sum(each.bits.nbytes for each in bits.values())
     # Metal's recommendation is no limit.
     certain = platform.shortage_is_certain()
@@ -88,14 +92,12 @@ def restore(path: Path, empty: Cache, fingerprint: Fingerprint) -> Restored:
         sizes = f"{format_bytes(needed_bytes)} of memory, but only {format_bytes(free_bytes)}"
         raise SnapshotTooLarge(f"{path} needs {sizes} is free")
     try:
-        return _restored(tensor_file.loaded(bits), own, empty, fingerprint)
+        return _restored(tensor_file.loaded(bits), own, empty)
     except (KeyError, ValueError, TypeError) as error:
         raise SnapshotBroken(f"{path} is inconsistent: {error}") from error
 
 
-def _restored(
-    tensors: dict[str, mx.array], own: dict[str, Any], empty: Cache, fingerprint: Fingerprint
-) -> Restored:
+def _restored(tensors: dict[str, mx.array], own: dict[str, Any], empty: Cache) -> Restored:
     cache = empty.fork()
     for i, (window, saved) in enumerate(zip(windows(cache), own["placement"], strict=True)):
         entries = Entries(*(tensors.get(f"window.{i}.{name}") for name in Entries._fields))
@@ -103,5 +105,4 @@ def _restored(
     for i, state in enumerate(recurrent_states(cache)):
         state.cache = [tensors.get(f"recurrent.{i}.{j}") for j in range(len(state.cache))]
     ids: TokenIds = np.array(tensors["ledger"])
-    ledger = Ledger(fingerprint.window, fingerprint.keep, ids, own["overflowed"])
-    return Restored(cache, ledger, own["facts"])
+    return Restored(cache, Ledger(ids=ids, **own["ledger"]), own["facts"])

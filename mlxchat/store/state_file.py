@@ -5,6 +5,7 @@ cache, each other rank saves its shard on its own disk, and the file lists the s
 it.
 """
 
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 
 from mlxchat.cache import Cache
 from mlxchat.chat.ledger import Ledger
-from mlxchat.models.model import Model, Peers
+from mlxchat.models.model import Model
 from mlxchat.store import snapshot
 from mlxchat.store.fingerprint import Fingerprint
 from mlxchat.store.snapshot import Restored
@@ -80,9 +81,8 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.background = Background()
-        # Numbers of the shards that the file on the disk lists, and of the last ones saved.
-        self._named: int | None = None
-        self._saved: list[int] = []
+        # Numbers of the shards that the next file lists, and of those that the last one listed.
+        self._next, self._listed = (1 + secrets.randbelow(2**31 - 1) for _ in range(2))
 
     def save(
         self,
@@ -97,15 +97,16 @@ class StateFile:
         Raises SnapshotError if another rank could not save its shard, which leaves the previous
         state intact, and RanksError if a rank is lost.
         """
-        number = None
         if model.peers is not None:
-            number = self._save_shards(model.peers, cache)
-            facts = facts | {SHARDS: number}
+            # Until it is written, the file lists the other shards.
+            self.background.wait()
+            model.peers.save(cache, self._next)
+            facts = facts | {SHARDS: self._next}
         taken = snapshot.take(cache, ledger, fingerprint, facts)
 
         def write() -> int:
             size_bytes = taken.write(self.path)
-            self._named = number
+            self._next, self._listed = self._listed, self._next
             return size_bytes
 
         self.background.run(write)
@@ -121,17 +122,8 @@ class StateFile:
         except FileNotFoundError:
             return None
         if model.peers is not None:
-            self._named = model.peers.restore(restored.cache, restored.facts.pop(SHARDS, None))
-            self._saved = [self._named]
+            self._listed = model.peers.restore(restored.cache, restored.facts.pop(SHARDS, None))
         return restored
-
-    def _save_shards(self, peers: Peers, cache: Cache) -> int:
-        # Old shards can be removed only once it is known which ones the file lists.
-        self.background.wait()
-        outdated = next((number for number in self._saved if number != self._named), None)
-        number = peers.save(cache, outdated)
-        self._saved = [each for each in self._saved if each != outdated] + [number]
-        return number
 
 
 class Outage:

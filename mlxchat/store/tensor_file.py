@@ -1,7 +1,8 @@
 """Named tensors and facts in one file, in an open format that detects any damage.
 
-The format is safetensors. Its metadata contains the facts, and a checksum of them and all tensors.
-`snapshot` knows what the tensors mean. The checksum is compared before anything else is believed.
+The format is safetensors. Its metadata contains the facts, and its last tensor is a checksum of all
+bytes before it, which is compared before any of them is believed. The callers know what the tensors
+mean.
 
 Source: https://github.com/huggingface/safetensors for the format.
 """
@@ -9,12 +10,11 @@ Source: https://github.com/huggingface/safetensors for the format.
 import hashlib
 import json
 import mmap
-import os
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -22,7 +22,8 @@ import numpy as np
 from mlxchat.errors import SnapshotBroken
 from mlxchat.files import open_to_read, write_atomically
 
-MAX_HEADER_BYTES = 1 << 24
+CHECKSUM = "checksum"
+CHECKSUM_BYTES = 32
 
 # Safetensors' name of a type, MLX's type, and the numpy type of the same size for its bits.
 TYPES: dict[str, tuple[mx.Dtype, Any]] = {
@@ -90,29 +91,29 @@ def write(
     can be recomputed: the checksum detects what a power cut destroyed. Raises OSError, leaving the
     old file unchanged.
     """
-    entries: dict[str, Any] = {}
+    header: dict[str, Any] = {"__metadata__": {"facts": json.dumps(facts)}}
     end = 0
-    for name, tensor in tensors.items():
+    checksum = Tensor("U8", (CHECKSUM_BYTES,), np.zeros(CHECKSUM_BYTES, np.uint8))
+    for name, tensor in [*tensors.items(), (CHECKSUM, checksum)]:
         start, end = end, end + tensor.bits.nbytes
-        entries[name] = {
+        header[name] = {
             "dtype": tensor.type,
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
-    text = _canonical(facts)
-    buffers = [_bytes(tensor.bits) for tensor in tensors.values()]
-    metadata = {"facts": text, "checksum": _checksum(entries, text, buffers)}
-    header = _canonical({"__metadata__": metadata, **entries}).encode()
-    header += b" " * (-len(header) % 8)
-    if len(header) > MAX_HEADER_BYTES:
-        raise OSError("the facts are too large for a file")
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
 
     def pieces() -> Iterator[bytes | memoryview]:
-        yield struct.pack("<Q", len(header)) + header
-        yield from buffers
+        digest = hashlib.blake2b(digest_size=CHECKSUM_BYTES)
+        beginning = struct.pack("<Q", len(text)) + text
+        for piece in [beginning, *(_bytes(tensor.bits) for tensor in tensors.values())]:
+            digest.update(piece)
+            yield piece
+        yield digest.digest()
 
     write_atomically(path, pieces(), full_sync=full_sync)
-    return 8 + len(header) + end
+    return 8 + len(text) + end
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -121,55 +122,39 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises SnapshotBroken if the file is truncated, changed, or of another kind; OSError if it
     cannot be read.
     """
-    with open_to_read(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        entries, metadata = _read_header(path, file, size)
-        # Mapped, not read, which saves a copy: the checksum reads it and MLX copies it. Mapping is
-        # safe because such files are never truncated, only replaced or deleted.
-        data = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))[file.tell() :]
-    text = metadata.get("facts")
-    if not isinstance(text, str) or metadata.get("checksum") != _checksum(entries, text, [data]):
-        _refuse(path, "wrong checksum")
-    try:
-        tensors = {name: _tensor(entry, data) for name, entry in entries.items()}
-    except (KeyError, TypeError, ValueError) as error:
-        raise SnapshotBroken(f"cannot use {path}: invalid header: {error}") from error
-    return tensors, _parse(path, text)
+    # Mapped, not read, which saves a copy: the checksum reads it and MLX copies it. Mapping is safe
+    # because such files are never truncated, only replaced or deleted.
+    whole = _mapped(path)
+    digest = hashlib.blake2b(whole[:-CHECKSUM_BYTES], digest_size=CHECKSUM_BYTES)
+    if whole[-CHECKSUM_BYTES:] != digest.digest():
+        raise SnapshotBroken(f"cannot use {path}: wrong checksum")
+    header, data = _parsed(whole)
+    del header[CHECKSUM]
+    facts = json.loads(header.pop("__metadata__")["facts"])
+    return {name: _tensor(entry, data) for name, entry in header.items()}, facts
 
 
 def read_facts(path: Path) -> dict[str, Any]:
     """Return the facts alone, without comparing the checksum. Raises SnapshotBroken, OSError."""
-    with open_to_read(path) as file:
-        _, metadata = _read_header(path, file, os.fstat(file.fileno()).st_size)
-    return _parse(path, metadata.get("facts", ""))
-
-
-def _read_header(path: Path, file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    length = file.read(8)
-    if len(length) < 8:
-        _refuse(path, "truncated")
-    (header_bytes,) = struct.unpack("<Q", length)
-    if header_bytes > min(MAX_HEADER_BYTES, size - 8):
-        _refuse(path, "truncated, or another kind of file")
-    header = _parse(path, file.read(header_bytes))
-    metadata = header.pop("__metadata__", None)
-    if not isinstance(metadata, dict):
-        _refuse(path, "no metadata")
-    return header, metadata
-
-
-def _parse(path: Path, text: str | bytes) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        _refuse(path, "the header is not JSON")
-    if not isinstance(value, dict):
-        _refuse(path, "the header is not a JSON object")
-    return value
+        header, _ = _parsed(_mapped(path))
+        return dict(json.loads(header["__metadata__"]["facts"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SnapshotBroken(f"cannot use {path}: no facts in its header") from error
 
 
-def _refuse(path: Path, reason: str) -> NoReturn:
-    raise SnapshotBroken(f"cannot use {path}: {reason}")
+def _mapped(path: Path) -> memoryview:
+    with open_to_read(path) as file:
+        # An empty file cannot be mapped.
+        if not file.read(1):
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _parsed(whole: memoryview) -> tuple[dict[str, Any], memoryview]:
+    """The header, and the data after it."""
+    end = 8 + int.from_bytes(whole[:8], "little")
+    return json.loads(bytes(whole[8:end])), whole[end:]
 
 
 def _tensor(entry: dict[str, Any], data: memoryview) -> Tensor:
@@ -185,20 +170,7 @@ def _array(tensor: Tensor) -> mx.array:
     return array.view(dtype) if dtype == mx.bfloat16 else array
 
 
-def _canonical(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
 def _bytes(bits: np.ndarray) -> memoryview:
     # An empty view cannot be cast to bytes.
     flat: Any = bits.reshape(-1)
     return memoryview(flat).cast("B") if bits.size else memoryview(b"")
-
-
-def _checksum(entries: dict[str, Any], facts: str, buffers: list[memoryview]) -> str:
-    digest = hashlib.blake2b(digest_size=32)
-    for text in (_canonical(entries), facts):
-        digest.update(struct.pack("<Q", len(text)) + text.encode())
-    for buffer in buffers:
-        digest.update(buffer)
-    return digest.hexdigest()
