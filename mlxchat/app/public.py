@@ -1,0 +1,32 @@
+"""The public names, which the package `mlxchat` has too."""
+
+# ruff: noqa: F401
+from mlxchat.app.batch_run import open_batch
+from mlxchat.app.begin import begin, resume
+from mlxchat.app.chat import Chat
+from mlxchat.app.observer import Observer
+from mlxchat.app.opening import open_model
+from mlxchat.app.run import Run
+from mlxchat.cache import make_cache
+from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.turn import Forgot
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.engine.blocks import BlockReader
+from mlxchat.engine.generate import generate
+from mlxchat.engine.reply import Reply
+from mlxchat.errors import MlxchatError
+from mlxchat.models.load import load
+from mlxchat.models.model import Model
+from mlxchat.request import (
+    Answer,
+    BatchInput,
+    BatchRequest,
+    ChatOptions,
+    Overnight,
+    Request,
+    Setup,
+)
+from mlxchat.request.batch import RowTemplate
+from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
+from mlxchat.store.block_store import DiskBlocks
+from mlxchat.text.parts import Part, encode_parts
