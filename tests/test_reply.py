@@ -13,9 +13,9 @@ from rich.console import Console
 from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
 from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking, reply_view
+from mlxchat.text.pieces import StreamDecoder
 from mlxchat.text.reply_format import FORMATS
 from mlxchat.text.reply_reader import Markers, Place, Reader
-from mlxchat.text.stream_decoder import StreamDecoder
 from tests.conftest import examples
 from tests.test_terminal import Terminal
 

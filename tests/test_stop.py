@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxchat.text.stop import StopTexts
+from mlxchat.text.pieces import StopTexts
 from mlxchat.text.token_bytes import TagTokens
 
 short_text = st.text(alphabet="ab\n", max_size=12)

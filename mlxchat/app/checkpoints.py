@@ -28,7 +28,7 @@ from mlxchat.store.dataclass_json import from_json, to_json
 from mlxchat.store.output_file import OutputFile, Position
 from mlxchat.store.snapshot import Restored
 from mlxchat.store.state_file import Outage, Written
-from mlxchat.text.thinking import ThoughtsAsText
+from mlxchat.text.pieces import ThoughtsAsText
 
 
 @dataclass(frozen=True, slots=True)

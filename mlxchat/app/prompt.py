@@ -11,8 +11,7 @@ from mlxchat.request import Request
 from mlxchat.request.generate import Asking
 from mlxchat.text.document import name_of
 from mlxchat.text.documents import SEPARATOR, Input, read_input
-from mlxchat.text.parts import Part, encode_parts
-from mlxchat.text.tokens import Prompt, Tokenizer
+from mlxchat.text.tokens import Part, Prompt, Tokenizer
 
 # Where a template has the input.
 PLACE = "{input}"
@@ -67,8 +66,7 @@ def encode(request: Request, document: Input, tokenizer: Tokenizer, observer: Ob
         if document.blocks:
             named = zip(document.blocks, request.blocks, strict=True)
             blocks = [Part(block, cache=True, name=name_of(name)) for block, name in named]
-            return encode_parts(
-                tokenizer,
+            return tokenizer.encode_parts(
                 [*blocks, Part(text)],
                 request.system,
                 raw=request.raw,

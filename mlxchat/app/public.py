@@ -29,4 +29,4 @@ from mlxchat.request import (
 from mlxchat.request.batch import RowTemplate
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.store.block_store import DiskBlocks
-from mlxchat.text.parts import Part, encode_parts
+from mlxchat.text.tokens import Part

@@ -42,8 +42,8 @@ from mlxchat.store.output_file import OutputFile
 from mlxchat.store.state_file import Written
 from mlxchat.text.document import name_of
 from mlxchat.text.extract import extract_code, is_settled
+from mlxchat.text.pieces import ThoughtsAsText
 from mlxchat.text.spans import TokenIds
-from mlxchat.text.thinking import ThoughtsAsText
 from mlxchat.text.tokens import Prompt
 from mlxchat.units import Progress
 

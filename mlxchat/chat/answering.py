@@ -22,9 +22,9 @@ from mlxchat.engine.sampling import Token
 from mlxchat.errors import WindowFull
 from mlxchat.request.template_args import allows_thinking
 from mlxchat.settings import GenerationSettings, SamplingSettings
+from mlxchat.text.pieces import joined
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
-from mlxchat.text.thinking import joined
 from mlxchat.text.tokens import Prompt
 
 

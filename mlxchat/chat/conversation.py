@@ -410,8 +410,8 @@ class Conversation:
             yield from self.view.make_room(watch.count_encoding, lambda _: ())
             written = before.ids
             if written is None:
-                encode_reply = self.model.tokenizer.encode_reply
-                written = encode_reply(before.reply, before.thought, self.view.prompt)
+                beginning = self.model.tokenizer.beginning
+                written = beginning(before.reply, self.view.prompt, thought=before.thought).ids
             seed = self._next_stream(len(written))
             answering.sampling = replace(answering.sampling, seed=seed)
             for said in answering.tokens(written):

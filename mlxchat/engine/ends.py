@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.sampling import Token
+from mlxchat.text.pieces import StopTexts
 from mlxchat.text.reply_reader import Reader
-from mlxchat.text.stop import StopTexts
 
 # The reasons of ends after which a run can be resumed.
 RESUMABLE = ("interrupted", "time", "loop")

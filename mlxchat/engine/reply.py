@@ -19,10 +19,9 @@ from mlxchat.engine.sampling import Chooser, Token
 from mlxchat.errors import CacheError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings, with_seed
+from mlxchat.text.pieces import Piece, StopTexts
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
-from mlxchat.text.stop import StopTexts
-from mlxchat.text.thinking import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,7 @@ class Reply:
         reply = cls(model, ids, cache, cached_tokens=len(ids) - 1, generated=point.generated, **how)
         reply._reader.restore(point.reading, point.shown, point.pending)
         reply._in_thought = reply._reader.is_thought
-        reply._stop.restore(point.held)
+        reply._stop.held = point.held
         return reply
 
     def move_to(self, cache: Cache, drafter: Drafter | None) -> None:

@@ -32,7 +32,7 @@ from mlxchat.terminal.text_output import Stdout
 from mlxchat.terminal.worker import Stop, Worker
 from mlxchat.text.documents import Spoken
 from mlxchat.text.extract import extract_code, is_settled
-from mlxchat.text.thinking import ThoughtsAsText
+from mlxchat.text.pieces import ThoughtsAsText
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
 from mlxchat.terminal.markdown import Cut, Renderer, find_cuts
 from mlxchat.terminal.text_output import Stdout
-from mlxchat.text.thinking import OuterWhitespace
+from mlxchat.text.pieces import OuterWhitespace
 
 Thinking = Literal["on", "hide"]
 

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import tokenizers
@@ -35,6 +34,10 @@ _CONTROL_SHAPE = re.compile(
     r"<\|.*\|>|<｜.*｜>|</?(?:think|thinking|tool_call|tool_response|tools)>"
 )
 
+# Up to the last place at which every pre-tokenizer in use ends a piece: after a line break that no
+# whitespace follows, else between two words.
+_PIECES = (re.compile(r"(?s).*\n(?=\S)"), re.compile(r"(?s).*[^\W_](?= [^\W_])"))
+
 
 class Encoder:
     """Encodes text with a `tokenizers` backend.
@@ -48,7 +51,7 @@ class Encoder:
     ) -> None:
         self._backend = backend
         # The token for unknown characters is flagged special as well, but text may contain it.
-        unknown = _unknown(backend.model)
+        unknown = _unknown(backend)
         self.control_ids = {
             id_: token.content
             for id_, token in backend.get_added_tokens_decoder().items()
@@ -62,9 +65,9 @@ class Encoder:
         self._encode_long = lru_cache(maxsize=LONG_REMEMBERED)(self._encode_now)
         self._anchor = self.encode_piece("\n")
 
-    def cut(self, text: str, mark: str, spared: Collection[str] = ()) -> str:
-        """Insert `mark` into every text of a control token, except those in `spared`."""
-        return self._control.cut(text, mark, spared)
+    def cut(self, text: str, mark: str) -> str:
+        """Insert `mark` into every text of a control token."""
+        return self._control.cut(text, mark)
 
     def encode(
         self, text: str, on_progress: Progress | None = None, *, begins: bool = True
@@ -80,16 +83,19 @@ class Encoder:
         done = 0
         announce(text, on_progress)
         encoded: list[TokenIds] = [np.empty(0, np.int32)]
-        for piece_number, piece in enumerate(text.split(mark)):
-            for chunk_number, chunk in enumerate(_chunks(piece)):
-                first = begins and piece_number == chunk_number == 0
-                encode = self.encode_piece if first else self._encode_anchored
-                encoded.append(encode(chunk))
-                done += len(chunk)
-                if on_progress is not None:
-                    on_progress(done, len(text))
+        for chunk in (chunk for piece in text.split(mark) for chunk in _chunks(piece)):
+            is_first = begins and len(encoded) == 1
+            encoded.append(self.encode_piece(chunk) if is_first else self._encode_anchored(chunk))
+            done += len(chunk)
+            if on_progress is not None:
+                on_progress(done, len(text))
         ids = np.concatenate(encoded)
-        self._check_no_disguise(ids, text)
+        # Normalization may turn look-alike characters into a control token.
+        if np.isin(ids, list(self.control_ids)).sum() > self._control.count(text):
+            raise InputError(
+                "the text contains look-alike characters that the tokenizer turns into one of the "
+                "model's control tokens: remove them"
+            )
         return ids
 
     def encode_piece(self, text: str) -> TokenIds:
@@ -108,26 +114,15 @@ class Encoder:
         """Encode text that continues other text: some tokenizers prefix the first with a space."""
         ids = self.encode_piece("\n" + text)
         n = len(self._anchor)
-        if np.array_equal(ids[:n], self._anchor):
-            return ids[n:]
-        return self.encode_piece(text)
-
-    def _check_no_disguise(self, ids: TokenIds, text: str) -> None:
-        """Check that normalization did not turn look-alike characters into a control token."""
-        found = int(np.isin(ids, list(self.control_ids)).sum())
-        if found > self._control.count(text):
-            raise InputError(
-                "the text contains look-alike characters that the tokenizer turns into one of the "
-                "model's control tokens: remove them"
-            )
+        return ids[n:] if np.array_equal(ids[:n], self._anchor) else self.encode_piece(text)
 
 
-def _unknown(model: Any) -> str | None:
+def _unknown(backend: tokenizers.Tokenizer) -> str | None:
     """The token for unknown characters, which a Unigram model does not expose."""
-    if not isinstance(model, Unigram):
-        return getattr(model, "unk_token", None)
-    id_ = json.loads(model.__getstate__())["unk_id"]
-    return None if id_ is None else model.id_to_token(id_)
+    if not isinstance(backend.model, Unigram):
+        return getattr(backend.model, "unk_token", None)
+    id_ = json.loads(backend.model.__getstate__())["unk_id"]
+    return None if id_ is None else backend.id_to_token(id_)
 
 
 class _Literals:
@@ -135,34 +130,27 @@ class _Literals:
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = {text for text in texts if text}
-        self._lengths = sorted({len(text) for text in self._texts})
-        first = "".join(sorted({text[0] for text in self._texts}))
+        self._lengths = {len(text) for text in self._texts}
+        first = "".join({text[0] for text in self._texts})
         self._first = re.compile(f"[{re.escape(first)}]" if first else "(?!)")
 
-    def _begins(self, text: str, start: int) -> bool:
+    def _begins(self, match: re.Match[str]) -> bool:
+        text, start = match.string, match.start()
         return any(text[start : start + length] in self._texts for length in self._lengths)
 
     def count(self, text: str) -> int:
         """Number of occurrences, overlaps included."""
-        return sum(self._begins(text, match.start()) for match in self._first.finditer(text))
+        return sum(map(self._begins, self._first.finditer(text)))
 
-    def cut(self, text: str, mark: str, spared: Collection[str] = ()) -> str:
-        """Insert `mark` after the first character of each occurrence, except of those `spared`."""
-
-        def with_mark(match: re.Match[str]) -> str:
-            is_spared = any(text.startswith(each, match.start()) for each in spared)
-            is_cut = not is_spared and self._begins(text, match.start())
-            return match[0] + mark if is_cut else match[0]
-
-        return self._first.sub(with_mark, text)
+    def cut(self, text: str, mark: str) -> str:
+        """Insert `mark` after the first character of each occurrence."""
+        return self._first.sub(lambda m: m[0] + mark if self._begins(m) else m[0], text)
 
 
 def _is_control(content: str, special: bool, template_source: str) -> bool:
     """Whether an added token steers the model, unlike runs of spaces, HTML tags and such."""
-    if special:
-        return True
-    if not content.strip():
-        return False
+    if special or not content.strip():
+        return special
     return content in template_source or _CONTROL_SHAPE.fullmatch(content) is not None
 
 
@@ -183,27 +171,10 @@ def unused_marks(text: str) -> tuple[str, str]:
 def _chunks(text: str) -> Iterator[str]:
     start = 0
     while len(text) - start > CHUNK_CHARS:
-        end = _cut_before(text, start, start + CHUNK_CHARS)
+        end = start + CHUNK_CHARS
+        found = (piece.match(text, start, end + 1) for piece in _PIECES)
+        end = next((match.end() for match in found if match is not None), end)
         yield text[start:end]
         start = end
     if start < len(text) or not text:
         yield text[start:]
-
-
-def _cut_before(text: str, start: int, end: int) -> int:
-    """The latest index up to `end` at which every pre-tokenizer in use ends a piece.
-
-    That is after a line break that no whitespace follows, else between two words; `end` itself in a
-    text without lines and words.
-    """
-    newline = text.rfind("\n", start, end)
-    while newline >= start:
-        if not text[newline + 1].isspace():
-            return newline + 1
-        newline = text.rfind("\n", start, newline)
-    space = text.rfind(" ", start + 1, end)
-    while space > start:
-        if text[space - 1].isalnum() and text[space + 1].isalnum():
-            return space
-        space = text.rfind(" ", start + 1, space)
-    return end

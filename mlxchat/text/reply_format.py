@@ -3,9 +3,10 @@
 A model's format follows from its tokenizer and its chat template. `reply_reader` reads replies.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 
 
 class Role(Enum):
@@ -52,9 +53,6 @@ class ReplyFormat:
     def is_thought(self, header: str) -> bool:
         """Whether a message with this header is a thought."""
         return any(word in self.thoughts for word in header.split())
-
-    def is_mentioned(self, template: str) -> bool:
-        return any(marker in template for marker in self.needs)
 
 
 def _tags(
@@ -121,9 +119,9 @@ COHERE = _tags(
     },
 )
 GEMMA = _tags("<|channel>", "<channel|>", label="thought\n")
-# Moonshot's Kimi-VL and Kimi-Dev: neither templates nor vocabularies contain these tags.
-UNNAMED = _tags("◁think▷", "◁/think▷")
-# Control tokens of Moonshot's own models, by which Kimi-VL is recognized.
+# Moonshot's Kimi-VL: neither its template nor its vocabulary contains these tags, but the template
+# has the control token of Moonshot's own models.
+KIMI_VL = _tags("◁think▷", "◁/think▷")
 MOONSHOT = "<|im_middle|>"
 FORMATS = (
     HARMONY,
@@ -148,20 +146,13 @@ def infer_format(tokens: Collection[str], template: str) -> ReplyFormat:
     """The format of a model with these added tokens and this chat template.
 
     Markers that are tokens and appear in the template take precedence over tags that the template
-    spells in plain text, and those over tags that are only tokens. If none match, a reply may
-    still begin with the unannounced tags of UNNAMED.
+    spells in plain text, and those over tags that are only tokens.
     """
-    return next(_candidates(tokens, template), UNNAMED)
-
-
-def is_announced(format_: ReplyFormat, template: str) -> bool:
-    """Whether anything suggests that the model thinks in this format."""
-    return format_ is not UNNAMED or MOONSHOT in template
-
-
-def _candidates(tokens: Collection[str], template: str) -> Iterator[ReplyFormat]:
-    as_tokens = [each for each in FORMATS if all(marker in tokens for marker in each.needs)]
-    yield from (each for each in as_tokens if each.is_mentioned(template))
-    tags = [each for each in FORMATS if not each.has_channels]
-    yield from (each for each in tags if each.is_mentioned(template))
-    yield from (each for each in as_tokens if not each.has_channels)
+    as_tokens = [each for each in FORMATS if each.needs <= set(tokens)]
+    as_text = [each for each in FORMATS if not each.has_channels]
+    mentioned = (
+        each for each in (*as_tokens, *as_text) if any(text in template for text in each.needs)
+    )
+    named = (each for each in as_tokens if not each.has_channels)
+    unnamed = KIMI_VL if MOONSHOT in template else NO_THOUGHTS
+    return next(chain(mentioned, named), unnamed)

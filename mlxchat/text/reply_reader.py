@@ -1,24 +1,30 @@
-"""Separate thoughts from the answer while a reply is generated.
+"""Separate thoughts from the answer while a reply is generated, and in replies of earlier turns.
 
 Markers are recognized by their token ids; tags that are not tokens are searched for in the text.
 Both are removed from the text, as are headers.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from functools import cached_property
+from enum import Enum, auto
+from itertools import groupby, product
 
+import numpy as np
+
+from mlxchat.text.pieces import Piece, StreamDecoder, joined, length_begun
 from mlxchat.text.reply_format import NO_THOUGHTS, ReplyFormat, Role
-from mlxchat.text.stop import length_begun
-from mlxchat.text.stream_decoder import StreamDecoder
-from mlxchat.text.thinking import Piece
+from mlxchat.text.spans import TokenIds
 
 # A longer header is not one: the model has omitted it.
 MAX_HEADER_CHARS = 120
 
+# The tokens at the end of a prompt to search for the marker that begins the reply.
+PROMPT_TAIL = 16
+
 # A reader's own state, ready for JSON, and its decoder's.
 State = tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]
+
+TextOf = Callable[[Iterable[int]], str]
 
 
 class Place(Enum):
@@ -31,28 +37,30 @@ class Place(Enum):
     CLOSING = "closing"
 
 
-AFTER = {
+_AFTER = {
     Role.THOUGHT: Place.THOUGHT,
     Role.ANSWER: Place.ANSWER,
     Role.HEADER: Place.HEADER,
     Role.CLOSE: Place.CLOSING,
 }
+# What a marker that may be text begins, by place. A reply without a thought may begin with the
+# closing tag.
+_EXPECTED = {Place.START: (Role.THOUGHT, Role.ANSWER), Place.THOUGHT: (Role.ANSWER,)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Markers:
     """A format's markers by id; without any, its tags are searched for in the text.
 
     Those that are not `special` count as text wherever they are not expected, since models also
-    write about `<think>`. `is_announced` if anything suggests that the model thinks in this format.
+    write about `<think>`.
     """
 
     format: ReplyFormat
     roles: Mapping[int, Role]
     special: frozenset[int] = frozenset()
-    is_announced: bool = True
 
-    @cached_property
+    @property
     def tags(self) -> tuple[str, ...]:
         """The opening and closing tag, if they are not tokens."""
         is_text = not self.roles and self.format is not NO_THOUGHTS
@@ -61,42 +69,23 @@ class Markers:
     def role(self, id_: int, place: Place) -> Role | None:
         """What the token begins at this place; None for text."""
         role = self.roles.get(id_)
-        if role is None or id_ in self.special:
-            return role
-        # A reply without a thought may begin with the closing tag.
-        expected = {Place.START: (Role.THOUGHT, Role.ANSWER), Place.THOUGHT: (Role.ANSWER,)}
-        return role if role in expected.get(place, ()) else None
+        is_certain = id_ in self.special or role in _EXPECTED.get(place, ())
+        return role if is_certain else None
 
-    @cached_property
-    def openers(self) -> frozenset[int]:
-        """The markers that may begin a reply."""
-        return self._having(Role.THOUGHT, Role.ANSWER, Role.HEADER)
-
-    @cached_property
-    def answer_openers(self) -> frozenset[int]:
-        """The markers that may begin a reply without a thought."""
-        return self._having(Role.ANSWER)
-
-    @cached_property
-    def has_ends(self) -> bool:
-        return bool(self._having(Role.END))
-
-    def _having(self, *roles: Role) -> frozenset[int]:
+    def having(self, *roles: Role) -> frozenset[int]:
+        """The markers that have one of the roles."""
         return frozenset(id_ for id_, role in self.roles.items() if role in roles)
-
-    def is_tag(self, id_: int) -> bool:
-        """Whether the token is a marker in some places and text in others."""
-        return id_ in self.roles and id_ not in self.special
 
     def after(self, role: Role, place: Place, header: str) -> Place:
         """The place that a marker begins."""
         if role is Role.BODY and place is Place.HEADER:
             return Place.THOUGHT if self.format.is_thought(header) else Place.ANSWER
-        return AFTER.get(role, Place.START)
+        return _AFTER.get(role, Place.START)
 
 
 class Reader:
-    """Reads a reply from `place` on. `may_think` if a thought is to be expected."""
+    """Reads a reply from `place` on. `may_think` if a thought is to be expected; `thoughts` counts
+    those begun so far, including one begun by the prompt."""
 
     def __init__(
         self,
@@ -106,16 +95,16 @@ class Reader:
         *,
         may_think: bool = True,
     ) -> None:
+        self.place = place
+        self.thoughts = int(place is Place.THOUGHT)
         self._decoder = decoder
         self._markers = markers
-        self._may_think = may_think and markers.is_announced
+        self._may_think = may_think
         self._keeps_newlines = False
-        self._place = place
         # The header so far, or text that may have to be dropped or turn out to be a tag.
         self._held = ""
         # Whether a marker in the reply began the place and no text has followed yet.
         self._leads = place is Place.THOUGHT
-        self._thoughts = int(place is Place.THOUGHT)
 
     def keep_newlines(self) -> None:
         """Show the newlines between a thought and the answer, because a constraint counts them."""
@@ -124,16 +113,7 @@ class Reader:
     @property
     def ends_by_marker(self) -> bool:
         """Whether a token can end the turn in one place, and something else in another."""
-        return self._markers.has_ends
-
-    @property
-    def thoughts(self) -> int:
-        """Number of thoughts begun so far, including one begun by the prompt."""
-        return self._thoughts
-
-    @property
-    def place(self) -> Place:
-        return self._place
+        return bool(self._markers.having(Role.END))
 
     @property
     def has_pending(self) -> bool:
@@ -142,24 +122,25 @@ class Reader:
 
     @property
     def is_thought(self) -> bool:
-        return self._place is Place.THOUGHT
+        return self.place is Place.THOUGHT
 
     @property
     def in_answer(self) -> bool:
         """Whether the next token belongs to the answer, unless it is one of the `openers`."""
-        return self._place in (Place.START, Place.ANSWER)
+        return self.place in (Place.START, Place.ANSWER)
 
     @property
     def openers(self) -> Collection[int]:
         """The tokens that may begin something else here, such as a thought."""
-        if self._place is not Place.START:
+        if self.place is not Place.START:
             return ()
-        return self._markers.openers if self._may_think else self._markers.answer_openers
+        others = (Role.THOUGHT, Role.HEADER) if self._may_think else ()
+        return self._markers.having(Role.ANSWER, *others)
 
     @property
     def tags(self) -> Sequence[str]:
         """The texts that may begin something else here; empty once the reply has begun."""
-        return self._markers.tags if self._may_think and self._place is Place.START else ()
+        return self._markers.tags if self._may_think and self.place is Place.START else ()
 
     @property
     def closing_tag(self) -> str:
@@ -169,33 +150,35 @@ class Reader:
     @property
     def state(self) -> State:
         leads = "leads" if self._leads else ""
-        return (self._place.value, self._held, leads), *self._decoder.state
+        return (self.place.value, self._held, leads), *self._decoder.state
 
     def restore(self, reading: Sequence[str], shown: Sequence[int], pending: Sequence[int]) -> None:
         """Continue from a `state`."""
         self._decoder.restore(shown, pending)
         if reading:
             place, self._held, leads = reading
-            self._place, self._leads = Place(place), bool(leads)
+            self.place, self._leads = Place(place), bool(leads)
 
     def ends(self, id_: int) -> bool:
         """Whether this token ends the turn here, even if it does not elsewhere."""
-        is_answer = self._place is Place.ANSWER or self._has_no_header
-        return is_answer and self._markers.role(id_, self._place) is Role.END
+        is_answer = self.place is Place.ANSWER or self._has_no_header
+        return is_answer and self._markers.role(id_, self.place) is Role.END
 
     def add(self, id_: int) -> list[Piece]:
         """Take one more token and return the text completed by it, in pieces."""
-        before = self._unfinished_before(id_)
-        role = self._markers.role(id_, self._place)
+        role = self._markers.role(id_, self.place)
         if role is None:
-            return [*before, *self.read(self._decoder.add(id_))]
-        pieces = [] if self._is_header and role is not Role.END else self._rest()
-        header = f"{self._held}{self._decoder.finish()} " if self._is_header else ""
-        self._begin(self._markers.after(role, self._place, header))
-        self._held = header if self._is_header else ""
+            return self.read(self._decoder.add(id_))
+        header, pieces = "", list[Piece]()
+        if self.place is Place.HEADER and role is not Role.END:
+            header = f"{self._held}{self._decoder.finish()} "
+        else:
+            pieces = self._rest()
+        self._begin(self._markers.after(role, self.place, header))
+        self._held = header if self.place is Place.HEADER else ""
         # Decode what follows as text after this marker, without showing the marker.
         self._decoder.restore([id_], [])
-        return [*before, *pieces]
+        return pieces
 
     def finish(self) -> list[Piece]:
         """Return the text held back, after the last token."""
@@ -208,7 +191,7 @@ class Reader:
         """Take text in place of a token, and return what it completes."""
         if not text:
             return []
-        match self._place:
+        match self.place:
             case Place.CLOSING:
                 return []
             case Place.HEADER:
@@ -228,29 +211,18 @@ class Reader:
 
     def _begin(self, place: Place) -> None:
         """Begin the place after a marker."""
-        self._place, self._held, self._leads = place, "", True
-        self._thoughts += self.is_thought
-
-    def _unfinished_before(self, id_: int) -> list[Piece]:
-        """Bytes of an incomplete character before a tag that is one only at the start: they count
-        as text nevertheless."""
-        if self._place is Place.START and self._markers.is_tag(id_):
-            return self.read(self._decoder.finish())
-        return []
-
-    @property
-    def _is_header(self) -> bool:
-        return self._place is Place.HEADER
+        self.place, self._held, self._leads = place, "", True
+        self.thoughts += self.is_thought
 
     @property
     def _has_no_header(self) -> bool:
         """Whether the model has answered although the prompt left a header to it."""
-        return self._is_header and not self._leads and bool(self._held.strip())
+        return self.place is Place.HEADER and not self._leads and bool(self._held.strip())
 
     def _rest(self) -> list[Piece]:
         """The text held back when this place ends, without the beginning of a label."""
         pieces = self.read(self._decoder.finish())
-        if self._place is Place.START:
+        if self.place is Place.START:
             return pieces
         if self._has_no_header or (self.closing_tag and self._held):
             pieces.append((self.is_thought, self._held))
@@ -266,8 +238,7 @@ class Reader:
 
     def _read_start(self, text: str) -> list[Piece]:
         self._held += text
-        # If nothing suggests that the model thinks, do not hold back its leading blanks.
-        begun = self._held.lstrip() if self._markers.is_announced else self._held
+        begun = self._held.lstrip()
         for tag, place in zip(self._markers.tags, (Place.THOUGHT, Place.ANSWER), strict=False):
             if begun.startswith(tag):
                 self._begin(place)
@@ -278,7 +249,7 @@ class Reader:
 
     def _begin_answer(self, text: str) -> list[Piece]:
         """Begin the answer with text that no marker precedes."""
-        self._place, self._held, self._leads = Place.ANSWER, "", False
+        self.place, self._held, self._leads = Place.ANSWER, "", False
         return [(False, text)]
 
     def _read_up_to_tag(self, text: str) -> list[Piece]:
@@ -302,19 +273,154 @@ class Reader:
         return text
 
 
-def place_after_prompt(
-    tail: Sequence[int], markers: Markers, text_of: Callable[[Sequence[int]], str]
-) -> Place:
-    """The state in which a reply to a prompt ending in `tail` begins, as the template leaves it."""
-    last = max((i for i, id_ in enumerate(tail) if id_ in markers.roles), default=None)
-    if last is None:
-        return Place.START
-    role, text = markers.roles[tail[last]], text_of(tail[last + 1 :])
-    if role is Role.THOUGHT:
-        is_begun = text.strip() in ("", markers.format.label.strip())
-        return Place.THOUGHT if is_begun else Place.START
-    if role is Role.BODY:
-        before = [i for i in range(last) if tail[i] in markers.roles]
-        header = text_of(tail[before[-1] + 1 : last]) if before else ""
-        return Place.START if text.strip() else markers.after(role, Place.HEADER, header)
-    return Place.HEADER if role is Role.HEADER else Place.START
+class Kind(Enum):
+    """The kind of a segment; a GAP is text between a marker and the text shown."""
+
+    MARKER = auto()
+    GAP = auto()
+    THOUGHT = auto()
+    ANSWER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment of a reply, with its ids if the model wrote it."""
+
+    kind: Kind
+    text: str
+    ids: TokenIds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """How to read one model's replies. `text_of` omits special tokens, `spelled` includes them."""
+
+    markers: Markers
+    text_of: TextOf
+    spelled: TextOf
+    new_decoder: Callable[[], StreamDecoder]
+
+    @property
+    def format(self) -> ReplyFormat:
+        return self.markers.format
+
+    def reader(self, prompt: TokenIds | None, *, may_think: bool = True) -> Reader:
+        """A reader for the reply to `prompt`; with None, for plain text without thoughts. Reads
+        thoughts even if it does not expect any (`may_think`)."""
+        markers = Markers(NO_THOUGHTS, {}) if prompt is None else self.markers
+        return Reader(self.new_decoder(), markers, self._place_after(prompt), may_think=may_think)
+
+    def header_of_answer(self, prompt: TokenIds | None) -> str:
+        """The text that begins an answer without a thought, if the prompt leaves its header to the
+        model."""
+        return self.format.begins if self._place_after(prompt) is Place.HEADER else ""
+
+    def _place_after(self, prompt: TokenIds | None) -> Place:
+        """The place in which the reply to `prompt` begins, as the template leaves it."""
+        markers = self.markers
+        if prompt is None or self.format is NO_THOUGHTS:
+            return Place.ANSWER
+        tail = prompt[-PROMPT_TAIL:].tolist()
+        if markers.tags:
+            is_open = self.spelled(tail).rstrip().endswith(self.format.opens)
+            return Place.THOUGHT if is_open else Place.START
+        before, last = -1, -1
+        for place, id_ in enumerate(tail):
+            before, last = (last, place) if id_ in markers.roles else (before, last)
+        role, text = markers.roles.get(tail[last]), self.text_of(tail[last + 1 :]).strip()
+        match role:
+            case Role.THOUGHT if text in ("", self.format.label.strip()):
+                return Place.THOUGHT
+            case Role.BODY if not text and before >= 0:
+                return markers.after(role, Place.HEADER, self.text_of(tail[before + 1 : last]))
+            case Role.HEADER:
+                return Place.HEADER
+            case _:
+                return Place.START
+
+    def split(
+        self, text: str, place: Place = Place.START, *, keeps_newlines: bool = False
+    ) -> tuple[str, str]:
+        """Split a text with tags as plain text, which begins in `place`, into thought and answer.
+        Newlines between the two are dropped, unless it `keeps_newlines`."""
+        if self.format is NO_THOUGHTS or self.format.has_channels:
+            return "", text
+        reader = Reader(self.new_decoder(), Markers(self.format, {}), place)
+        if keeps_newlines:
+            reader.keep_newlines()
+        return joined([*reader.read(text), *reader.finish()])
+
+    def spells(self, ids: TokenIds, reply: str, thought: str) -> bool:
+        """Whether the ids are exactly the reply, its thought and its markers."""
+        return self._written(ids.tolist(), reply, thought) is not None
+
+    def segments(self, ids: bytes | None, reply: str, thought: str) -> list[Segment]:
+        """The reply in segments: as the model wrote it if `ids` are given, else as it would."""
+        known = None if ids is None else np.frombuffer(ids, np.int32).tolist()
+        written = None if known is None else self._written(known, reply, thought)
+        if written is not None:
+            return written
+        if self.format is NO_THOUGHTS or not thought:
+            return [Segment(Kind.ANSWER, reply)]
+        return [
+            Segment(Kind.MARKER, self.format.opens),
+            Segment(Kind.GAP, self.format.label),
+            Segment(Kind.THOUGHT, thought),
+            Segment(Kind.MARKER, self.format.closes),
+            Segment(Kind.GAP, "\n\n"),
+            Segment(Kind.ANSWER, reply),
+        ]
+
+    def _written(self, ids: list[int], reply: str, thought: str) -> list[Segment] | None:
+        """The segments in the ids; None if they spell anything else."""
+        if not self.markers.roles:
+            # Tags that are not tokens may share one with text: one segment for all.
+            text, ways = self.spelled(ids), product((Place.START, Place.THOUGHT), (False, True))
+            if (thought, reply) in (self.split(text, p, keeps_newlines=keeps) for p, keeps in ways):
+                kind = Kind.GAP if thought else Kind.ANSWER
+                return [Segment(kind, text, np.array(ids, np.int32))]
+            return None
+        for place, keeps_newlines in product(Place, (False, True)):
+            reader = Reader(self.new_decoder(), self.markers, place)
+            if keeps_newlines:
+                reader.keep_newlines()
+            found = list(self._read_by(reader, ids))
+            if [_text(found, kind) for kind in (Kind.THOUGHT, Kind.ANSWER)] == [thought, reply]:
+                return found
+        return None
+
+    def _read_by(self, reader: Reader, ids: list[int]) -> Iterator[Segment]:
+        """The tokens by what the reader makes of each, those alike together."""
+
+        def kind_of(id_: int) -> Kind:
+            is_marker = self.markers.role(id_, reader.place) is not None
+            is_shown = any(text for _, text in reader.add(id_))
+            if is_marker:
+                return Kind.MARKER
+            # Half a character is shown later, a control token never.
+            is_hidden = not is_shown and not reader.has_pending and self.text_of([id_])
+            if is_hidden or reader.place not in (Place.THOUGHT, Place.ANSWER):
+                return Kind.GAP
+            return Kind.THOUGHT if reader.is_thought else Kind.ANSWER
+
+        for kind, run in groupby(ids, kind_of):
+            segment_ids = [*run]
+            yield Segment(kind, self.spelled(segment_ids), np.array(segment_ids, np.int32))
+
+
+def enclosed(segments: Sequence[Segment], opened: str, closes: str) -> list[Segment]:
+    """The segments with both markers around the thought: the prompt may have written the opening
+    one, and an unfinished thought has no closing one."""
+    kinds = [each.kind for each in segments]
+    if Kind.THOUGHT not in kinds:
+        return list(segments)
+    after = kinds[::-1].index(Kind.THOUGHT)
+    has_opening = Kind.MARKER in kinds[: kinds.index(Kind.THOUGHT)]
+    has_closing = Kind.MARKER in kinds[len(kinds) - after :]
+    before = [] if has_opening else [Segment(Kind.MARKER, opened)]
+    behind = [] if has_closing else [Segment(Kind.MARKER, closes)]
+    return [*before, *segments, *behind]
+
+
+def _text(segments: Iterable[Segment], kind: Kind) -> str:
+    return "".join(segment.text for segment in segments if segment.kind is kind)

@@ -1,11 +1,8 @@
-"""Tracks texts with known ids through a chat template.
-
-A reply encoded again may yield other tokens than the model wrote. Marks around the texts whose ids
-are known show which of them the template leaves unchanged.
-"""
+"""Tracks texts with known ids through a chat template: a reply encoded again may yield other tokens
+than the model wrote. Marks around such texts show which of them the template leaves unchanged."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +10,7 @@ import numpy as np
 TokenIds = np.ndarray  # one dimension, int32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Known:
     """A text, with its ids if known."""
 
@@ -21,33 +18,32 @@ class Known:
     ids: TokenIds | None = None
 
 
-class Spans:
-    """Marks texts that have ids; `mark` is a character that occurs in none of them."""
+# Renders each text as the function given has it.
+Render = Callable[[Callable[[Known], str]], str]
 
-    def __init__(self, mark: str, texts: Sequence[Known]) -> None:
-        self._mark = mark
-        self._texts = texts
-        self._any = re.compile(f"{mark}/?[0-9]+{mark}")
 
-    def marked(self) -> list[str]:
-        return [
-            each.text if each.ids is None else f"{self._opening(i)}{each.text}{self._closing(i)}"
-            for i, each in enumerate(self._texts)
-        ]
+def known_spans(render: Render, texts: Sequence[Known], mark: str) -> list[Known]:
+    """What the template renders, in parts: the texts with ids that it leaves unchanged keep these.
+    `mark` is a character that occurs in none."""
+    rendered = render(lambda each: each.text)
+    found = [Known(rendered)]
+    marks = {each: f"{mark}{n}{mark}" for n, each in enumerate(texts) if each.ids is not None}
+    # Marks would keep a template from trimming: leave out first the texts that it could trim.
+    untrimmed = {each: own for each, own in marks.items() if each.text == each.text.strip()}
+    for some in (untrimmed, marks if marks != untrimmed else {}):
+        parts = list(_split(render, some, mark)) if some else found
+        if "".join(each.text for each in parts) == rendered:
+            found = parts
+    return found
 
-    def split(self, rendered: str) -> list[Known]:
-        """Split the rendered text into parts; those the template left unchanged get their ids."""
-        parts: list[Known] = []
-        for i, each in enumerate(self._texts):
-            whole = f"{self._opening(i)}{each.text}{self._closing(i)}"
-            if each.ids is None or rendered.count(whole) != 1:
-                continue
-            before, rendered = rendered.split(whole)
-            parts += [Known(self._any.sub("", before)), each]
-        return [*parts, Known(self._any.sub("", rendered))]
 
-    def _opening(self, i: int) -> str:
-        return f"{self._mark}{i}{self._mark}"
-
-    def _closing(self, i: int) -> str:
-        return f"{self._mark}/{i}{self._mark}"
+def _split(render: Render, marks: Mapping[Known, str], mark: str) -> Iterator[Known]:
+    any_mark = re.compile(f"{mark}[0-9]+{mark}")
+    rendered = render(lambda each: f"{marks.get(each, '')}{each.text}{marks.get(each, '')}")
+    for each, own in marks.items():
+        before, *after = rendered.split(f"{own}{each.text}{own}")
+        if len(after) == 1:
+            yield Known(any_mark.sub("", before))
+            yield each
+            (rendered,) = after
+    yield Known(any_mark.sub("", rendered))

@@ -6,9 +6,11 @@ which parts of the resulting text may become control tokens.
 
 import datetime
 import json
+import re
 import traceback
-from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, NoReturn
 
 import jinja2
@@ -16,19 +18,21 @@ import jinja2.ext
 import jinja2.sandbox
 
 from mlxchat.errors import TemplateError
+from mlxchat.text.reply_format import NO_THOUGHTS, ReplyFormat
 
 Message = Mapping[str, str]
 
 OF_THE_MODEL = "the model's chat template"
 
-# What a template may raise; it is not ours.
-_FAILURES = (
-    *(jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError),
-    *(AttributeError, RecursionError),
-)
+# The message fields in which templates look for a thought.
+THOUGHT_FIELDS = ("thinking", "reasoning_content", "reasoning", "thought")
 
-# A text to look for in what a template renders, which may escape any other characters.
-_MARK = "aprobingtext"
+# Only this name is sure to be a field; the others may be content parts or variables.
+_READS_FIELD = re.compile(r"""[.'"]reasoning_content\b""")
+
+# Texts to look for in what a template renders, which may escape any other characters.
+_MARK, _THOUGHT = "aprobingtext", "aprobingthought"
+_QUESTION: Message = {"role": "user", "content": "aprobingquestion"}
 
 NO_SYSTEM_ROLE = (
     "this model's chat template does not accept this system prompt: it becomes part of the first "
@@ -48,10 +52,11 @@ class ChatTemplate:
         self.source = source
         self.name = name
         self._special_texts = dict(special_texts)
-        self._tried_systems: dict[str, str] = {}
+        # Every prompt asks for the same one.
+        self.takes_system = lru_cache(maxsize=16)(self._takes_system)
         try:
             self._template = _environment().from_string(source)
-        except (*_FAILURES, SyntaxError) as error:
+        except Exception as error:
             place = _place(error, name)
             raise TemplateError(f"cannot parse {name}{place}: {_one_line(error)}") from error
 
@@ -82,15 +87,21 @@ class ChatTemplate:
                 **self._special_texts,
                 **(variables or {}),
             )
-        except _FAILURES as error:
+        except Exception as error:
             place = _place(error, self.name)
             raise TemplateError(f"{self.name}{place} rejects this: {_one_line(error)}") from error
+
+    def tried(self, messages: Sequence[Message], *how: Any, **variables: Any) -> str:
+        """What `render` returns, and nothing if the template rejects the messages."""
+        try:
+            return self.render(messages, *how, **variables)
+        except TemplateError:
+            return ""
 
     @cached_property
     def _roles_in_parts(self) -> Collection[str]:
         """The roles whose text the template writes only as part of a list, as in models that also
         take images."""
-        before, after = {"role": "user", "content": "a"}, {"role": "user", "content": "b"}
         found: set[str] = set()
 
         def writes(messages: Sequence[Message], in_parts: Collection[str]) -> bool:
@@ -99,8 +110,8 @@ class ChatTemplate:
             except TemplateError:
                 return False
 
-        for role, others in (("user", ()), ("system", (after,)), ("assistant", (after,))):
-            first = [before] if role == "assistant" else []
+        for role, others in (("user", ()), ("system", (_QUESTION,)), ("assistant", (_QUESTION,))):
+            first = [_QUESTION] if role == "assistant" else []
             messages = [*first, {"role": role, "content": _MARK}, *others]
             if not writes(messages, found) and writes(messages, {*found, role}):
                 found.add(role)
@@ -114,27 +125,16 @@ class ChatTemplate:
     @cached_property
     def omits_text(self) -> bool:
         """Whether the template renders a user's message without its text, rather than reject it."""
-        try:
-            return _MARK not in self.render([{"role": "user", "content": _MARK}])
-        except TemplateError:
-            return False
+        rendered = self.tried([{"role": "user", "content": _MARK}])
+        return bool(rendered) and _MARK not in rendered
 
-    def takes_system(self, system: str) -> bool:
+    def _takes_system(self, system: str) -> bool:
         """Whether the template renders this system message, rather than reject or drop it: some
         reject an empty one, for example."""
-        return _MARK in self._rendered_with_system(_MARK) and bool(
-            self._rendered_with_system(system)
+        rendered, marked = (
+            self.tried([{"role": "system", "content": text}, _QUESTION]) for text in (system, _MARK)
         )
-
-    def _rendered_with_system(self, system: str) -> str:
-        """A short conversation with this system message; empty if the template rejects it."""
-        if system not in self._tried_systems:
-            messages = [{"role": "system", "content": system}, {"role": "user", "content": "a"}]
-            try:
-                self._tried_systems[system] = self.render(messages)
-            except TemplateError:
-                self._tried_systems[system] = ""
-        return self._tried_systems[system]
+        return bool(rendered) and _MARK in marked
 
     def with_system(self, system: str | None, messages: Sequence[Message]) -> list[Message]:
         """Prepend the system text: as a message, or to the first message if it is rejected as one.
@@ -147,6 +147,54 @@ class ChatTemplate:
             return [{"role": "system", "content": system}, *messages]
         first = {**messages[0], "content": f"{system}\n\n{messages[0]['content']}"}
         return [first, *messages[1:]]
+
+    def texts_after_answer(self) -> Iterator[str]:
+        """Yield the texts that follow an answer: the last one, and one before a question."""
+        for more in ([], [_QUESTION]):
+            answer = {"role": "assistant", "content": _MARK}
+            _, found, after = self.tried([_QUESTION, answer, *more], False).rpartition(_MARK)
+            if found:
+                yield after
+
+    def thoughts_in(self, format_: ReplyFormat, variables: Mapping[str, Any]) -> "Thoughts":
+        """What the template does with the thoughts in earlier replies."""
+        if format_ is NO_THOUGHTS or format_.has_channels:
+            return Thoughts(inline=format_ is NO_THOUGHTS)
+
+        def rendered(content: str, **fields: str) -> str:
+            reply: Message = {"role": "assistant", "content": content, **fields}
+            return self.tried([_QUESTION, reply, _QUESTION], **variables)
+
+        tagged = f"{format_.opens}{format_.label}{_THOUGHT}{format_.closes}{_MARK}"
+        alone, inline = rendered(_MARK), rendered(tagged)
+        _, opens, after = alone.rpartition(format_.opens)
+        is_open = opens and after.strip() in ("", format_.label.strip())
+        opened = opens + after if is_open else format_.opens + format_.label
+        if not alone or inline == alone:
+            return Thoughts(True, opened, format_.closes)
+        before, _, after = alone.partition(_MARK)
+        is_enclosed = before.rstrip().endswith((*format_.markers,)) or after.lstrip().startswith(
+            (*format_.markers,)
+        )
+        in_field = rendered(_MARK, **dict.fromkeys(THOUGHT_FIELDS, _THOUGHT))
+        reads_field = _READS_FIELD.search(self.source) is not None
+        drops_field = reads_field and bool(in_field) and _THOUGHT not in in_field
+        is_verbatim = inline == alone.replace(_MARK, tagged)
+        return Thoughts(is_verbatim and not is_enclosed and not drops_field, opened, format_.closes)
+
+
+@dataclass(frozen=True, slots=True)
+class Thoughts:
+    """How a template takes the thoughts in earlier replies.
+
+    `inline`: within the content, between the format's tags, rather than in a field. `opened`: the
+    text that begins a thought, as in the generation prompt if that opens one. `closes`: the closing
+    tag.
+    """
+
+    inline: bool
+    opened: str = ""
+    closes: str = ""
 
 
 def _message(message: Message, in_parts: bool) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Works on a loaded `tokenizers` backend; finding its files is left to `models`.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -15,16 +15,18 @@ import tokenizers
 
 from mlxchat.errors import TemplateError
 from mlxchat.text.encoder import Encoder, announce, unused_marks
-from mlxchat.text.replies import Kind, Replies, Segment
-from mlxchat.text.reply_format import NO_THOUGHTS, UNNAMED, Role, infer_format, is_announced
-from mlxchat.text.reply_reader import Markers, Reader
-from mlxchat.text.spans import Known, Spans, TokenIds
-from mlxchat.text.stream_decoder import StreamDecoder
-from mlxchat.text.template import NO_SYSTEM_ROLE, ChatTemplate, Message
-from mlxchat.text.template_probe import THOUGHT_FIELDS, Probed, enclosed, probe, texts_after_answer
-from mlxchat.text.thinking import joined
+from mlxchat.text.pieces import StreamDecoder, joined
+from mlxchat.text.reply_format import NO_THOUGHTS, Role, infer_format
+from mlxchat.text.reply_reader import Kind, Markers, Reader, Replies, enclosed
+from mlxchat.text.spans import Known, TokenIds, known_spans
+from mlxchat.text.template import NO_SYSTEM_ROLE, THOUGHT_FIELDS, ChatTemplate, Message, Thoughts
 from mlxchat.text.token_bytes import token_bytes
 from mlxchat.units import Progress
+
+# A shorter block is read as quickly as it is joined.
+MIN_BLOCK_TOKENS = 64
+
+NO_IDS = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +79,16 @@ class ChatMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rendered:
-    """A message as passed to a template: the texts of its content, and of its thought if that goes
-    into a separate field."""
+class Part:
+    """Text in the user's message. `cache` makes it a block, which notices call `name`."""
 
-    role: str
-    content: tuple[Known, ...]
-    thought: tuple[Known, ...] = ()
+    text: str
+    cache: bool = False
+    name: str = "a block"
 
-    def message(self, texts: Iterator[str]) -> Message:
-        """The message with the next of `texts` in place of its own."""
-        thought = "".join(next(texts) for _ in self.thought)
-        content = "".join(next(texts) for _ in self.content)
-        fields = dict.fromkeys(THOUGHT_FIELDS, thought) if thought else {}
-        return {"role": self.role, "content": content, **fields}
+
+# The role of a message, and the texts of each of its fields for the template.
+_Written = tuple[str, dict[str, list[Known]]]
 
 
 class Tokenizer:
@@ -111,18 +109,17 @@ class Tokenizer:
         source = template.source if template is not None else ""
         self.replies = self._find_replies(source)
         self._encoder = Encoder(backend, source, self.replies.markers.roles)
-        self._probed: dict[str, Probed] = {}
+        self._thoughts: dict[str, Thoughts] = {}
         # A conversation is rendered repeatedly, with the same replies.
         self._segments = lru_cache(maxsize=1024)(self.replies.segments)
 
     def _find_replies(self, source: str) -> Replies:
         added = {t.content: (id_, t) for id_, t in self._backend.get_added_tokens_decoder().items()}
         format_ = NO_THOUGHTS if self.template is None else infer_format(added, source)
-        are_tokens = format_.needs <= added.keys()
-        found = {text: added[text] for text in format_.markers if are_tokens and text in added}
-        roles = {id_: format_.markers[text] for text, (id_, _) in found.items()}
-        special = frozenset(i for text, (i, t) in found.items() if t.special or "|" in text)
-        markers = Markers(format_, roles, special, is_announced(format_, source))
+        named = format_.markers if format_.needs <= added.keys() else {}
+        found = {added[text]: role for text, role in named.items() if text in added}
+        special = frozenset(id_ for id_, t in found if t.special or "|" in t.content)
+        markers = Markers(format_, {id_: role for (id_, _), role in found.items()}, special)
         return Replies(markers, self.decode, self._spelled, self.stream_decoder)
 
     @cached_property
@@ -132,7 +129,7 @@ class Tokenizer:
         roles = self.replies.markers.roles
         named = self.replies.format.ends if roles else ()
         ends = {self._backend.token_to_id(text) for text in named}
-        after = () if self.template is None else texts_after_answer(self.template)
+        after = () if self.template is None else self.template.texts_after_answer()
         ends |= {self._first_control(text, roles) for text in after}
         # A token that also closes a thought does not end the turn by itself.
         closing = {id_ for id_, role in roles.items() if role is Role.END}
@@ -162,36 +159,6 @@ class Tokenizer:
         message = ChatMessage("user", text)
         return self.chat([message], system, variables=variables, on_progress=on_progress)
 
-    def message(
-        self,
-        texts: Sequence[str],
-        system: str | None = None,
-        on_progress: Progress | None = None,
-        *,
-        variables: Mapping[str, Any] | None = None,
-    ) -> list[TokenIds]:
-        """Render the concatenated texts as the user's message, and encode each on its own.
-
-        Returns the ids of what the template writes before them, then those of each text; the last
-        includes what the template writes after it. Raises what `chat` raises, and TemplateError if
-        the template does not write each text unchanged, once.
-        """
-        template = self._require_template()
-        variables = variables or {}
-        mark, span = unused_marks("".join([system or "", *texts, json.dumps(variables)]))
-        cut = [self._encoder.cut(text, mark) for text in texts]
-        cut_system = None if system is None else self._encoder.cut(system, mark)
-        content = span + span.join([*cut, ""])
-        written = template.with_system(cut_system, [{"role": "user", "content": content}])
-        head, *pieces = template.render(written, **self._cut_in(variables, mark)).split(span)
-        if pieces[:-1] != cut:
-            raise TemplateError("the model's chat template does not leave message text unchanged")
-        pieces[-2:] = ["".join(pieces[-2:])]
-        return [
-            self._encoder.encode_cut(piece, mark, on_progress, begins=number == 0)
-            for number, piece in enumerate([head, *pieces])
-        ]
-
     def chat(
         self,
         messages: Sequence[ChatMessage],
@@ -206,41 +173,100 @@ class Tokenizer:
         the text again may split it differently. `variables` are the template's own. Raises
         TemplateError if the model has no chat template or the template rejects the messages.
         """
-        template = self._require_template()
-        variables = variables or {}
-        texts = chain.from_iterable((m.content, m.thought) for m in messages)
-        whole = "".join([system or "", *texts, json.dumps(variables)])
-        announce(whole, on_progress)
-        mark, span = unused_marks(whole)
-        given = self._cut_in(variables, mark)
-        cut_system = None if system is None else self._encoder.cut(system, mark)
-        written = [self._written(message, mark, given) for message in messages]
-        known = list(chain.from_iterable((*each.thought, *each.content) for each in written))
+        own = chain.from_iterable((m.content, m.thought) for m in messages)
+        render, mark, span = self._renderer(system, variables, own, on_progress)
+        written = [self._written(message, mark, variables or {}) for message in messages]
+        texts = chain.from_iterable(texts for _, fields in written for texts in fields.values())
+        known = [*dict.fromkeys(texts)]
 
-        def render(texts: Iterable[str]) -> str:
-            rest = iter(texts)
-            as_written = [each.message(rest) for each in written]
-            return template.render(template.with_system(cut_system, as_written), **given)
+        def rendered(text_of: Callable[[Known], str]) -> str:
+            return render(
+                [
+                    {"role": role, **{name: "".join(map(text_of, f)) for name, f in fields.items()}}
+                    for role, fields in written
+                ]
+            )
 
-        rendered = render(each.text for each in known)
-        segments = [Known(rendered)]
-        # Marks would keep a template from trimming: leave out first the texts that it could trim.
-        untrimmed = [each if each.text == each.text.strip() else Known(each.text) for each in known]
-        for candidates in (untrimmed, known):
-            spans = Spans(span, candidates)
-            found = spans.split(render(spans.marked()))
-            if "".join(segment.text for segment in found) == rendered:
-                segments = found
         encoded = [
             self._encoder.encode_cut(each.text, mark, on_progress, begins=number == 0)
             if each.ids is None
             else each.ids
-            for number, each in enumerate(segments)
+            for number, each in enumerate(known_spans(rendered, known, span))
         ]
         ids = np.concatenate(encoded)
         if len(ids) == 0:
             raise TemplateError("the model's chat template renders an empty prompt")
-        return Prompt(ids, self.system_notices(system))
+        return Prompt(ids, self._system_notices(system))
+
+    def encode_parts(
+        self,
+        parts: Sequence[Part],
+        system: str | None = None,
+        *,
+        raw: bool = False,
+        variables: Mapping[str, Any] | None = None,
+        on_progress: Progress | None = None,
+    ) -> Prompt:
+        """Encode the concatenated parts as the user's message, or with `raw` as plain text; each on
+        its own, so that a block has the same ids in every prompt.
+
+        A block that is too short is treated as ordinary text, with a notice. `on_progress(done,
+        total)` counts the characters of a part. Raises what `chat` raises, and TemplateError if the
+        template does not write each text unchanged, once.
+        """
+        # An empty last part takes what the template appends, so that no block contains it.
+        parts = _merged([*parts, Part("")])
+        if raw:
+            encoded = [self.raw_prompt("").ids]
+            for part in parts:
+                begins = len(encoded) == 1 and not part.cache
+                encoded.append(self.encode(part.text, on_progress, begins=begins))
+        else:
+            texts = [part.text for part in parts]
+            render, mark, span = self._renderer(system, variables, texts)
+            cut = [self._encoder.cut(text, mark) for text in texts]
+            content = span + span.join([*cut, ""])
+            head, *pieces = render([{"role": "user", "content": content}]).split(span)
+            if pieces[:-1] != cut:
+                raise TemplateError(
+                    "the model's chat template does not leave message text unchanged"
+                )
+            pieces[-2:] = ["".join(pieces[-2:])]
+            encoded = [
+                self._encoder.encode_cut(piece, mark, on_progress, begins=number == 0)
+                for number, piece in enumerate([head, *pieces])
+            ]
+        notices = [] if raw else [*self._system_notices(system)]
+        blocks: list[tuple[int, int]] = []
+        ends = np.cumsum([len(ids) for ids in encoded]).tolist()
+        for part, start, stop in zip(parts, ends, ends[1:], strict=False):
+            if part.cache and stop - start < MIN_BLOCK_TOKENS:
+                tokens = f"{stop - start} tokens, fewer than {MIN_BLOCK_TOKENS}"
+                notices.append(f"{part.name} is not kept as a block: it has {tokens}")
+            elif part.cache:
+                blocks.append((start, stop))
+        return Prompt(np.concatenate(encoded), tuple(notices), head=ends[0], blocks=tuple(blocks))
+
+    def _renderer(
+        self,
+        system: str | None,
+        variables: Mapping[str, Any] | None,
+        texts: Iterable[str],
+        on_progress: Progress | None = None,
+    ) -> tuple[Callable[[Sequence[Message]], str], str, str]:
+        """A function that renders messages after the system text, and two characters that occur in
+        none of the `texts`: one to cut control tokens with, as in `system` and `variables`."""
+        template = self._require_template()
+        whole = "".join([system or "", json.dumps(variables or {}), *texts])
+        announce(whole, on_progress)
+        mark, span = unused_marks(whole)
+        given = self._cut_in(variables or {}, mark)
+        cut_system = None if system is None else self._encoder.cut(system, mark)
+
+        def render(messages: Sequence[Message]) -> str:
+            return template.render(template.with_system(cut_system, messages), **given)
+
+        return render, mark, span
 
     def _cut_in(self, value: Any, mark: str) -> Any:
         """The template's variables, cut like other text: their values are the user's."""
@@ -254,42 +280,38 @@ class Tokenizer:
             case _:
                 return value
 
-    def _written(self, message: ChatMessage, mark: str, variables: Mapping[str, Any]) -> _Rendered:
+    def _written(self, message: ChatMessage, mark: str, variables: Mapping[str, Any]) -> _Written:
         """The message in the form this template expects."""
         if message.role != "assistant":
-            return _Rendered(message.role, (Known(self._encoder.cut(message.content, mark)),))
-        probed = self._probe(variables)
-        own = self._own_controls(message)
-        ids = message.ids
-        is_tagged = not probed.inline and not self.replies.markers.roles
+            return message.role, {"content": [Known(self._encoder.cut(message.content, mark))]}
+        key = json.dumps(variables, sort_keys=True, default=str)
+        if key not in self._thoughts:
+            template, format_ = self._require_template(), self.replies.format
+            self._thoughts[key] = template.thoughts_in(format_, variables)
+        thoughts, ids = self._thoughts[key], message.ids
+        is_tagged = not thoughts.inline and not self.replies.markers.roles
         if ids is not None and is_tagged and self._spelled(ids.tolist()) != message.content:
             # Its tags are plain text, so ids cannot distinguish them from the rest.
             ids = None
         segments = self._segments(
             None if ids is None else ids.tobytes(), message.content, message.thought
         )
-        if probed.inline:
-            segments = enclosed(segments, probed)
-            return _Rendered(
-                message.role, tuple(self._known(segment, mark, own) for segment in segments)
-            )
-        thought, content = (
-            tuple(self._known(segment, mark, own) for segment in segments if segment.kind is kind)
-            for kind in (Kind.THOUGHT, Kind.ANSWER)
-        )
-        return _Rendered(message.role, content, thought)
 
-    def _known(self, segment: Segment, mark: str, own: Collection[str]) -> Known:
-        if segment.kind is Kind.MARKER:
-            return Known(segment.text)
-        ids = None if segment.ids is None else np.array(segment.ids, np.int32)
-        return Known(self._encoder.cut(segment.text, mark, own), ids)
+        def known(*kinds: Kind) -> list[Known]:
+            return [
+                Known(each.text)
+                if each.kind is Kind.MARKER
+                else Known(self._encoder.cut(each.text, mark), each.ids)
+                for each in segments
+                if each.kind in kinds
+            ]
 
-    def _probe(self, variables: Mapping[str, Any]) -> Probed:
-        key = json.dumps(variables, sort_keys=True, default=str)
-        if key not in self._probed:
-            self._probed[key] = probe(self._require_template(), self.replies.format, variables)
-        return self._probed[key]
+        if thoughts.inline:
+            segments = enclosed(segments, thoughts.opened, thoughts.closes)
+            return message.role, {"content": known(*Kind)}
+        thought = known(Kind.THOUGHT)
+        fields = dict.fromkeys(THOUGHT_FIELDS, thought) if thought else {}
+        return message.role, {**fields, "content": known(Kind.ANSWER)}
 
     def reader(self, prompt: TokenIds | None = None, *, may_think: bool = True) -> Reader:
         """A reader for the reply to `prompt`; without one, for text without thoughts.
@@ -307,9 +329,9 @@ class Tokenizer:
         """Whether the model's tokens or its template support thoughts."""
         if self.template is None:
             return False
-        return self.replies.format is not UNNAMED or "think" in self.template.source
+        return self.replies.format is not NO_THOUGHTS or "think" in self.template.source
 
-    def system_notices(self, system: str | None) -> tuple[str, ...]:
+    def _system_notices(self, system: str | None) -> tuple[str, ...]:
         """Notices about how the template treats a system prompt."""
         refused = system is not None and not self._require_template().takes_system(system)
         return (NO_SYSTEM_ROLE,) if refused else ()
@@ -327,16 +349,6 @@ class Tokenizer:
     def _spelled(self, ids: Iterable[int]) -> str:
         return self._backend.decode(list(ids), skip_special_tokens=False)
 
-    def _own_controls(self, message: ChatMessage) -> Collection[str]:
-        """Control tokens that the model wrote into the reply as tokens rather than letter by
-        letter: the template has to find them there."""
-        if message.ids is None:
-            return ()
-        ids, text = message.ids.tolist(), message.thought + message.content
-        controls = self._encoder.control_ids
-        own = set(ids) & controls.keys() - self.replies.markers.roles.keys()
-        return {controls[id_] for id_ in own if text.count(controls[id_]) == ids.count(id_)}
-
     def raw_prompt(self, text: str, on_progress: Progress | None = None) -> Prompt:
         """Encode `text` as it is, after the model's beginning-of-text token, if any."""
         opening = self._backend.encode("", add_special_tokens=True).ids
@@ -350,30 +362,25 @@ class Tokenizer:
         if it continues other text."""
         return self._encoder.encode(text, on_progress, begins=begins)
 
-    def encode_reply(self, reply: str, thought: str, prompt: TokenIds) -> TokenIds:
-        """Token ids of a reply, as this model might have written it after the prompt, to be
-        continued: a thought without a reply is left open."""
+    def beginning(
+        self, reply: str, prompt: TokenIds, *, thought: str = "", newlines: bool = True
+    ) -> Beginning:
+        """The beginning of a reply, as this model might have written it after the prompt. A thought
+        without a reply is left open. Without a thought, one that the prompt opens is closed first.
+        After a thought come the usual `newlines`, unless they would count as part of the answer."""
         format_ = self.replies.format
-        if not thought or format_ is NO_THOUGHTS:
-            return self.beginning(reply, prompt).ids if reply else np.empty(0, np.int32)
-        opens = "" if self.reader(prompt).is_thought else format_.opens + format_.label
-        pieces = [self._encoder.encode_piece(opens), self.encode(thought, begins=False)]
+        in_thought = self.reader(prompt).is_thought
+        closes = format_.closes + ("\n\n" if newlines and not format_.has_channels else "")
+        ids = [NO_IDS]
+        if thought and format_ is not NO_THOUGHTS:
+            opens = "" if in_thought else format_.opens + format_.label
+            ids += [self._encoder.encode_piece(opens), self.encode(thought, begins=False)]
+            in_thought = True
         if reply:
-            closes = format_.closes + ("" if format_.has_channels else "\n\n")
-            pieces += [self._encoder.encode_piece(closes), self.encode(reply, begins=False)]
-        return np.concatenate(pieces)
-
-    def beginning(self, text: str, prompt: TokenIds, *, newlines: bool = True) -> Beginning:
-        """An answer's beginning after the prompt. It has no thought: one that the prompt opens is
-        closed first, without the usual `newlines` if these would count as part of the answer."""
-        format_ = self.replies.format
-        header = self.replies.header_of_answer(prompt)
-        if self.reader(prompt).is_thought:
-            blank = "\n\n" if newlines and not format_.has_channels else ""
-            header = format_.closes + blank
-        ids = self._encoder.encode_piece(header) if header else np.empty(0, np.int32)
-        answer = self.encode(text, begins=format_ is NO_THOUGHTS)
-        return Beginning(np.concatenate([ids, answer]), len(ids))
+            header = closes if in_thought else self.replies.header_of_answer(prompt)
+            ids.append(self._encoder.encode_piece(header))
+        answer = self.encode(reply, begins=format_ is NO_THOUGHTS) if reply else NO_IDS
+        return Beginning(np.concatenate([*ids, answer]), sum(map(len, ids)))
 
     def with_beginning(self, prompt: Prompt, text: str | None, *, newlines: bool = True) -> Prompt:
         """The prompt with the beginning of the answer, if any."""
@@ -420,3 +427,14 @@ class Tokenizer:
 
     def stream_decoder(self) -> StreamDecoder:
         return StreamDecoder(self.decode, self.is_silent)
+
+
+def _merged(parts: Sequence[Part]) -> list[Part]:
+    """Merge neighbouring parts that are not blocks, so that their text is encoded as a whole."""
+    merged: list[Part] = []
+    for part in parts:
+        if merged and not part.cache and not merged[-1].cache:
+            merged[-1] = replace(merged[-1], text=merged[-1].text + part.text)
+        else:
+            merged.append(part)
+    return merged

@@ -27,9 +27,8 @@ from mlxchat.engine.prefill import prefill
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.store.block_store import DiskBlocks
-from mlxchat.text.parts import Part, encode_parts
 from mlxchat.text.spans import TokenIds
-from mlxchat.text.tokens import Prompt
+from mlxchat.text.tokens import Part, Prompt
 
 LIMIT_BYTES = 1 << 33
 STEP = 512
@@ -115,7 +114,7 @@ class Documents:
         parts = [Part(f"{self._documents[n]}\n\n", cache=True) for n in order]
         raw = self.model.tokenizer.template is None
         system = None if raw else SYSTEM
-        return encode_parts(self.model.tokenizer, [*parts, Part(question)], system, raw=raw)
+        return self.model.tokenizer.encode_parts([*parts, Part(question)], system, raw=raw)
 
     def after(self, order: Sequence[int], question: str) -> TokenIds:
         """The ids after the documents."""
