@@ -22,7 +22,6 @@ def run_in_process(
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         stdout, stderr = Path(directory, "stdout"), Path(directory, "stderr")
         patch.setattr(sys, "argv", ["mlxchat", *arguments])
-        patch.setattr(cli, "leave_on_signals", lambda: None)
         patch.setattr(cli, "_exit", sys.exit)
         with (
             _stdin_file(directory, stdin).open(encoding="utf-8") as read,

@@ -12,8 +12,7 @@ from mlxchat import paths
 from mlxchat.app import chat as app_chat
 from mlxchat.app.chat import Chat
 from mlxchat.app.ranks import Ranks
-from mlxchat.chat import transcript
-from mlxchat.chat.turn import Recalled, Turn
+from mlxchat.chat.turn import Recalled
 from mlxchat.errors import (
     ModelNotFound,
     SessionError,
@@ -266,18 +265,6 @@ def test_a_new_session_whose_name_is_taken_meanwhile_still_gets_a_snapshot(
         assert chat.session.snapshot_path is not None
         assert chat.session.snapshot_path.exists()
         assert chat.notices == []
-
-
-def test_a_file_of_messages_starts_a_new_session(options: Options, tmp_path: Path) -> None:
-    transcript.save(tmp_path / "talk.jsonl", "Be kind.", [Turn("who?", "me")])
-    with Chat.open(options(), session="mine") as chat:
-        say(chat, "one")
-        assert chat.resume_file(tmp_path / "talk.jsonl") == 1
-        say(chat, "two")
-        assert chat.session is not None
-        name = chat.session.name
-    assert [user for user, _ in saved("mine")] == ["one"]
-    assert [user for user, _ in saved(name)] == ["who?", "two"]
 
 
 def test_a_chat_that_is_not_saved_is_not_left_for_another(

@@ -11,14 +11,13 @@ from mlxchat.app.chat import Chat
 from mlxchat.chat.conversation import Conversation
 from mlxchat.errors import ExitStatus
 from mlxchat.request import ChatOptions, Setup
+from mlxchat.request.commands import ChatShown
 from mlxchat.sessions.saved import Saved
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
-from mlxchat.terminal import chat_screen, visible
-from mlxchat.terminal.chat_screen import ScreenOptions
-from mlxchat.terminal.messages import Messages
+from mlxchat.terminal import repl, visible
+from mlxchat.terminal.output import Messages
 from mlxchat.terminal.plain_input import EndOfInput
-from mlxchat.terminal.repl import Repl
 from mlxchat.terminal.worker import Worker
 from tests.failing_device import FailingDevice, failing_evaluations
 from tests.in_process import run_in_process
@@ -146,10 +145,10 @@ def chat(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Callable[..., int
     options = ChatOptions(setup, generation=GenerationSettings(max_tokens=3))
 
     def have(session: Session, *lines: str) -> int:
-        monkeypatch.setattr(chat_screen, "PlainInput", lambda *_: Typed(*lines))
+        monkeypatch.setattr(repl, "PlainInput", lambda *_: Typed(*lines))
         with Worker() as worker:
             chat = Chat(options, session)
-            return Repl(chat, worker, ScreenOptions(plain=True), Messages()).run()
+            return repl.Repl(chat, worker, Messages(), ChatShown(plain=True)).run()
 
     return have
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.terminal.clipboard import copy_to_clipboard
+from mlxchat.terminal.screen import copy_to_clipboard
 from scripts.tiny_model import CHAT_TEMPLATE
 from tests.scripted_model import Scripted
 from tests.terminal_chat import CTRL_D, Chat

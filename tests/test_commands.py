@@ -15,13 +15,14 @@ from mlxchat.chat.state import NOTE_BEGINS
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import UsageError, WindowTooSmall
 from mlxchat.request import ChatOptions, Setup
+from mlxchat.request.commands import ChatShown
 from mlxchat.request.template_args import thinking_variables
 from mlxchat.sessions.listing import import_messages, read_session
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
-from mlxchat.terminal.chat_screen import ChatScreen, ScreenOptions
-from mlxchat.terminal.commands import USAGE_COLUMNS, screen_with_commands
-from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.chat_screen import ChatScreen
+from mlxchat.terminal.commands import USAGE_COLUMNS
+from mlxchat.terminal.output import Messages
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.slash import COMMANDS, run_command, suggestions, without_draft
 from mlxchat.terminal.worker import Stop, Worker
@@ -46,7 +47,7 @@ def shown(window: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     setup = Setup(str(tiny_model), window=window, keep=0, seed=7)
     options = ChatOptions(setup=setup, generation=GenerationSettings(max_tokens=3))
     with Worker() as worker, Chat.open(options, session="mine") as chat:
-        shown = screen_with_commands(chat, worker, ScreenOptions(), Messages())
+        shown = ChatScreen(chat, worker, Messages(), ChatShown())
         shown.wait_for_model()
         yield shown
         worker.call(chat.close)
@@ -369,7 +370,7 @@ def test_exports_have_the_note_and_imports_restore_it(
     shown.conversation.set_note("Ada:\n> a cat")
     shown.chat.save()
     for name in ("a.jsonl", "a.md"):
-        run(f"/{'save' if name.endswith('l') else 'export'} {tmp_path / name}")
+        run(f"/export {tmp_path / name}")
         exported = tmp_path / f"exported-{name}"
         assert run_in_process("session", "export", "mine", str(exported)).returncode == 0
         assert exported.read_text() == (tmp_path / name).read_text()

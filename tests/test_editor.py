@@ -250,9 +250,10 @@ def test_an_editor_that_fails_keeps_the_text(
 @pytest.mark.parametrize(
     ("editor", "complaint"),
     [
-        ("false -x", "false -x exited with status 1: nothing was changed"),
-        ("vi '", "cannot understand $VISUAL or $EDITOR: vi ': No closing quotation"),
-        ("rm", "cannot edit with rm: No such file or directory: set $VISUAL or $EDITOR"),
+        ("false -x", "false -x exited with status 1: nothing was changed; set $VISUAL or $EDITOR"),
+        ("no-such", "no-such exited with status 127: nothing was changed; set $VISUAL or $EDITOR"),
+        ("vi '", "vi ' exited with status 2: nothing was changed; set $VISUAL or $EDITOR"),
+        ("rm", "rm saved a file that is not UTF-8 text"),
         ("cp /bin/sh", "cp /bin/sh saved a file that is not UTF-8 text"),
     ],
 )
@@ -269,7 +270,8 @@ PLAIN = """
 from mlxchat.terminal.worker import Worker
 
 with Worker() as worker:
-    chat(PlainInput(worker.next_signal))
+    chat(PlainInput(worker))
+    os._exit(0)
 """
 
 
@@ -298,7 +300,7 @@ def test_a_dumb_terminal_gets_a_prompt_and_no_escape_sequences(tmp_path: Path) -
 def test_a_termination_signal_leaves_the_prompt_in_any_state(number: int, tmp_path: Path) -> None:
     """A SIGHUP while the prompt was drawn was lost, and the user was asked to press Enter."""
     body = f"""
-from mlxchat.terminal.leaving import Terminated
+from mlxchat.terminal import Terminated
 from mlxchat.terminal.editor import Editor
 from mlxchat.terminal.worker import Worker
 

@@ -35,11 +35,11 @@ CEILINGS = {
     "sessions": 1_812,
     "rows": 1_090,
     "distributed": 933,
-    "app": 3_833,
+    "app": 3_819,
     "bench": 1_083,
-    "terminal": 4_166,
+    "terminal": 3_803,
     "doctor": 283,
-    "cli": 2_287,
+    "cli": 2_285,
 }
 
 # The package's entry points come after everything else.

@@ -17,9 +17,10 @@ import pytest
 
 from mlxchat.errors import ExitStatus
 from mlxchat.sessions.listing import read_session
+from mlxchat.terminal import Terminated
 from mlxchat.terminal import worker as worker_module
-from mlxchat.terminal.leaving import LAST_WORDS_S, Terminated
-from mlxchat.terminal.worker import END_AFTER_S, Stop, Worker, in_worker
+from mlxchat.terminal.output import TerminalLine
+from mlxchat.terminal.worker import END_AFTER_S, LAST_WORDS_S, Stop, Worker, in_worker
 from tests.pseudo_terminal import PseudoTerminal
 from tests.terminal_chat import CTRL_C, PROMPT
 
@@ -93,10 +94,10 @@ class Left(BaseException):
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave(status: ExitStatus, *_: object) -> None:
+    def leave(_: Stop, status: ExitStatus) -> None:
         raise Left(status)
 
-    monkeypatch.setattr(worker_module, "leave", leave)
+    monkeypatch.setattr(Stop, "_leave", leave)
     monkeypatch.setattr(worker_module, "END_AFTER_S", 0.05)
     monkeypatch.setattr(worker_module, "REACTION_S", 0.05)
 
@@ -104,7 +105,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def stopped_by(numbers: Sequence[int], act: Callable[[Stop], object]) -> ExitStatus | None:
     """Send the signals to a part of a job that can be stopped, and do the rest of it."""
 
-    def job(worker: Worker) -> ExitStatus | None:
+    def job() -> ExitStatus | None:
         with worker.stoppable() as stop:
             for number in numbers:
                 os.kill(os.getpid(), number)
@@ -112,7 +113,8 @@ def stopped_by(numbers: Sequence[int], act: Callable[[Stop], object]) -> ExitSta
             act(stop)
         return stop.status
 
-    return in_worker(job)
+    with Worker() as worker:
+        return worker.call(job)
 
 
 def test_sigterm_and_sighup_have_five_seconds() -> None:
@@ -136,15 +138,16 @@ def test_a_job_that_does_not_end_is_ended(numbers: list[int], status: ExitStatus
 
 
 @pytest.mark.usefixtures("quick")
-def test_one_ctrl_c_is_announced_once() -> None:
+def test_one_ctrl_c_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
+    monkeypatch.setattr(TerminalLine, "announce", said.append)
 
-    def job(worker: Worker) -> None:
+    def job(worker: Worker, _: object) -> int:
         with worker.stoppable() as stop:
-            stop.say = said.append
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.4)
             assert stop.requested()
+        return 0
 
     in_worker(job)
     assert said == [f"mlxchat: {WILL_STOP}"]
@@ -177,7 +180,7 @@ def test_nobody_waits_for_what_cannot_be_stopped(number: int, raised: type[BaseE
 
 def test_a_signal_just_before_the_end_of_a_job_is_not_lost() -> None:
     with pytest.raises(Terminated):
-        in_worker(lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        in_worker(lambda *_: os.kill(os.getpid(), signal.SIGTERM) or 0)
 
 
 def test_a_ctrl_c_just_before_the_end_of_a_job_is_for_what_is_waited_for_next() -> None:
@@ -225,7 +228,6 @@ def test_ctrl_c_announces_the_stop_and_the_second_one_quits(
     terminal.shows(r"reading 0/\d+ tokens")
     terminal.send(CTRL_C)
     terminal.shows(f"^mlxchat: {WILL_STOP}$")
-    terminal.shows(r"reading 0/\d+ tokens")
     terminal.send(CTRL_C)
     assert terminal.ends() == 130
     assert terminal.written.rstrip().endswith("\x1b[?25h")
@@ -306,30 +308,6 @@ def test_a_chat_that_is_ended_before_its_reply_keeps_the_message(
     assert chat.ends() == 128 + number
     (turn,) = read_session("mine").turns
     assert (turn.user, turn.reply) == ("Hello there, it is late", "")
-
-
-IMPORTING = """
-import os, pathlib, signal, sys
-from mlxchat.terminal.leaving import leave_on_signals
-sys.path.insert(0, sys.argv[1])
-pathlib.Path(sys.argv[1], "imported.py").write_text(
-    f"import os, signal\\nos.kill(os.getpid(), {sys.argv[2]})\\nfor _ in range(9): pass"
-)
-leave_on_signals()
-import imported
-signal.pause()
-"""
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_during_an_import_ends_the_program_silently(
-    number: int, status: int, tmp_path: Path
-) -> None:
-    """In a callback of the import itself an exception was printed and lost, and mlx's own
-    initialization turned it into an ImportError."""
-    command = [sys.executable, "-c", IMPORTING, str(tmp_path), str(int(number))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
 
 
 @pytest.mark.parametrize("start", [["-m", "mlxchat"], [f"{sys.prefix}/bin/mlxchat"]])

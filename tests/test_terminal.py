@@ -17,10 +17,9 @@ from rich.cells import cell_len
 from mlxchat.chat.turn import Turn, Usage
 from mlxchat.terminal import progress as module
 from mlxchat.terminal import visible
-from mlxchat.terminal.messages import Messages, show_error, wrap
-from mlxchat.terminal.progress import progress, waiting
-from mlxchat.terminal.text_output import Stdout
-from mlxchat.terminal.window_chart import draw_window, summary
+from mlxchat.terminal.output import Messages, Stdout, show_error, wrap
+from mlxchat.terminal.progress import counting, waiting
+from mlxchat.terminal.screen import draw_window, summary
 from mlxchat.units import beginning, format_bytes
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.pseudo_terminal import PseudoTerminal
@@ -171,7 +170,7 @@ def test_the_terminals_ctrl_c_echo_does_not_wrap_the_line(
     """If the line was as wide as the terminal, it wrapped and stayed there."""
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("NO_COLOR", "1")
-    with seen_on(stderr), progress("tokenizing", "characters", quiet=False) as bar:
+    with seen_on(stderr), counting("tokenizing", "characters", quiet=False) as bar:
         bar(0, 20_000_000)
         wait_for("tokenizing", stderr)
     drawn = [line for line in re.split(r"\x1b\[\?*\d+\w|[\r\n]", stderr.getvalue()) if line]
@@ -179,7 +178,7 @@ def test_the_terminals_ctrl_c_echo_does_not_wrap_the_line(
 
 
 def test_a_bar_shows_the_count_the_rate_and_the_time_left(stderr: Terminal) -> None:
-    with seen_on(stderr), progress("reading", "tokens", quiet=False) as bar:
+    with seen_on(stderr), counting("reading", "tokens", quiet=False) as bar:
         bar(0, 1_000)
         wait_for("reading 0/1,000 tokens", stderr)
         bar(10, 1_000)
@@ -192,7 +191,7 @@ def test_text_messages_and_progress_never_share_a_line(stderr: Terminal) -> None
     with seen_on(stderr), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", stderr)
         answer = Stdout()
-        with progress("reading", "tokens", quiet=False) as bar:
+        with counting("reading", "tokens", quiet=False) as bar:
             bar(1, 4)
             wait_for("4 tokens", stderr)
             answer.write('{"event": "section"}\n')

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any, Self, Unpack
 
 from mlx import nn
@@ -49,7 +48,6 @@ from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.template_args import thinking_variables
 from mlxchat.sessions.database import Database
 from mlxchat.sessions.records import already_exists, check_name, folded
-from mlxchat.sessions.saved import read_messages
 from mlxchat.sessions.session import Session, find
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.state_file import Written
@@ -447,18 +445,6 @@ class Chat:
             raise UsageError(f"already in session {name!r}")
         self._check_saved()
         self._change_session(Session.open(name))
-
-    def resume_file(self, path: Path) -> int:
-        """Leave this conversation, saved, and continue one from a file of messages in a new
-        session; return the number of turns. Raises SessionError."""
-        saved = read_messages(path)
-        self._check_saved()
-        if self.session is not None:
-            self._change_session(Session.new())
-        self.conversation.resume(saved.system, saved.turns, saved.note)
-        for notice in saved.notices:
-            self._notify(notice)
-        return len(saved.turns)
 
     def _check_saved(self) -> None:
         """Raise SessionError if leaving this conversation would lose a part of it."""

@@ -43,8 +43,8 @@ from mlxchat.errors import (
     device_failures,
 )
 from mlxchat.paths import __version__
-from mlxchat.terminal.leaving import Terminated, leave_on_signals
-from mlxchat.terminal.messages import show_error
+from mlxchat.terminal import Terminated
+from mlxchat.terminal.output import show_error
 
 # Commands that run a model on all ranks; the others run only on rank 0.
 TOGETHER = {"bench", "chat", "generate"}
@@ -197,8 +197,6 @@ def _exit(status: int) -> NoReturn:
 def _status() -> int:
     leads = not platform.launched_rank()
     try:
-        if leads:
-            leave_on_signals()
         with device_failures():
             return app(prog_name="mlxchat", standalone_mode=False) or ExitStatus.OK
     except MlxchatError as error:

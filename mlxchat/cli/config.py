@@ -135,7 +135,7 @@ def set_value(
     """
     from mlxchat import paths
     from mlxchat.config.edit import set_key
-    from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.output import Messages
 
     path = paths.config_file()
     if unset:
@@ -171,9 +171,9 @@ def edit(context: typer.Context) -> None:
     """
     from mlxchat import paths
     from mlxchat.config.edit import install
-    from mlxchat.terminal.leaving import ctrl_c_ignored
-    from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.output import Messages
     from mlxchat.terminal.plain_input import edit as edited_text
+    from mlxchat.terminal.worker import ctrl_c_ignored
 
     path = paths.config_file()
     text = read_text(path)

@@ -26,7 +26,7 @@ def doctor(
     tabs: verdict, topic, finding, fix. Nothing is changed, and access tokens are never shown.
     """
     from mlxchat.doctor import Verdict, examine
-    from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.output import Messages
     from mlxchat.units import count
 
     tally = dict.fromkeys(Verdict, 0)

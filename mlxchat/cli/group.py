@@ -25,7 +25,7 @@ def help_page(context: Any, *, everything: bool) -> str:
 
 
 def _exit_with_help(context: Any, status: int = ExitStatus.OK, *, everything: bool) -> None:
-    from mlxchat.terminal.text_output import Stdout
+    from mlxchat.terminal.output import Stdout
 
     Stdout().write(help_page(context, everything=everything))
     context.exit(status)

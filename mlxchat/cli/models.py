@@ -60,8 +60,8 @@ def list_models(
     separated by tabs.
     """
     from mlxchat.models import inventory
-    from mlxchat.terminal.messages import Messages
     from mlxchat.terminal.model_table import write_models
+    from mlxchat.terminal.output import Messages
 
     models = inventory.list_choices() if everything else inventory.list_models()
     write_models(models, as_json=as_json)
@@ -78,7 +78,7 @@ def pull(name: Name) -> None:
     from mlxchat.errors import UsageError
     from mlxchat.models import hub
     from mlxchat.models.resolve import resolve_model
-    from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.output import Messages
 
     notify = Messages().note
     located = _locate(name)
@@ -121,8 +121,8 @@ def info(name: Name, as_json: Json = False) -> None:
     from mlxchat.models.describe import describe
     from mlxchat.models.hub_cache import cached_snapshot
     from mlxchat.models.resolve import resolve_model
-    from mlxchat.terminal.messages import Messages
     from mlxchat.terminal.model_table import write_model
+    from mlxchat.terminal.output import Messages
 
     located = _locate(name)
     notify = Messages().note
@@ -156,7 +156,7 @@ def default(
     from mlxchat.errors import ModelNotFound, UsageError
     from mlxchat.models.hub_cache import cached_snapshot
     from mlxchat.models.locate import lasting_name
-    from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.output import Messages
 
     if unset and name is not None:
         raise UsageError("--unset takes no NAME")
@@ -184,7 +184,7 @@ def _remote_facts(hub_id: str) -> "ModelFacts":
     from mlxchat.errors import HubError
     from mlxchat.models.describe import describe_remote
     from mlxchat.models.inventory import catalogue
-    from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.output import Messages
 
     try:
         return describe_remote(hub_id)

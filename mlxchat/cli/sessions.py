@@ -52,7 +52,7 @@ def show(name: Name, as_json: Json = False) -> None:
     """Print a session's transcript as Markdown, forgotten turns included."""
     from mlxchat.chat.transcript import as_markdown, messages_of
     from mlxchat.sessions.listing import read_session
-    from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.output import Messages
 
     saved = read_session(name)
     for notice in saved.notices:
@@ -177,7 +177,7 @@ def verify(name: Name) -> None:
     view.
     """
     from mlxchat.app.verify import verify_session
-    from mlxchat.terminal.messages import Messages
+    from mlxchat.terminal.output import Messages
     from mlxchat.terminal.progress import observer_of
     from mlxchat.units import count, format_bytes
 

@@ -1,4 +1,4 @@
-"""Conversations as they are saved, and those in files: what `/save` and `session export` write.
+"""Conversations as they are saved, and those in files: what `/export` and `session export` write.
 
 A file is JSON Lines, each a message with `role` and `content`; a reply may have
 `reasoning_content`, and the note on forgotten turns is a system message with the name "note".

@@ -7,9 +7,19 @@ What the commands do is for `app`, their options for `cli`. Read `run_generate` 
 import os
 import re
 
+from mlxchat.errors import ExitStatus
+
 # C0 and C1 control characters and DEL, except tab and newline: all that can start an escape
 # sequence.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGHUP arrived when there was nothing to end gracefully."""
+
+    def __init__(self, status: ExitStatus) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 def visible(text: str) -> str:

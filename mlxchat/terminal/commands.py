@@ -1,13 +1,9 @@
 """The slash commands: what each does, its help, and what Tab completes after it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 
-from mlxchat.app.chat import Chat
 from mlxchat.chat import transcript
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Mention, Turn
@@ -21,14 +17,12 @@ from mlxchat.request.template_args import format_template_args
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing
 from mlxchat.terminal import visible
-from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen, ScreenOptions
-from mlxchat.terminal.clipboard import copy_to_clipboard
-from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.progress import waiting
-from mlxchat.terminal.slash import COMMANDS, command, suggestions
-from mlxchat.terminal.window_chart import draw_window, summary
-from mlxchat.terminal.worker import Worker
+from mlxchat.terminal.screen import copy_to_clipboard, draw_window, summary
+from mlxchat.terminal.slash import COMMANDS, command
+from mlxchat.terminal.table import minute
 from mlxchat.text.documents import read_input
 from mlxchat.units import count
 
@@ -49,10 +43,9 @@ def _usage(name: str) -> UsageError:
 def _number(name: str, argument: str, default: int) -> int:
     if not argument:
         return default
-    try:
-        return int(argument)
-    except ValueError:
-        raise _usage(name) from None
+    if not (argument.isdecimal() and int(argument)):
+        raise _usage(name)
+    return int(argument)
 
 
 def _last_turn(shown: ChatScreen) -> Turn:
@@ -191,21 +184,23 @@ def _list_matches(shown: ChatScreen, word: str, matches: Sequence[Mention]) -> N
     "/compact [WORDS|off]",
     "turn all but the last turn into a note",
     lambda *_: ["edit", "off"],
+    needs_model=False,
 )
 def _compact(shown: ChatScreen, argument: str) -> None:
-    conversation = shown.conversation
+    shown.wait_for_model()
     if argument not in ("edit", "off"):
         _last_turn(shown)
-        shown.compact(argument)
+        shown.work(lambda: shown.compact(argument))
         return
-    if conversation.note is None:
+    before = shown.conversation.note
+    if before is None:
         raise UsageError("no note yet: /compact writes one")
-    note = None if argument == "off" else shown.edit(conversation.note)
-    if note == conversation.note:
+    note = None if argument == "off" else shown.edit(before)
+    if note == before:
         shown.screen.say("the note is unchanged")
         return
-    conversation.set_note(note)
-    shown.screen.say("removed the note" if note is None else f"note: {conversation.note}")
+    shown.work(lambda: shown.conversation.set_note(note))
+    shown.screen.say("removed the note" if note is None else f"note: {shown.conversation.note}")
 
 
 def _turns_to_pin(shown: ChatScreen, _: str) -> Iterator[str]:
@@ -231,56 +226,36 @@ def _unpin(shown: ChatScreen, _: str) -> None:
 
 @command("/forget N", "forget the N oldest turns")
 def _forget(shown: ChatScreen, argument: str) -> None:
-    wanted = _number("/forget", argument, 1)
-    if wanted < 1:
-        raise _usage("/forget")
-    forgotten = shown.conversation.forget(wanted)
+    forgotten = shown.conversation.forget(_number("/forget", argument, 1))
     if forgotten == 0:
         raise UsageError("no turns to forget")
     leave = "leaves" if forgotten == 1 else "leave"
     shown.screen.say(f"{count(forgotten, 'turn')} {leave} the window with your next message")
 
 
-@command("/save NAME", "name this session, or save to a .jsonl file")
+@command("/save NAME", "name this session")
 def _save(shown: ChatScreen, argument: str) -> None:
-    conversation = shown.conversation
-    if (path := _file_path(argument)) is not None:
-        transcript.save(path, conversation.system, conversation.turns, note=conversation.note)
-        shown.screen.say(f"saved to {path}")
-        return
     shown.chat.save_as(argument)
     shown.screen.say(f"renamed this session to {argument!r}")
 
 
-@command("/load NAME", "resume a session or a .jsonl file", lambda *_: names_by_use())
+@command("/load NAME", "resume a session", lambda *_: names_by_use())
 def _load(shown: ChatScreen, argument: str) -> None:
-    if (path := _file_path(argument)) is None:
-        chat = shown.chat
-        if argument in all_names() and argument not in names_by_use():
-            raise UsageError(f"{argument} is a model, not a session: use /model {argument}")
-        chat.change_session(argument)
-        shown.show_last_exchange()
-        return
-    turns = count(shown.chat.resume_file(path), "turn")
-    shown.screen.say(f"loaded {turns}: your next message reads the latest that fit")
+    if argument in all_names() and argument not in names_by_use():
+        raise UsageError(f"{argument} is a model, not a session: use /model {argument}")
+    shown.chat.change_session(argument)
+    shown.show_last_exchange()
 
 
 @command("/sessions", "list the sessions", needs_model=False)
 def _sessions(shown: ChatScreen, _: str) -> None:
     found = listing()
     for each in found:
-        when = datetime.fromtimestamp(each.updated).strftime("%Y-%m-%d %H:%M")
-        first = each.error or each.first
-        line = f"{each.name:24} {when}  {count(each.turns, 'turn'):>10}  {first}"
+        turns, first = count(each.turns, "turn"), each.error or each.first
+        line = f"{each.name:24} {minute(each.updated)}  {turns:>10}  {first}"
         shown.screen.draw([" ".join(visible(line).split("\n"))])
     if not found:
         shown.screen.say("no sessions yet")
-
-
-def _file_path(argument: str) -> Path | None:
-    """The path, unless the argument is the name of a session."""
-    is_file = "/" in argument or argument.endswith((".jsonl", ".md"))
-    return Path(argument).expanduser() if is_file else None
 
 
 @command("/model [NAME]", "show or change the model", lambda *_: all_names())
@@ -371,23 +346,13 @@ def _copy(shown: ChatScreen, _: str) -> None:
     shown.screen.say(copy_to_clipboard(_last_turn(shown).reply.strip(), shown.terminal))
 
 
-@command("/export FILE.md", "write the conversation as Markdown")
+@command("/export FILE", "write the conversation as Markdown, or to a .jsonl file")
 def _export(shown: ChatScreen, argument: str) -> None:
-    path = Path(argument).expanduser()
-    conversation = shown.conversation
-    transcript.export_markdown(
-        path,
-        conversation.system,
-        conversation.turns,
-        note=conversation.note,
-        thoughts=shown.think == "on",
-    )
+    path, conversation = Path(argument).expanduser(), shown.conversation
+    system, turns, note = conversation.system, conversation.turns, conversation.note
+    if path.suffix == ".jsonl":
+        transcript.save(path, system, turns, note=note)
+    else:
+        thoughts = shown.think == "on"
+        transcript.export_markdown(path, system, turns, note=note, thoughts=thoughts)
     shown.screen.say(f"wrote {path}")
-
-
-def screen_with_commands(
-    chat: Chat, worker: Worker, options: ScreenOptions, messages: Messages
-) -> ChatScreen:
-    """A screen that completes these commands."""
-    helps = {name: each.help for name, each in COMMANDS.items()}
-    return ChatScreen(chat, worker, options, messages, helps=helps, suggest=suggestions)

@@ -16,27 +16,27 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Path
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus
-from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.history import FileHistory, InMemoryHistory
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 
 from mlxchat.files import make_private_directory, open_file
 from mlxchat.terminal import visible
-from mlxchat.terminal.leaving import TICK_S, ending_by
 from mlxchat.terminal.plain_input import (
     CONTINUATION,
     LEAVING_HINT,
     PROMPT,
     EndOfInput,
-    NextSignal,
     is_open,
     message_of,
-    no_signal,
 )
+from mlxchat.terminal.worker import TICK_S, ending_by
 
 REFRESH_S = 0.5
-_FILE_COMMANDS = ("/file", "/load", "/save", "/export", "/model")
+_FILE_COMMANDS = ("/file", "/export", "/model")
+
+# Suggests arguments of a command, given their typed beginning.
+Suggest = Callable[[str, str], Iterable[str]]
 
 
 class Editor:
@@ -51,25 +51,27 @@ class Editor:
         history_file: Path | None,
         commands: Mapping[str, str],
         toolbar: Callable[[], str],
-        suggest: Callable[[str, str], Iterable[str]] = lambda *_: (),
-        next_signal: NextSignal = no_signal,
+        suggest: Suggest = lambda *_: (),
+        next_signal: Callable[[], int | None] = lambda: None,
         terminal: TextIO | None = None,
     ) -> None:
         self._next_signal = next_signal
         self._warned = self._was_warned = False
         self._ended_by: int | None = None
-        self._suspends_itself = False
         # Whether Ctrl-C, which reaches every process of the terminal, is for an external editor.
         self._is_outside = False
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             multiline=True,
             prompt_continuation=CONTINUATION,
-            history=InMemoryHistory() if history_file is None else _PrivateHistory(history_file),
+            history=_history(history_file),
             completer=_ChatCompleter(commands, suggest),
-            complete_while_typing=Condition(self._is_typing_a_command),
+            complete_while_typing=Condition(
+                lambda: _is_command_name(self._session.default_buffer.text)
+            ),
             key_bindings=self._keys(),
-            placeholder=self._hint,
+            enable_suspend=True,
+            placeholder=lambda: [("ansibrightblack", LEAVING_HINT if self._warned else "")],
             bottom_toolbar=lambda: " ".join(visible(toolbar()).split("\n")),
             refresh_interval=REFRESH_S,
             eof_exception=EndOfInput,
@@ -87,30 +89,23 @@ class Editor:
         self._ended_by = None
         try:
             return message_of(self._session.prompt(default=draft, pre_run=self._watch))
-        except EOFError:
-            # Without a signal, the terminal has been closed.
-            if self._ended_by is None:
-                raise EndOfInput from None
-        except OSError:
-            # SIGHUP means that the terminal has been closed and cannot be restored.
-            if self._ended_by is None:
+        except (EOFError, OSError) as error:
+            # A terminal that has been closed cannot be restored either.
+            if self._ended_by is not None:
+                raise ending_by(self._ended_by) from None
+            if isinstance(error, OSError):
                 raise
-        raise ending_by(self._ended_by)
+            raise EndOfInput from None
 
     def _watch(self) -> None:
         self._session.app.create_background_task(self._obey_signals())
 
     async def _obey_signals(self) -> None:
-        while self._ended_by is None:
-            number = self._next_signal()
-            if number == signal.SIGCONT:
-                self._take_terminal_back()
-            elif number in (signal.SIGTERM, signal.SIGHUP):
-                self._ended_by = number
-                self._session.app.exit(exception=EOFError())
-            else:
-                # A Ctrl-C was for what came before.
-                await asyncio.sleep(TICK_S)
+        # A Ctrl-C was for what came before.
+        while (number := self._next_signal()) not in (signal.SIGTERM, signal.SIGHUP):
+            await asyncio.sleep(TICK_S)
+        self._ended_by = number
+        self._session.app.exit(exception=EOFError())
 
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()
@@ -124,11 +119,7 @@ class Editor:
         keys.add("c-g", filter=at_prompt)(self._open_editor)
         keys.add("c-c", filter=at_prompt)(self._interrupt)
         keys.add("<sigint>")(self._interrupt)
-        keys.add("c-z", filter=at_prompt)(self._suspend)
         return keys
-
-    def _is_typing_a_command(self) -> bool:
-        return _is_command_name(self._session.default_buffer.text)
 
     def _interrupt(self, event: KeyPressEvent) -> None:
         if self._is_outside:
@@ -155,33 +146,14 @@ class Editor:
 
         event.app.create_background_task(edited(event.current_buffer.open_in_editor()))
 
-    def _suspend(self, event: KeyPressEvent) -> None:
-        self._suspends_itself = True
-        event.app.suspend_to_background()
-
-    def _take_terminal_back(self) -> None:
-        """Draw the line again, below what the shell has written."""
-        app = self._session.app
-        # After prompt_toolkit's own suspension, or in the external editor, these do it.
-        if not (self._suspends_itself or self._is_outside):
-            app.input.raw_mode().__enter__()
-            app.renderer.reset()
-            app.invalidate()
-        self._suspends_itself = False
-
     def _expire_warning(self, _: object) -> None:
         self._was_warned, self._warned = self._warned, False
-
-    def _hint(self) -> StyleAndTextTuples:
-        return [("ansibrightblack", LEAVING_HINT if self._warned else "")]
 
 
 class _ChatCompleter(Completer):
     """Completes commands while they are typed; on Tab, their arguments and file names."""
 
-    def __init__(
-        self, commands: Mapping[str, str], suggest: Callable[[str, str], Iterable[str]]
-    ) -> None:
+    def __init__(self, commands: Mapping[str, str], suggest: Suggest) -> None:
         self._commands = commands
         self._suggest = suggest
         self._paths = PathCompleter(expanduser=True)
@@ -191,38 +163,35 @@ class _ChatCompleter(Completer):
     ) -> Iterable[Completion]:
         typed = document.text_before_cursor
         if _is_command_name(typed):
-            yield from self._names(typed)
+            for name, description in self._commands.items():
+                if name.startswith(typed):
+                    yield Completion(name, -len(typed), display_meta=description)
         elif typed.startswith("/") and complete_event.completion_requested:
             command, _, argument = typed.partition(" ")
             argument = argument.lstrip(" ")
             for suggested in self._suggest(command, argument):
-                yield Completion(suggested, start_position=-len(argument))
+                yield Completion(suggested, -len(argument))
             if command in _FILE_COMMANDS:
                 yield from self._paths.get_completions(Document(argument), complete_event)
 
-    def _names(self, typed: str) -> Iterable[Completion]:
-        return (
-            Completion(name, start_position=-len(typed), display_meta=description)
-            for name, description in self._commands.items()
-            if name.startswith(typed)
-        )
 
-
-class _PrivateHistory(FileHistory):
-    """A private history file. If it cannot be used, the history stays in memory."""
-
-    def load_history_strings(self) -> Iterable[str]:
-        with suppress(OSError):
-            return list(super().load_history_strings())
-        return ()
+class _FileHistory(FileHistory):
+    """If the file cannot be used any longer, the history stays in memory."""
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
-            file = Path(os.fsdecode(self.filename))
+            super().store_string(string)
+
+
+def _history(file: Path | None) -> History:
+    """A private history file, if it can be used."""
+    if file is not None:
+        with suppress(OSError):
             make_private_directory(file.parent)
             # Follow a symbolic link: the user made it.
             os.close(open_file(file.resolve(), os.O_CREAT | os.O_WRONLY))
-            super().store_string(string)
+            return _FileHistory(file)
+    return InMemoryHistory()
 
 
 def _send(event: KeyPressEvent) -> None:

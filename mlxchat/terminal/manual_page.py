@@ -8,8 +8,8 @@ import shutil
 import sys
 
 from mlxchat.terminal import is_dumb
-from mlxchat.terminal.leaving import ctrl_c_ignored
-from mlxchat.terminal.text_output import Stdout
+from mlxchat.terminal.output import Stdout
+from mlxchat.terminal.worker import ctrl_c_ignored
 
 MAX_COLUMNS = 100
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from mlxchat.models.describe import ModelFacts
 from mlxchat.terminal import visible
-from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.output import Messages
 from mlxchat.terminal.table import write, write_json_lines, write_table
 from mlxchat.units import format_bytes
 

@@ -3,9 +3,7 @@
 Keeps keys that are pressed while nothing reads them.
 """
 
-import fcntl
 import os
-import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,13 +29,6 @@ def apply(terminal: int, settings: Settings) -> None:
         termios.tcsetattr(terminal, termios.TCSANOW, settings)
 
 
-def is_in_foreground(terminal: int) -> bool:
-    """Whether this process may change the terminal; one in the background would be stopped."""
-    with suppress(OSError):
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    return False
-
-
 def held(before: Settings) -> Settings:
     """Keys are kept without echo until they are read; Ctrl-C still interrupts."""
     # Without IEXTEN only signal keys are special. NOFLSH: Ctrl-C stops the reply without discarding
@@ -49,13 +40,6 @@ def held(before: Settings) -> Settings:
     settings[_IFLAG] |= termios.ICRNL
     settings[_CC][termios.VMIN], settings[_CC][termios.VTIME] = 1, 0
     return settings
-
-
-def unread_bytes(pipe: int) -> int:
-    """How many bytes are still unread; 0 if unknown."""
-    with suppress(OSError):
-        return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
-    return 0
 
 
 class HeldKeys:
@@ -77,8 +61,10 @@ class HeldKeys:
 
     def hold(self) -> None:
         """Do so again, after the shell has had the terminal."""
-        if self._found is not None and not self._is_lent and is_in_foreground(STDIN):
-            apply(STDIN, held(self._found))
+        # A process in the background would be stopped.
+        with suppress(OSError):
+            if self._found and not self._is_lent and os.tcgetpgrp(STDIN) == os.getpgrp():
+                apply(STDIN, held(self._found))
 
     @contextmanager
     def lent(self) -> Iterator[None]:

@@ -9,72 +9,49 @@ from typing import Any
 
 from mlxchat.app.observer import Observer
 from mlxchat.terminal import is_dumb, visible
-from mlxchat.terminal.leaving import say_on_own_line, stopped_at_the_end
-from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.output import Messages, TerminalLine
 from mlxchat.units import Progress
 
 PATIENCE_S = 0.3
 
 
-@contextmanager
-def progress(what: str, unit: str, quiet: bool) -> Iterator["Bar"]:
-    """Yield a bar, to be called with `(done, total)`. It disappears when everything is done or the
-    body ends.
+class Line:
+    """An animated line on stderr, which appears if it is not removed within a moment. A terminal
+    without cursor movement gets a plain line. Nothing is drawn if `quiet`, or without a terminal.
 
-    Nothing is drawn if `quiet` or if stderr is not a terminal.
+    A separate thread draws it, because the caller may be busy in MLX for minutes.
     """
-    bar = Bar(what, unit, PATIENCE_S if is_drawn(quiet) else None)
-    with stopped_at_the_end(bar.stop):
-        yield bar
 
-
-@contextmanager
-def waiting(text: str, quiet: bool) -> Iterator[None]:
-    """An animated line on stderr while the body runs, if that takes more than a moment. A terminal
-    without cursor movement gets a plain line.
-
-    Nothing is drawn if `quiet` or if stderr is not a terminal.
-    """
-    if not is_drawn(quiet):
-        yield
-        return
-    line = Late(text)
-    with stopped_at_the_end(line.stop):
-        line.begin(PATIENCE_S)
-        yield
-
-
-def is_drawn(quiet: bool) -> bool:
-    return not quiet and sys.stderr is not None and sys.stderr.isatty()
-
-
-class Late:
-    """A line that appears some time after `begin` unless stopped first. A separate thread draws it,
-    because the caller may be busy in MLX for minutes."""
-
-    def __init__(self, text: str = "") -> None:
+    def __init__(self, quiet: bool) -> None:
+        self._is_drawn = is_drawn(quiet)
         self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
         self._shown: Any = None
-        self.change(text)
 
-    def change(
-        self, text: str, *, done: int = 0, total: int | None = None, plain: str = ""
+    def show(
+        self, text: str, done: int = 0, total: int | None = None, *, plain: str | None = None
     ) -> None:
-        """Change the text; `plain` is what a terminal without cursor movement gets."""
+        """Show the text, and a bar if there is a total; `plain` is for a terminal without cursor
+        movement."""
+        if not self._is_drawn:
+            return
         with self._lock:
-            self._text, self._plain = visible(text), visible(plain or text)
-            self._done, self._total = done, total
+            self._text, self._done, self._total = visible(text), done, total
+            self._plain = visible(plain or text)
             if self._shown is not None:
                 self._shown.update(0, total=total, completed=done, description=self._text)
+            elif self._timer is None:
+                self._timer = threading.Timer(PATIENCE_S, self._appear)
+                self._timer.daemon = True
+                self._timer.start()
 
-    def begin(self, patience_s: float) -> None:
-        self._timer = threading.Timer(patience_s, self._show)
-        self._timer.daemon = True
-        self._timer.start()
+    def counting(self, what: str, unit: str) -> "Count":
+        """Shows how much is done, its rate and the time left. The line disappears with the last
+        one, because the caller may write to the terminal next."""
+        return Count(self, what, unit)
 
     def stop(self) -> None:
-        """Remove it; callable from any thread."""
+        """Remove it. Callable from any thread."""
         with self._lock:
             timer, self._timer = self._timer, None
             shown, self._shown = self._shown, None
@@ -83,7 +60,7 @@ class Late:
         if shown is not None:
             shown.stop()
 
-    def _show(self) -> None:
+    def _appear(self) -> None:
         with self._lock:
             if self._timer is None:
                 return
@@ -97,59 +74,27 @@ class Late:
             self._shown.update(0, completed=self._done)
             self._shown.start()
 
-    def say(self, text: str) -> bool:
-        """Write a line above it; return False if it is not shown."""
-        with self._lock:
-            if self._shown is None:
-                return False
-            self._shown.console.print(text, markup=False, highlight=False)
-            return True
 
-    def say_anyway(self, text: str) -> None:
-        """Write a line above it, or on a separate line."""
-        if not self.say(text):
-            say_on_own_line(text)
+class Count:
+    """Called with how many of how many are done, and with the speed if that is not their rate."""
 
-
-class Bar(Late):
-    """Appears `patience_s` after the first call, or never if that is None. Shows the count in
-    `unit`s, their rate and the time left. Once stopped, a later call starts it again."""
-
-    def __init__(self, what: str, unit: str, patience_s: float | None) -> None:
-        super().__init__()
-        self._what, self._unit = what, unit
-        self._patience_s = patience_s
-        self._begun_s, self._done_before = 0.0, 0
+    def __init__(self, line: Line, what: str, unit: str) -> None:
+        self._line, self._what, self._unit = line, what, unit
+        self._begun_s, self._begun_at, self._done = 0.0, 0, float("inf")
 
     def __call__(self, done: int, total: int | None, speed: str = "") -> None:
-        """Show that `done` of `total` are done, and the `speed` instead of the rate. The bar
-        disappears with the last one, because the caller may write to the terminal next."""
-        if self._patience_s is None:
-            return
-        with self._lock:
-            if self._timer is None and (total is None or done < total):
-                self._begun_s, self._done_before = time.monotonic(), done
-                self.begin(self._patience_s)
-            plain = f"{self._what} {'' if total is None else f'{total:,} '}{self._unit} …"
-            text = self._figures(done, total, speed)
-            self.change(text, done=done, total=total, plain=plain)
+        if done < self._done:
+            self._begun_s, self._begun_at = time.monotonic(), done
+        self._done = done
         if total is not None and done >= total:
-            self.stop()
-
-    def counting(self, what: str, unit: str) -> Progress:
-        """A callable like the bar itself, for another operation before or after."""
-
-        def count(done: int, total: int) -> None:
-            if (self._what, self._unit) != (what, unit):
-                self.stop()
-                self._what, self._unit = what, unit
-            self(done, total)
-
-        return count
+            self._line.stop()
+        else:
+            plain = f"{self._what} {'' if total is None else f'{total:,} '}{self._unit} …"
+            self._line.show(self._figures(done, total, speed), done, total, plain=plain)
 
     def _figures(self, done: int, total: int | None, speed: str) -> str:
         figures = f"{self._what} {done:,}{'' if total is None else f'/{total:,}'} {self._unit}"
-        seconds, counted = time.monotonic() - self._begun_s, done - self._done_before
+        seconds, counted = time.monotonic() - self._begun_s, done - self._begun_at
         if not counted or not seconds:
             return figures
         rate = counted / seconds
@@ -163,25 +108,50 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"
 
 
+def is_drawn(quiet: bool) -> bool:
+    return not quiet and sys.stderr is not None and sys.stderr.isatty()
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Line]:
+    """Yield a line, which is gone when the body ends."""
+    line = Line(quiet)
+    with TerminalLine.drawing(line.stop):
+        yield line
+
+
+@contextmanager
+def waiting(text: str, quiet: bool) -> Iterator[None]:
+    """Show the text while the body runs."""
+    with progress(quiet) as line:
+        line.show(text)
+        yield
+
+
+@contextmanager
+def counting(what: str, unit: str, quiet: bool) -> Iterator[Progress]:
+    """Yield what counts while the body runs."""
+    with progress(quiet) as line:
+        yield line.counting(what, unit)
+
+
 def observer_of(messages: Messages) -> Observer:
     """Shows on the terminal what `app` reports."""
+    quiet = messages.quiet
     return Observer(
         warn=messages.warn,
         note=messages.note,
         ask=terminal_question(),
-        show_progress=not messages.quiet,
-        waiting=lambda text: waiting(text, messages.quiet),
-        counting=lambda what, unit: progress(what, unit, messages.quiet),
+        show_progress=not quiet,
+        waiting=lambda text: waiting(text, quiet),
+        counting=lambda what, unit: counting(what, unit, quiet),
     )
 
 
 def terminal_question() -> Callable[[str], bool] | None:
     """Return a function that asks on the terminal; None if stdin or stderr is not a terminal."""
-    if sys.stdin is None or sys.stderr is None:
-        return None
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return None
-    return _ask
+    has_both = all(each is not None and each.isatty() for each in (sys.stdin, sys.stderr))
+    return _ask if has_both else None
 
 
 def _ask(question: str) -> bool:

@@ -1,11 +1,10 @@
 """The chat on a terminal: read a line, answer it or run its command, repeat."""
 
-from __future__ import annotations
-
 import shlex
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from typing import Any
 
-from mlxchat.app.chat import Chat
+from mlxchat import paths
 from mlxchat.errors import (
     ClosedPipe,
     DeviceError,
@@ -15,104 +14,120 @@ from mlxchat.errors import (
     device_failures,
 )
 from mlxchat.store.state_file import Written
-from mlxchat.terminal.chat_screen import ScreenOptions
-from mlxchat.terminal.commands import screen_with_commands
-from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.modes import unread_bytes
-from mlxchat.terminal.plain_input import EndOfInput
-from mlxchat.terminal.slash import as_command, run_command, without_draft
-from mlxchat.terminal.worker import Worker
-from mlxchat.units import format_bytes
+from mlxchat.terminal import is_dumb
+from mlxchat.terminal.chat_screen import ChatScreen
+from mlxchat.terminal.commands import COMMANDS
+from mlxchat.terminal.plain_input import EndOfInput, PlainInput
+from mlxchat.terminal.slash import as_command, run_command, suggestions, without_draft
+from mlxchat.units import count, format_bytes
 
 
-class Repl:
-    """A chat with a person until they leave; then the chat is closed."""
+class Repl(ChatScreen):
+    """A chat with a person until they leave."""
 
-    def __init__(
-        self, chat: Chat, worker: Worker, options: ScreenOptions, messages: Messages
-    ) -> None:
-        self._chat, self._worker = chat, worker
-        self._shown = screen_with_commands(chat, worker, options, messages)
-        worker.when_continued = self._shown.go_on
+    # How much of the window is used at the prompt.
+    _tokens = 0
 
-    def run(self) -> int:
-        """Return the exit status."""
-        try:
-            with self._shown.keys:
-                self._converse()
-        finally:
-            written = self._worker.call_last(self._chat.close)
-        self._show_where_it_is_saved(written)
-        return ExitStatus.OK if self._chat.not_saved is None else ExitStatus.FAILURE
-
-    def _converse(self) -> None:
-        """Read and answer until the user leaves."""
-        if self._chat.has_given_window:
-            # Before any weights are read, this checks that the template fits into it.
-            self._shown.wait_for_checks()
-        self._shown.screen.say(f"{self._chat.model_name} · /help for commands · Ctrl-D to leave")
-        self._shown.say_notices()
-        self._shown.show_last_exchange()
-        self._shown.attach_given_files()
-        draft = ""
-        with suppress(EndOfInput):
+    def converse(self) -> int:
+        # Takes a moment, in which the model is loaded.
+        self._editor = self._new_editor()
+        with self.keys, suppress(EndOfInput):
+            if self.chat.has_given_window:
+                # Before any weights are read, this checks that the template fits into it.
+                self.wait_for_checks()
+            self.screen.say(f"{self.chat.model_name} · /help for commands · Ctrl-D to leave")
+            self.say_notices()
+            self.show_last_exchange()
+            for name, text in self.files:
+                self.attach(name, text)
+            draft = ""
             while True:
                 # Ctrl-C may arrive between a reply, for which it was meant, and the prompt.
                 with suppress(KeyboardInterrupt):
                     draft = self._turn(draft)
+        return ExitStatus.OK
 
     def _turn(self, draft: str) -> str:
         """Read and process one line; return a draft for the next prompt."""
-        text = without_draft(self._shown.read(draft), draft)
-        screen = self._shown.screen
+        text = without_draft(self._read(draft), draft)
         try:
             with device_failures():
                 return self._obey(text)
-        except DeviceError as error:
-            if self._chat.has_failed:
-                raise
-            screen.complain(f"{error}; nothing said so far is lost")
-        except ClosedPipe:
-            raise
-        except MlxchatError as error:
-            if self._chat.has_failed or isinstance(error, SnapshotError):
-                # Without a model, or with a session that cannot be resumed, there is no chat.
-                raise
-            screen.complain(error)
         except KeyboardInterrupt:
             # Something other than a reply was interrupted: keep the typed text.
-            screen.say("stopped")
+            self.screen.say("stopped")
             return text
+        except MlxchatError as error:
+            # Without a model, or with a session that cannot be resumed, there is no chat.
+            if self.chat.has_failed or isinstance(error, ClosedPipe | SnapshotError):
+                raise
+            lost = "; nothing said so far is lost" if isinstance(error, DeviceError) else ""
+            self.screen.complain(f"{error}{lost}")
+            return ""
         finally:
-            self._chat.save()
-            self._shown.say_notices()
-        return ""
+            self.chat.save()
+            self.say_notices()
 
     def _obey(self, text: str) -> str:
         """Run the command or send the message; return a draft for the next prompt."""
         command = as_command(text)
         if command is not None:
-            return run_command(self._shown, command) or ""
+            return run_command(self, command) or ""
         message = text.removeprefix("/") if text[:2] == "//" else text
-        if self._shown.say(message):
-            return ""
-        # What was typed meanwhile gets its own line.
-        return f"{text}\n" if unread_bytes(0) else text
+        return "" if self.say(message) else text
 
-    def _show_where_it_is_saved(self, written: Written | None) -> None:
-        session = self._chat.session
-        self._shown.say_notices()
-        if session is None or not self._chat.is_ready or not self._chat.conversation.turns:
+    # The prompt
+
+    def _read(self, draft: str) -> str:
+        """Return what the user types next. Raises EndOfInput."""
+        if self.chat.is_ready:
+            self._tokens = self.conversation.tokens
+        # The line editor switches from the held settings to its own and back, so that keys are
+        # never echoed in between.
+        with self.keys.lent() if is_dumb() else nullcontext():
+            return self._editor.read(draft)
+
+    def _new_editor(self) -> Any:
+        if is_dumb():
+            return PlainInput(self.worker, self.terminal)
+        from mlxchat.terminal.editor import Editor
+
+        return Editor(
+            history_file=paths.history_file() if self.shown.save else None,
+            commands={name: each.help for name, each in COMMANDS.items()},
+            toolbar=self._toolbar,
+            suggest=lambda command, typed: suggestions(self, command, typed),
+            next_signal=self.worker.next_signal,
+            terminal=None if self.shows_replies else self.terminal,
+        )
+
+    def _toolbar(self) -> str:
+        if not self.chat.is_ready:
+            return f"{self.chat.model_name} · {'not loaded' if self.begun.done() else 'loading …'}"
+        conversation = self.conversation
+        window = conversation.settings.max_kv_size
+        held = f"{self._tokens:,}/{'∞' if window is None else f'{window:,}'}"
+        parts = [conversation.model.name, held, count(len(conversation.state.retained), "turn")]
+        if conversation.state.forgotten:
+            parts.append(f"{len(conversation.state.forgotten)} forgotten")
+        if self.attached:
+            parts.append(f"{len(self.attached)} attached")
+        if conversation.stats is not None and conversation.stats.decode_tokens_per_s:
+            parts.append(f"{conversation.stats.decode_tokens_per_s:.1f} tok/s")
+        return " · ".join(parts)
+
+    def take_leave(self, written: Written | None) -> None:
+        """Say where the chat is saved."""
+        session = self.chat.session
+        self.say_notices()
+        if session is None or not self.chat.is_ready or not self.conversation.turns:
             return
-        saved = "saved"
-        if self._chat.not_saved is not None:
-            turns = session.journal.saved_turns
+        turns, saved = session.journal.saved_turns, "saved"
+        if self.chat.not_saved is not None:
             after = f" after turn {turns}" if turns else ""
-            saved = f"not saved{after}: {self._chat.not_saved}"
-            if not turns:
-                self._shown.screen.say(saved)
-                return
+            saved = f"not saved{after}: {self.chat.not_saved}"
         elif written is not None:
             saved = f"saved ({format_bytes(written.size_bytes)} in {written.seconds:.2f} s)"
-        resume = f"--session {shlex.quote(session.name)}"
-        self._shown.screen.say(f"{saved}; resume with: mlxchat {resume}")
+        if turns or self.chat.not_saved is None:
+            saved += f"; resume with: mlxchat --session {shlex.quote(session.name)}"
+        self.screen.say(saved)

@@ -19,7 +19,7 @@ from rich.text import Text
 from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
 from mlxchat.terminal.markdown import Cut, Renderer, find_cuts
-from mlxchat.terminal.text_output import Stdout
+from mlxchat.terminal.output import Stdout
 from mlxchat.text.pieces import OuterWhitespace
 
 Thinking = Literal["on", "hide"]

@@ -4,9 +4,8 @@ from mlxchat.app.batch_run import BatchFigures, BatchRun, open_batch
 from mlxchat.errors import ExitStatus, MlxchatError
 from mlxchat.request import BatchRequest
 from mlxchat.request.commands import Shown
-from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.output import Messages, Stdout
 from mlxchat.terminal.progress import observer_of, progress
-from mlxchat.terminal.text_output import Stdout
 from mlxchat.terminal.worker import Worker, in_worker
 from mlxchat.text.documents import piped_stdin
 from mlxchat.units import beginning, count
@@ -18,7 +17,7 @@ MAX_ERROR_CHARS = 200
 def run(request: BatchRequest, shown: Shown) -> int:
     """Run the rows, and return the exit status. Raises MlxchatError for everything a user can fix;
     rows that are finished by then are written."""
-    return in_worker(lambda worker: _run(request, shown, worker))
+    return in_worker(lambda worker, _: _run(request, shown, worker))
 
 
 def _run(request: BatchRequest, shown: Shown, worker: Worker) -> int:
@@ -38,9 +37,9 @@ def _run(request: BatchRequest, shown: Shown, worker: Worker) -> int:
 
 def _run_rows(batch: BatchRun, messages: Messages, worker: Worker) -> ExitStatus | None:
     """Run all rows; return the exit status of the signal that stopped it, if any."""
-    with progress("running", "rows", messages.quiet) as bar, worker.stoppable() as stop:
-        stop.say = bar.say
-        for _ in batch.results(stop.requested, lambda now: bar(now.done, now.total, _speed(now))):
+    with progress(messages.quiet) as line, worker.stoppable() as stop:
+        show = line.counting("running", "rows")
+        for _ in batch.results(stop.requested, lambda now: show(now.done, now.total, _speed(now))):
             pass
     return stop.status
 

@@ -21,14 +21,12 @@ from mlxchat.bench.subject import Subject
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError, device_failures
 from mlxchat.files import append_line, open_to_append, reported_as
 from mlxchat.request import Setup
-from mlxchat.terminal import visible
-from mlxchat.terminal.leaving import Terminated
-from mlxchat.terminal.messages import Messages, show_error
+from mlxchat.terminal import Terminated, visible
 from mlxchat.terminal.moving import moving_line
+from mlxchat.terminal.output import Messages, Stdout, show_error
 from mlxchat.terminal.progress import is_drawn, observer_of
 from mlxchat.terminal.table import format_table
-from mlxchat.terminal.text_output import Stdout
-from mlxchat.terminal.worker import Worker, with_ranks
+from mlxchat.terminal.worker import Worker, in_worker
 
 STDOUT = "-"
 
@@ -48,9 +46,7 @@ class BenchRequest:
 def run_benches(request: BenchRequest) -> int:
     """Measure, and return the exit status. If one of several fails, its error is shown and the
     others run. Raises MlxchatError for everything a user can fix."""
-    return with_ranks(
-        lambda ranks, worker: worker.call(lambda: _run_benches(request, ranks, worker))
-    )
+    return in_worker(lambda worker, ranks: _run_benches(request, ranks, worker))
 
 
 def _run_benches(request: BenchRequest, ranks: Ranks | None, worker: Worker) -> int:

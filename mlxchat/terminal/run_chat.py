@@ -1,24 +1,22 @@
 """Runs `mlxchat chat`: opens the chat for a person, a pipe, or one question."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mlxchat import paths
 from mlxchat.app.answer import constraint_of, with_schema
 from mlxchat.app.chat import Chat
 from mlxchat.app.opening import find_model
 from mlxchat.app.prompt import read_into
 from mlxchat.app.ranks import Ranks, check_ranks
-from mlxchat.errors import ExitStatus, UsageError
+from mlxchat.errors import UsageError
 from mlxchat.request import Answer, ChatOptions
 from mlxchat.request.commands import ChatShown
-from mlxchat.terminal.messages import Messages
+from mlxchat.terminal.output import Messages
 from mlxchat.terminal.progress import observer_of
 from mlxchat.terminal.worker import Worker, with_ranks
 from mlxchat.text.document import STDIN
 from mlxchat.text.documents import (
-    SEPARATOR,
     Input,
     Spoken,
     is_stdin_left_unread,
@@ -78,22 +76,28 @@ def _run(
             note=None if on_terminal else messages.note,
         )
     )
-    try:
-        if turns is None:
-            return _talk_on_terminal(chat, worker, options, shown, attached)
-        from mlxchat.terminal.piped_chat import PipedChat, PipeOptions
+    if turns is None:
+        from mlxchat.terminal.repl import Repl
 
-        pipe = PipeOptions(shown.events, options.think != "on", shown.stats, answer, constraint)
-        turns = _with_attached(chat, [text for _, text in attached], turns)
-        status = PipedChat(chat, worker, pipe, messages).run(turns)
-    finally:
-        worker.call_last(chat.close)
-    return status or (ExitStatus.OK if chat.not_saved is None else ExitStatus.FAILURE)
+        return Repl(chat, worker, messages, shown, think=options.think, files=attached).run()
+    from mlxchat.terminal.piped_chat import PipedChat
+
+    return PipedChat(
+        chat,
+        worker,
+        messages,
+        shown,
+        turns,
+        hides_thoughts=options.think != "on",
+        attached=[text for _, text in attached],
+        answer=answer,
+        constraint=constraint,
+    ).run()
 
 
 def _turns(
     shown: ChatShown, question: str | None, template: str | None, messages: Messages
-) -> Iterable[Spoken] | None:
+) -> Iterator[Spoken] | None:
     """The question, or the turns from a pipe; None on a terminal."""
     if question is not None or template is not None:
         if is_stdin_left_unread():
@@ -102,7 +106,7 @@ def _turns(
             )
         document = read_into(template, question, shown.files, piped_stdin())
         _warn(document, messages)
-        return [Spoken("user", document.text)]
+        return iter([Spoken("user", document.text)])
     if sys.stdin is not None and sys.stdin.isatty() and not shown.events:
         return None
     stdin = piped_stdin(to_its_end=False)
@@ -121,34 +125,6 @@ def _attached(files: Sequence[str], messages: Messages) -> list[tuple[str, str]]
     return [(path, document.text) for path, document in documents]
 
 
-def _with_attached(chat: Chat, texts: Sequence[str], turns: Iterable[Spoken]) -> Iterator[Spoken]:
-    """The turns, the first message that is not rejected after the texts."""
-    waiting = list(texts)
-    for turn in turns:
-        if waiting and turn.role == "user" and turn.error is None:
-            before = len(chat.conversation.turns)
-            yield replace(turn, text=SEPARATOR.join([*waiting, turn.text]))
-            if len(chat.conversation.turns) > before:
-                waiting.clear()
-        else:
-            yield turn
-
-
 def _warn(document: Input, messages: Messages) -> None:
     for notice in document.notices:
         messages.warn(notice)
-
-
-def _talk_on_terminal(
-    chat: Chat,
-    worker: Worker,
-    options: ChatOptions,
-    shown: ChatShown,
-    attached: Sequence[tuple[str, str]],
-) -> int:
-    from mlxchat.terminal.chat_screen import ScreenOptions
-    from mlxchat.terminal.repl import Repl
-
-    history = paths.history_file() if shown.save else None
-    screen = ScreenOptions(shown.plain, options.think, shown.stats, history, tuple(attached))
-    return Repl(chat, worker, screen, Messages(shown.quiet)).run()

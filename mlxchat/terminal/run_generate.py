@@ -10,25 +10,20 @@ from mlxchat.errors import ExitStatus
 from mlxchat.request import Request
 from mlxchat.request.commands import Shown
 from mlxchat.terminal.figures import incomplete, stats_line, status_line
-from mlxchat.terminal.messages import Messages
-from mlxchat.terminal.progress import observer_of, progress
-from mlxchat.terminal.text_output import Stdout
-from mlxchat.terminal.worker import Worker, with_ranks
+from mlxchat.terminal.output import Messages, Stdout, show_line
+from mlxchat.terminal.progress import counting, observer_of
+from mlxchat.terminal.worker import Worker, in_worker
 from mlxchat.text.documents import is_stdin_left_unread, piped_stdin
 
 
 def run(request: Request, shown: Shown) -> int:
     """Generate, and return the exit status. Raises MlxchatError for everything a user can fix."""
-    return with_ranks(
-        lambda ranks, worker: worker.call(lambda: _run(request, shown, ranks, worker))
-    )
+    return in_worker(lambda worker, ranks: _run(request, shown, ranks, worker))
 
 
 def resume_run(directory: str, shown: dict[str, bool | None], **changes: Unpack[Changes]) -> int:
     """Continue the run in a checkpoint; `shown` are fields of `Shown` to change."""
-    return with_ranks(
-        lambda ranks, worker: worker.call(lambda: _resume(directory, shown, changes, ranks, worker))
-    )
+    return in_worker(lambda worker, ranks: _resume(directory, shown, changes, ranks, worker))
 
 
 def _run(request: Request, shown: Shown, ranks: Ranks | None, worker: Worker) -> int:
@@ -78,19 +73,18 @@ def _generate(
     written = output or begun.file
     assert written is not None
     with (
-        progress("reading", "tokens", messages.quiet) as bar,
+        counting("reading", "tokens", messages.quiet) as on_prefill,
         worker.stoppable() as stop,
     ):
-        stop.say = bar.say_anyway
         stop.before_leaving = lambda: written.write(begun.ending())
 
         def should_stop() -> bool:
             if stop.asks_for_progress:
                 stop.asks_for_progress = False
-                messages.status(status_line(begun))
+                show_line(status_line(begun))
             return stop.requested()
 
-        tokens = begun.tokens(should_stop=should_stop, on_prefill=bar, on_over=stop.over)
+        tokens = begun.tokens(should_stop=should_stop, on_prefill=on_prefill, on_over=stop.over)
         try:
             for token in tokens:
                 if output is not None:

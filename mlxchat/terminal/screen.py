@@ -1,10 +1,14 @@
-"""A chat's dim notices and rules, on the stream that reaches the user's terminal."""
+"""What a chat shows between replies, on the stream that reaches the user's terminal: dim notices,
+rules, and the window as a chart. And the clipboard, by way of the same terminal."""
 
+import base64
 import os
+import shutil
 import stat
+import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -13,16 +17,17 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
+from mlxchat.chat.room import RESERVE
+from mlxchat.chat.turn import Quoted, Turn, Usage
 from mlxchat.terminal import is_dumb, visible
-from mlxchat.terminal.modes import unread_bytes
+from mlxchat.units import count
 
 # The columns of a rule without its text.
 RULE_CELLS = 2
 # How long `tee` may take to write what it has read.
 PASSED_ON_S = 0.1
-# A reader that takes longer is not writing to the terminal.
-MAX_WAIT_S = 1.0
-POLL_S = 0.01
+MAX_CHART_COLUMNS = 90
+GAP = "  "
 
 
 class Screen:
@@ -43,7 +48,7 @@ class Screen:
         if is_dumb():
             self._console.print(f"-- {visible(text)} --")
         elif cell_len(visible(text)) + RULE_CELLS > self._console.width:
-            self._console.print(Text(visible(text), style="dim"))
+            self.say(text)
         else:
             self._console.print(Rule(Text(visible(text), style="dim"), style="dim", align="left"))
 
@@ -69,10 +74,82 @@ def terminal_stream() -> TextIO:
 
 def wait_for_pipe() -> None:
     """If stdout is a pipe, let its reader, which may be `tee`, write to the same terminal first."""
-    descriptor = sys.stdout.fileno()
-    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        return
-    deadline_s = time.monotonic() + MAX_WAIT_S
-    while unread_bytes(descriptor) and time.monotonic() < deadline_s:
-        time.sleep(POLL_S)
-    time.sleep(PASSED_ON_S)
+    if stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode):
+        time.sleep(PASSED_ON_S)
+
+
+def draw_window(
+    usage: Usage,
+    turns: Sequence[Turn],
+    attached_tokens: int,
+    columns: int,
+    note: str | None = None,
+) -> Iterator[str]:
+    """The window as a bar chart with a row per turn, whose tokens add up to the total.
+
+    Lines are no wider than `columns`; `turns` are all turns of the conversation, `note` that on
+    forgotten ones. `attached_tokens` are those of files and quotes attached to the next message.
+    """
+    rows = list(_rows(usage, turns, attached_tokens, note))
+    total = sum(tokens for _, tokens in rows)
+    number_width = max(len(f"{tokens:,}") for _, tokens in rows)
+    room = max(min(columns, MAX_CHART_COLUMNS) - number_width - 2 * len(GAP), 2)
+    bar_width = room // 3
+    for label, tokens in rows:
+        filled = round(bar_width * tokens / total) if total else 0
+        bar = "█" * max(filled, 1 if tokens else 0)
+        text = Text(" ".join(visible(label).split()))
+        text.truncate(room - bar_width, overflow="ellipsis")
+        # The label is last, so that no character in it can move anything.
+        yield f"{tokens:>{number_width},}{GAP}{bar:{bar_width}}{GAP}{text.plain}".rstrip()
+
+
+def _rows(
+    usage: Usage, turns: Sequence[Turn], attached_tokens: int, note: str | None
+) -> Iterator[tuple[str, int]]:
+    """Labels, and their numbers of tokens."""
+    numbers = {id(turn): number for number, turn in enumerate(turns, 1)}
+    yield "system prompt and template", usage.pinned - usage.note
+    if note is not None:
+        yield f"note: {note}", usage.note
+    for turn, tokens in usage.turns:
+        pinned = " (pinned)" if turn.pinned else ""
+        yield f"{numbers[id(turn)]}{pinned}: {turn.user}", tokens
+    if attached_tokens:
+        yield "attached to your next message", attached_tokens
+    if usage.window is not None:
+        yield "free", max(usage.window - usage.tokens - attached_tokens, 0)
+
+
+def summary(
+    usage: Usage, attached_tokens: int, forgotten: int, recalled: Sequence[Quoted] = ()
+) -> str:
+    """The total, which turns the last message recalled, and whether the next one will push anything
+    out."""
+    used, window = usage.tokens + attached_tokens, usage.window
+    limit = "" if window is None else f" of {window:,}"
+    parts = [f"{used:,}{limit} tokens", f"{count(forgotten, 'turn')} forgotten"]
+    if recalled:
+        parts.append(f"recalled {' and '.join(map(str, recalled))}")
+    if window is not None and used + RESERVE > window and usage.turns:
+        parts.append("your next message will push out the oldest turns")
+    return " · ".join(parts)
+
+
+def copy_to_clipboard(text: str, terminal: TextIO | None = None) -> str:
+    """Copy, if need be by writing to `terminal` or stdout; return a short report."""
+    screen = terminal or sys.stdout
+    copied = text.encode("utf-8", "replace")
+    size = f"{len(text):,} characters"
+    # Over ssh, pbcopy would fill the clipboard of the wrong machine.
+    if "SSH_CONNECTION" not in os.environ and shutil.which("pbcopy"):
+        # Without a locale pbcopy assumes Mac Roman.
+        locale = os.environ | {"LC_CTYPE": "UTF-8"}
+        if subprocess.run(["pbcopy"], input=copied, env=locale, check=False).returncode == 0:
+            return f"copied {size}"
+    if is_dumb() or not screen.isatty():
+        return "no clipboard here: /export writes a file"
+    screen.write(f"\x1b]52;c;{base64.b64encode(copied).decode()}\x07")
+    screen.flush()
+    # No terminal confirms it.
+    return f"sent {size} to the terminal (OSC 52), which may not support it"

@@ -1,7 +1,5 @@
 """What a slash command is, which one a typed line is, and how it runs. `commands` has them all."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -26,11 +24,6 @@ class SlashCommand:
     suggest: Suggest
     needs_model: bool
 
-    @property
-    def needs_argument(self) -> bool:
-        """Whether the usage has one that is not in brackets."""
-        return self.usage.partition(" ")[2][:1] not in ("", "[")
-
 
 COMMANDS: dict[str, SlashCommand] = {}
 
@@ -39,12 +32,8 @@ OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/reset": "/clear", "/?": "/he
 EXIT_WORDS = {"exit", "quit"}
 
 
-def _nothing(_: ChatScreen, __: str) -> Iterable[str]:
-    return ()
-
-
 def command(
-    usage: str, help_text: str, suggest: Suggest = _nothing, *, needs_model: bool = True
+    usage: str, help_text: str, suggest: Suggest = lambda *_: (), *, needs_model: bool = True
 ) -> Callable[[Handler], Handler]:
     def add(handler: Handler) -> Handler:
         name = usage.split(maxsplit=1)[0]
@@ -81,7 +70,8 @@ def run_command(shown: ChatScreen, line: str) -> str | None:
         near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"see /help, or send it as /{name}"
         raise UsageError(f"unknown command {name}: {hint}")
-    if found.needs_argument and not argument.strip():
+    # An argument in brackets may be left out.
+    if found.usage.partition(" ")[2][:1] not in ("", "[") and not argument.strip():
         raise UsageError(f"usage: {found.usage}")
     if found.needs_model:
         return shown.work(lambda: found.handle(shown, argument.strip()))

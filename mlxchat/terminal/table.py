@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from mlxchat.terminal import visible
-from mlxchat.terminal.text_output import Stdout
+from mlxchat.terminal.output import Stdout
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

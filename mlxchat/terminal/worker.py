@@ -1,11 +1,17 @@
-"""A worker thread computes; the main thread waits for it, and obeys signals.
+"""A worker thread computes; the main thread waits for it, and obeys signals. Every rule is here:
 
-Neither waits for the other: `mx.eval` may take minutes, in which Python runs no signal handler in
-the thread that called it, and writing to a terminal or a pipe may block. So a command's
-work, with MLX and what it writes, is a job of the worker. The handlers of signals put them into the
-queue from which the main thread also learns that a job has ended.
+- A handler only puts the signal into the queue from which the main thread also learns that a job
+  has ended. `mx.eval` may take minutes, and writing to a terminal or a pipe may block: the main
+  thread does neither.
+- In a part of a job that is `stoppable`, the first Ctrl-C, SIGTERM or SIGHUP asks it to stop. A
+  Ctrl-C that takes a while is announced, and a second one ends the process at once, as SIGTERM and
+  SIGHUP do within five seconds, with everything saved and the terminal restored.
+- Elsewhere, nobody waits any longer: KeyboardInterrupt or Terminated is raised in the main thread.
+- SIGUSR1 asks for progress. After Ctrl-Z and `fg`, what is drawn stays where it is.
+- Outside a worker, signals do what they do by default: everything is saved by a system call.
 """
 
+import os
 import signal
 import threading
 import time
@@ -14,48 +20,62 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from mlxchat.app.ranks import Ranks, lead_or_follow
 from mlxchat.errors import ExitStatus
-from mlxchat.terminal.leaving import (
-    STATUS_OF_SIGNAL,
-    TICK_S,
-    ending_by,
-    ignore_signals,
-    is_ignored,
-    leave,
-    restorer,
-    say_on_own_line,
-)
+from mlxchat.terminal import Terminated, is_dumb
+from mlxchat.terminal.modes import apply, settings_of
+from mlxchat.terminal.output import TerminalLine
 
+# Signals that end the program, with the status 128 and their number.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Signals that ask for progress: Ctrl-T on a Mac, `kill -USR1` anywhere.
 STATUS_SIGNALS = {signal.SIGUSR1, getattr(signal, "SIGINFO", signal.SIGUSR1)}
 
+# How long the main thread waits for anything: the system may hand a signal to another thread.
+TICK_S = 0.05
 # A job that stops within this time needs no message.
 REACTION_S = 0.3
 # SIGTERM and SIGHUP end the process within five seconds, whatever it is doing.
 END_AFTER_S = 4.0
+# The last words must not take longer, even if the reader is gone or a disk hangs.
+LAST_WORDS_S = 0.5
 WILL_STOP = "mlxchat: stopping after this step; press Ctrl-C again to quit now"
 
 T = TypeVar("T")
 
 
+def ending_by(number: int) -> BaseException:
+    """What to raise to end the program with the status of the signal."""
+    if number == signal.SIGINT:
+        return KeyboardInterrupt()
+    return Terminated(ExitStatus(128 + number))
+
+
+@contextmanager
+def ctrl_c_ignored() -> Iterator[None]:
+    """While the body runs, Ctrl-C is for another program: unlike SIG_IGN, a handler is not
+    inherited by it. Main thread only."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Stop:
     """What signals ask of a part of a job that can be stopped, and saves everything as it goes.
 
-    `say` announces the stop, and `before_leaving` is called, in another thread, if the process has
-    to end at once; the job may then have stopped anywhere.
+    `before_leaving` is called, in another thread, if the process has to end at once; the job may
+    then have stopped anywhere.
     """
 
     def __init__(self, restore: Callable[[], None] = lambda: None) -> None:
         """`restore` restores the terminal before the process ends."""
         self._restore = restore
         self.status: ExitStatus | None = None
-        self.say: Callable[[str], object] = say_on_own_line
         self.before_leaving: Callable[[], object] = lambda: None
-        # Whether Ctrl-C is for another program, which has the terminal.
-        self.is_terminal_lent = False
         # Whether a signal asked for progress; showing it sets this to False.
         self.asks_for_progress = False
         self._say_at_s = self._leave_at_s = float("inf")
@@ -67,23 +87,25 @@ class Stop:
         with self._leaving:
             return self.status is not None
 
+    @property
+    def ends_program(self) -> bool:
+        """Whether the program ends after the job."""
+        return self.status not in (None, ExitStatus.INTERRUPTED)
+
     def over(self) -> None:
         """The loop that had to stop has ended; what follows may take its time."""
         self._is_over = True
 
     def take(self, number: int) -> None:
         """Take a signal; the second Ctrl-C ends the process."""
-        status = STATUS_OF_SIGNAL[signal.Signals(number)]
+        status = ExitStatus(128 + number)
         if status is not ExitStatus.INTERRUPTED:
             self._leave_at_s = min(self._leave_at_s, time.monotonic() + END_AFTER_S)
-            self.status = status
-        elif self.is_terminal_lent:
-            return
         elif self.status is None:
             self._say_at_s = time.monotonic() + REACTION_S
-            self.status = status
         else:
             self._leave(status)
+        self.status = status
 
     def enforce(self) -> None:
         """Announce the stop, or end the process, if that is due."""
@@ -94,11 +116,21 @@ class Stop:
             self._leave(self.status)
         if now_s >= self._say_at_s:
             self._say_at_s = float("inf")
-            self.say(WILL_STOP)
+            TerminalLine.announce(WILL_STOP)
 
-    def _leave(self, status: ExitStatus) -> None:
+    def _leave(self, status: ExitStatus) -> NoReturn:
+        """End the process at once, after the last words, with the terminal restored."""
         self._leaving.acquire()
-        leave(status, self._restore, self.before_leaving)
+        words = threading.Thread(target=self._speak, daemon=True)
+        words.start()
+        words.join(LAST_WORDS_S)
+        os._exit(status)
+
+    def _speak(self) -> None:
+        # Errors can no longer be reported.
+        with suppress(Exception):
+            self.before_leaving()
+        self._restore()
 
 
 class Worker:
@@ -110,21 +142,21 @@ class Worker:
         self._reader = ThreadPoolExecutor(1, "reader", initializer=_leave_to_main_thread)
         # Numbers of signals; None if a job has ended.
         self._events: SimpleQueue[int | None] = SimpleQueue()
-        self._jobs: list[Future[Any]] = []
+        self._latest: Future[Any] | None = None
         self._stop: Stop | None = None
         self._before: dict[int, Any] = {}
         # Called when the program continues after Ctrl-Z.
         self.when_continued: Callable[[], object] = lambda: None
 
     def __enter__(self) -> Self:
-        # The settings to restore are those of now.
-        self._restore = restorer()
-        for number in (*STATUS_OF_SIGNAL, *STATUS_SIGNALS, signal.SIGCONT):
-            if not is_ignored(number):
+        self._settings = settings_of(0)
+        for number in (*ENDING, *STATUS_SIGNALS, signal.SIGCONT):
+            # Not if the parent process wants it ignored, as `nohup` does with SIGHUP.
+            if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._put)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         is_busy = self.is_busy
@@ -132,23 +164,35 @@ class Worker:
             self._restore()
         # A thread that used MLX may not end while the interpreter does.
         self._thread.shutdown(wait=not is_busy)
+        if error is None:
+            self.drop_ctrl_c()
 
     def _put(self, number: int, _: FrameType | None) -> None:
         self._events.put(number)
 
+    def _restore(self) -> None:
+        """Remove what is drawn, restore the terminal's settings, show the cursor, and start a new
+        line for the shell."""
+        TerminalLine.clear()
+        if self._settings is not None and self._settings != settings_of(0):
+            # Otherwise a background process would be stopped.
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+            apply(0, self._settings)
+        cursor = b"" if is_dumb() else b"\x1b[?25h"
+        terminal = next(filter(os.isatty, (2, 1)), None)
+        if terminal is not None:
+            with suppress(OSError):
+                os.write(terminal, cursor + b"\r\n")
+
+    # Jobs
+
     @property
     def is_busy(self) -> bool:
-        return not all(job.done() for job in self._jobs)
+        return self._latest is not None and not self._latest.done()
 
     def start(self, job: Callable[[], T]) -> Future[T]:
         """Do the job after those before it."""
-        future = self._submit(self._thread, job)
-        self._jobs = [each for each in (*self._jobs, future) if not each.done()]
-        return future
-
-    def _submit(self, thread: ThreadPoolExecutor, job: Callable[[], T]) -> Future[T]:
-        future = thread.submit(job)
-        future.add_done_callback(lambda _: self._events.put(None))
+        self._latest = future = self._submit(self._thread, job)
         return future
 
     def call(self, job: Callable[[], T]) -> T:
@@ -156,44 +200,44 @@ class Worker:
         return self.wait(self.start(job))
 
     def read(self, job: Callable[[], T]) -> T:
-        """Do the job, which waits for input, in a thread of its own; return its result as `wait`
-        does."""
-        return self.wait(self._submit(self._reader, job))
+        """Do the job, which waits for a person or a pipe, in a thread of its own; return its result
+        as `wait` does."""
+        return self.wait(self.start_reading(job))
+
+    def start_reading(self, job: Callable[[], T]) -> Future[T]:
+        return self._submit(self._reader, job)
 
     def call_last(self, job: Callable[[], T]) -> T:
         """Do the job and return its result: here if the worker is busy with something that nobody
         waits for any longer."""
         return job() if self.is_busy else self.call(job)
 
+    def _submit(self, thread: ThreadPoolExecutor, job: Callable[[], T]) -> Future[T]:
+        future = thread.submit(job)
+        future.add_done_callback(lambda _: self._events.put(None))
+        return future
+
     def wait(self, job: Future[T]) -> T:
         """Wait for the job; return its result, or raise its error.
 
         Raises KeyboardInterrupt or Terminated, while the job goes on, for a signal in a part of it
-        that is not `stoppable`. A Ctrl-C that comes just before its end is for what is waited for
+        that is not `stoppable`. A signal that comes just before its end is for what is waited for
         next.
         """
-        self.wait_until(job.done)
-        if self.drop_ctrl_c():
-            self._events.put(signal.SIGINT)
-        return job.result()
-
-    def drop_ctrl_c(self) -> bool:
-        """Obey the signals that have come, except a Ctrl-C; return whether there was one."""
-        came = False
-        while not self._events.empty():
-            number = self._events.get()
-            if number == signal.SIGINT:
-                came = True
-            else:
-                self._obey(number)
-        return came
-
-    def wait_until(self, is_reached: Callable[[], bool]) -> None:
-        """Wait as `wait` does until a job makes it true."""
-        while not is_reached():
+        while not job.done():
             self._obey(self.next_signal(TICK_S))
             if self._stop is not None:
                 self._stop.enforce()
+        return job.result()
+
+    # Signals
+
+    def drop_ctrl_c(self) -> None:
+        """Obey the signals that have come, except a Ctrl-C, which was for what has just ended."""
+        while not self._events.empty():
+            number = self._events.get()
+            if number != signal.SIGINT:
+                self._obey(number)
 
     def next_signal(self, wait_s: float = 0.0) -> int | None:
         """The next signal; None if none comes, or if a job ends first."""
@@ -215,11 +259,7 @@ class Worker:
 
     @contextmanager
     def stoppable(self) -> Iterator[Stop]:
-        """In a job: the first Ctrl-C, SIGTERM or SIGHUP while the body runs is a request to stop.
-
-        If the body does not react, because a step of MLX takes long, a first Ctrl-C is announced
-        and a second one ends the process at once, as SIGTERM and SIGHUP do within five seconds.
-        """
+        """In a job: while the body runs, signals ask it to stop."""
         stop, before = Stop(self._restore), self._stop
         self._stop = stop
         try:
@@ -233,17 +273,20 @@ def _leave_to_main_thread() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCONT])
 
 
-def in_worker(job: Callable[[Worker], T]) -> T:
-    """Do the job in a worker, and return its result."""
-    with Worker() as worker:
-        return worker.call(lambda: job(worker))
+def in_worker(job: Callable[[Worker, Ranks | None], int]) -> int:
+    """Do the job in a worker, with the ranks if this is the first of several, and return the exit
+    status."""
+    return with_ranks(lambda ranks, worker: worker.call(lambda: job(worker, ranks)))
 
 
 def with_ranks(lead: Callable[[Ranks | None, Worker], int]) -> int:
     """Call `lead` in the main thread, with the ranks if this is the first of several, and return
     the exit status. The others follow it, and leave signals to it."""
+
+    def follow() -> None:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)
+
     with Worker() as worker:
-        led = lead_or_follow(
-            lambda ranks: lead(ranks, worker), ignore_signals, in_thread=worker.call_last
-        )
+        led = lead_or_follow(lambda ranks: lead(ranks, worker), follow, in_thread=worker.call_last)
     return led or ExitStatus.OK

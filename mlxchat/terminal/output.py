@@ -1,0 +1,166 @@
+"""What goes to stdout and stderr: text as it is produced, and messages. Both share the terminal's
+lines with what is drawn there meanwhile."""
+
+import io
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import ClassVar, TextIO
+
+from mlxchat.errors import ClosedPipe, OutputError
+from mlxchat.terminal import visible
+
+# A command in backquotes, the help that a usage error refers to, or a figure before a dot.
+_WHOLE = re.compile(r"`[^`]*`|\(see mlxchat [^()]*\)|[^·\s][^·]* ·")
+# The terminal may have echoed a key on the line.
+_ECHO = len("^C")
+_GLUE = "\0"
+
+
+class TerminalLine:
+    """The line of the terminal that text is written to; the process has one terminal. The cursor is
+    within it if `is_open`. `drawn` are functions that remove what is drawn meanwhile."""
+
+    is_open = False
+    drawn: ClassVar[list[Callable[[], object]]] = []
+
+    @classmethod
+    @contextmanager
+    def drawing(cls, remove: Callable[[], object]) -> Iterator[None]:
+        """Something may be drawn while the body runs. `remove` may be called from any thread."""
+        cls.drawn.append(remove)
+        try:
+            yield
+        finally:
+            cls.drawn.remove(remove)
+            remove()
+
+    @classmethod
+    def clear(cls) -> None:
+        """Something else is about to be written."""
+        for remove in reversed(cls.drawn):
+            remove()
+
+    @classmethod
+    def end(cls) -> str:
+        """What ends the line, before a message on stderr."""
+        is_needed = cls.is_open and sys.stderr.isatty()
+        cls.is_open = cls.is_open and not is_needed
+        return "\n" if is_needed else ""
+
+    @classmethod
+    def announce(cls, text: str) -> None:
+        """Write a line on stderr, if that is a terminal, below the line of the cursor, which has at
+        least the ^C that the terminal echoed."""
+        if _is_terminal():
+            cls.clear()
+            cls.is_open = False
+            with suppress(OSError):
+                sys.stderr.write(f"\n{text}\n")
+                sys.stderr.flush()
+
+
+class Stdout:
+    """Writes and flushes piece by piece. On a terminal, control characters are made visible.
+
+    Raises ClosedPipe if the reader has closed it, OutputError if it cannot be written.
+    """
+
+    def __init__(self) -> None:
+        if sys.stdout is None:
+            raise OutputError("standard output is closed")
+        self._stream: TextIO = sys.stdout
+        self.is_terminal = self._stream.isatty()
+        if isinstance(self._stream, io.TextIOWrapper):
+            # UTF-8 in any locale, and newlines as the model wrote them.
+            self._stream.reconfigure(encoding="utf-8", errors="replace", newline="")
+        self._last = "\n"
+
+    def write(self, text: str) -> None:
+        if not text:
+            return
+        if self.is_terminal:
+            TerminalLine.clear()
+            TerminalLine.is_open = True
+        try:
+            self._stream.write(visible(text) if self.is_terminal else text)
+            self._stream.flush()
+        except OSError as error:
+            self._abandon()
+            if isinstance(error, BrokenPipeError):
+                raise ClosedPipe from error
+            raise OutputError(f"cannot write to standard output: {error.strerror}") from error
+        except BaseException:
+            # The process has to end while its reader is blocked.
+            self._abandon()
+            raise
+        self._last = text[-1]
+        TerminalLine.is_open = self.is_terminal and self._last != "\n"
+
+    def end_line(self) -> None:
+        """Write a newline unless the text ends with one."""
+        if TerminalLine.is_open if self.is_terminal else self._last != "\n":
+            self.write("\n")
+
+    def _abandon(self) -> None:
+        """Keep the interpreter from flushing at exit what could not be written before."""
+        with Path(os.devnull).open("wb") as null:
+            os.dup2(null.fileno(), self._stream.fileno())
+
+
+class Messages:
+    """Reports on stderr; `quiet` shows only errors."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
+
+    def warn(self, text: str) -> None:
+        """Report something that changes the meaning of the output; scripts see it too."""
+        if not self.quiet:
+            show_line(f"mlxchat: {text}")
+
+    def note(self, text: str) -> None:
+        """Report something worth knowing; only a terminal shows it."""
+        if not self.quiet and _is_terminal():
+            show_line(f"mlxchat: {text}")
+
+    def stats(self, text: str, wanted: bool | None) -> None:
+        """Show the closing figures if requested; by default on a terminal unless quiet."""
+        if wanted or (wanted is None and not self.quiet and _is_terminal()):
+            show_line(text)
+
+
+def show_error(error: object) -> None:
+    """Show an error on a separate line."""
+    show_line(f"mlxchat: error: {error}")
+
+
+def show_line(text: str) -> None:
+    """Write the text, which becomes one line, on stderr. A terminal gets it wrapped."""
+    if sys.stderr is None:
+        return
+    line = " ".join(visible(text).split("\n"))
+    # Without stderr there is nowhere to report to.
+    with suppress(OSError):
+        if _is_terminal():
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns
+            line = wrap(line, max(columns - _ECHO, 1))
+    with suppress(OSError):
+        sys.stderr.write(f"{TerminalLine.end()}{line}\n")
+        sys.stderr.flush()
+
+
+def wrap(text: str, columns: int) -> str:
+    """The text in lines of at most `columns`. Words, figures and commands, which can then be
+    copied, stay whole; longer ones are left for the terminal to break."""
+    glued = _WHOLE.sub(lambda found: found[0].replace(" ", _GLUE), text)
+    wrapped = textwrap.fill(glued, columns, break_long_words=False, break_on_hyphens=False)
+    return wrapped.replace(_GLUE, " ")
+
+
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
