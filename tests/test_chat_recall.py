@@ -12,8 +12,7 @@ from mlxchat.cache.layers import windows
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Recalled
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.drafts import Drafter
-from mlxchat.engine.lookup import History
+from mlxchat.engine.drafts import Drafter, History
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings

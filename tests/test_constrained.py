@@ -17,11 +17,10 @@ from jsonschema.validators import validator_for
 from mlxchat.chat.conversation import Conversation
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
-from mlxchat.engine.drafts import Drafter
+from mlxchat.engine.drafts import Drafter, History
 from mlxchat.engine.generate import generate
-from mlxchat.engine.lookup import History
 from mlxchat.engine.reply import Reply
-from mlxchat.engine.sampling import Drawn, Token
+from mlxchat.engine.sampling import Chooser, Drawn
 from mlxchat.models.model import Model
 from mlxchat.models.tokenizer_files import load_tokenizer
 from mlxchat.request.template_args import thinking_variables
@@ -178,17 +177,17 @@ def test_a_forced_token_does_not_wait_for_the_one_after_its_draft(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first token of an answer took the time of another step."""
-    reads: list[int] = []
-    read = Drawn.read
+    indices: list[int] = []
+    draw = Chooser.draw
 
-    def noted(self: Drawn) -> Token:
-        reads.append(1)
-        return read(self)
+    def noted(self: Chooser, logits: mx.array, index: int, *after: mx.array) -> Drawn:
+        indices.append(index)
+        return draw(self, logits, index, *after)
 
-    monkeypatch.setattr(Drawn, "read", noted)
+    monkeypatch.setattr(Chooser, "draw", noted)
     tokens = generate(answer(Constraint.from_choices(["incontrovertible", "incontrovertibly"])))
     assert next(tokens).text == "i"
-    assert not reads
+    assert not indices
     assert "".join(token.text for token in tokens) in ("ncontrovertible", "ncontrovertibly")
 
 

@@ -20,10 +20,8 @@ from mlxchat.cache import Cache, make_cache, tokens_held
 from mlxchat.cache.layers import windows
 from mlxchat.cache.ring import DRAFT_SLOTS
 from mlxchat.chat.conversation import Conversation
-from mlxchat.engine.decode import decode
-from mlxchat.engine.drafts import Drafter
-from mlxchat.engine.generate import generate
-from mlxchat.engine.lookup import History
+from mlxchat.engine.drafts import Drafter, History
+from mlxchat.engine.generate import decode, generate
 from mlxchat.engine.prefill import prefill
 from mlxchat.engine.reply import Reply
 from mlxchat.engine.sampling import Chooser

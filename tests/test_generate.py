@@ -9,9 +9,8 @@ import pytest
 from mlx import nn
 
 from mlxchat.cache import Cache, make_cache, tokens_held
-from mlxchat.engine.decode import decode
 from mlxchat.engine.ends import Asked
-from mlxchat.engine.generate import generate
+from mlxchat.engine.generate import decode, generate
 from mlxchat.engine.prefill import prefill
 from mlxchat.engine.reply import Reply, ResumePoint
 from mlxchat.engine.sampling import Chooser, Token

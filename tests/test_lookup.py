@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxchat.engine import lookup
-from mlxchat.engine.lookup import KEY, MAX_MATCH, History, Match
+from mlxchat.engine import drafts
+from mlxchat.engine.drafts import KEY, MAX_MATCH, History, Match
 
 
 def longest_match(ids: list[int]) -> Match | None:
@@ -32,7 +32,7 @@ def longest_match(ids: list[int]) -> Match | None:
 )
 def test_the_longest_match_is_found(steps: list[list[int]], capacity: int) -> None:
     everywhere = pytest.MonkeyPatch()
-    everywhere.setattr(lookup, "CANDIDATES", 10_000)
+    everywhere.setattr(drafts, "CANDIDATES", 10_000)
     history, ids = History(capacity), []
     with everywhere.context():
         for number, step in enumerate(steps):

@@ -12,8 +12,7 @@ from mlxchat.app import verify
 from mlxchat.app.verify import compare, read_again
 from mlxchat.cache import make_cache
 from mlxchat.engine import prefill as prefilling
-from mlxchat.engine.pace import Pace, first_step
-from mlxchat.engine.prefill import prefill
+from mlxchat.engine.prefill import Pace, first_step, prefill
 from tests.conftest import build_random_model
 
 PROMPT = np.random.default_rng(0).integers(0, 256, 3000).astype(np.int32)

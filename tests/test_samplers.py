@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat.cache import make_cache
-from mlxchat.engine.dry import MAX_LENGTH, make_dry
 from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply, check_min_tokens
-from mlxchat.engine.sampling import make_draw, make_penalty
+from mlxchat.engine.sampling import MAX_REPETITION, make_draw, make_dry, make_penalty
 from mlxchat.errors import UsageError
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
@@ -82,7 +81,9 @@ def test_dry_penalizes_what_would_extend_a_repetition(
     expected = np.zeros(5)
     for end in range(1, len(ids)):
         length = 0
-        while length < end and ids[end - 1 - length] == ids[-1 - length] and length < MAX_LENGTH:
+        while (
+            length < end and ids[end - 1 - length] == ids[-1 - length] and length < MAX_REPETITION
+        ):
             if ids[-1 - length] in breakers:
                 break
             length += 1

@@ -15,7 +15,7 @@ from mlx import nn
 from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger
-from mlxchat.engine.decode import decode
+from mlxchat.engine.generate import decode
 from mlxchat.engine.prefill import prefill
 from mlxchat.engine.sampling import Chooser
 from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotTooLarge

@@ -25,8 +25,7 @@ from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.ends import RESUMABLE, Asked, Deadline, End, first_reason
 from mlxchat.engine.generate import generate
-from mlxchat.engine.pace import Pace, first_step
-from mlxchat.engine.prefill import OnHeld, ShouldStop
+from mlxchat.engine.prefill import OnHeld, Pace, ShouldStop, first_step
 from mlxchat.engine.reply import Reply, Stats
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import MlxchatError, OutputError

@@ -21,8 +21,7 @@ from mlxchat.engine.batch import ROW_FAILURES, Batch, prefill_together
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.ends import Asked
 from mlxchat.engine.generate import generate
-from mlxchat.engine.pace import Pace, first_step
-from mlxchat.engine.prefill import ShouldStop, prefill
+from mlxchat.engine.prefill import Pace, ShouldStop, first_step, prefill
 from mlxchat.engine.sampling import Token
 from mlxchat.engine.shared_prefix import Begun, SharedPrefixes
 from mlxchat.errors import DeviceError, MlxchatError, device_failures

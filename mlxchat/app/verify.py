@@ -13,8 +13,7 @@ from mlxchat.app.chat import Chat
 from mlxchat.app.observer import Observer
 from mlxchat.app.opening import find_model, start
 from mlxchat.cache import Cache
-from mlxchat.engine.pace import Pace, first_step
-from mlxchat.engine.prefill import prefill
+from mlxchat.engine.prefill import Pace, first_step, prefill
 from mlxchat.errors import SessionError, SnapshotError
 from mlxchat.request import ChatOptions
 from mlxchat.sessions.session import Session

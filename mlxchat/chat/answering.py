@@ -16,7 +16,7 @@ from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.ends import Asked, LoopDetector
 from mlxchat.engine.generate import generate
-from mlxchat.engine.pace import Pace
+from mlxchat.engine.prefill import Pace
 from mlxchat.engine.reply import Reply, Stats, nothing_done
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import WindowFull

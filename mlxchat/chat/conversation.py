@@ -24,7 +24,7 @@ from mlxchat.chat.view import View
 from mlxchat.chat.watch import StoppedEncoding, Watch, Watching
 from mlxchat.chat.window import KnownPrefixes
 from mlxchat.engine.drafts import Drafter
-from mlxchat.engine.pace import Pace, first_step
+from mlxchat.engine.prefill import Pace, first_step
 from mlxchat.engine.reply import Stats
 from mlxchat.errors import (
     DeviceError,

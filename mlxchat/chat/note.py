@@ -16,7 +16,7 @@ from mlxchat.chat.turn import Compacted, Turn
 from mlxchat.chat.view import View
 from mlxchat.chat.watch import StoppedEncoding, Watch
 from mlxchat.engine.brief import MAX_TEMP, SPARE_TOKENS, write_brief
-from mlxchat.engine.pace import Pace
+from mlxchat.engine.prefill import Pace
 from mlxchat.engine.reply import Reply
 from mlxchat.errors import DeviceError, UsageError, device_failures
 from mlxchat.request.template_args import thinking_variables

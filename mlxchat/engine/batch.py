@@ -15,9 +15,9 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import RowsCache, after, repeated
-from mlxchat.engine.decode import CLEAR_EVERY
+from mlxchat.engine.generate import CLEAR_EVERY
 from mlxchat.engine.reply import Reply
-from mlxchat.engine.sampling import Chooser, Drawn, LogProbs, Token
+from mlxchat.engine.sampling import Chooser, Drawn, Token
 from mlxchat.errors import ConstraintError, ModelError
 from mlxchat.text.spans import TokenIds
 
@@ -56,7 +56,7 @@ class BatchRow:
     reply: Reply
     seat: int = field(default=-1, kw_only=True)
     drawn: int = field(default=0, kw_only=True)
-    scores: LogProbs | None = field(default=None, kw_only=True)
+    scores: tuple[mx.array, ...] = field(default=(), kw_only=True)
     failure: Exception | None = field(default=None, kw_only=True)
 
     @property
@@ -142,7 +142,7 @@ class Batch(Generic[AnyRow]):
         return taken
 
     def _take(
-        self, drawn: Sequence[tuple[AnyRow, LogProbs | None]], tokens: mx.array
+        self, drawn: Sequence[tuple[AnyRow, tuple[mx.array, ...]]], tokens: mx.array
     ) -> list[tuple[AnyRow, Token]]:
         """Wait for the `tokens: (B,)` that were drawn for these rows, with their scores."""
         # Read once for all rows.
@@ -150,7 +150,7 @@ class Batch(Generic[AnyRow]):
         taken: list[tuple[AnyRow, Token]] = []
         for row, scores in drawn:
             token = Token(ids[row.seat])
-            if scores is not None:
+            if scores:
                 token = Drawn(tokens[row.seat : row.seat + 1], scores).read()
             try:
                 row.chooser.take(ids[row.seat])
@@ -169,13 +169,13 @@ class Batch(Generic[AnyRow]):
                 is_taken = row.chooser.constrained is not None or not row.drawn
                 try:
                     drawn = row.chooser.draw(
-                        logits[seat], row.drawn, [] if is_taken else last[seat]
+                        logits[seat], row.drawn, None if is_taken else last[seat]
                     )
                 except ROW_FAILURES as error:
                     row.failure = error
                     continue
                 self._tokens[seat] = drawn.token.astype(mx.int32)
                 row.scores = drawn.scores
-                begun += drawn.arrays()
+                begun += [drawn.token, *drawn.scores]
             row.drawn += 1
         mx.async_eval(self._tokens, *begun)

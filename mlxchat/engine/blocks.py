@@ -9,14 +9,14 @@ al., 2024), or those whose keys and values differ most (CacheBlend, Yao et al., 
 and did not help: see the end of CHANGELOG.md.
 """
 
-from dataclasses import dataclass
-from typing import Protocol, Unpack
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
 
 from mlx import nn
 
 from mlxchat.cache import Block, BlockRecorder, Cache, join_block, make_joinable, max_positions
-from mlxchat.engine.pace import Pace
-from mlxchat.engine.prefill import OnHeld, Reading, ShouldStop, prefill
+from mlxchat.engine.prefill import OnHeld, prefill
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
 from mlxchat.units import Progress
@@ -52,100 +52,73 @@ class BlockReader:
     """
 
     def __init__(self, prompt: Prompt, store: BlockStore) -> None:
+        self.reused_tokens = 0
         self._prompt = prompt
         self._store = store
-        self.reused_tokens = 0
 
     def __call__(
-        self, network: nn.Module, cache: Cache, ids: TokenIds, **how: Unpack[Reading]
+        self,
+        network: nn.Module,
+        cache: Cache,
+        ids: TokenIds,
+        *,
+        step_size: int,
+        on_progress: Progress | None = None,
+        on_held: OnHeld = lambda step: None,
+        **how: Any,
     ) -> int:
         """Return how many of `ids: (T,)` the cache now holds: all, unless `should_stop` ended it.
 
         Raises CacheError if blocks cannot be joined.
         """
         make_joinable(network, cache)
-        reading = _BlockReading(network, cache, ids, **how)
-        head = self._prompt.head
-        if not reading.compute(head):
-            return reading.done
+        head, done, reported = self._prompt.head, 0, 0
+
+        def report(more: int, _: int) -> None:
+            # A new block is prefilled first, which takes the time, and then joined.
+            nonlocal reported
+            reported = max(reported, done + more)
+            if on_progress is not None:
+                on_progress(reported, len(ids))
+
+        read = partial(prefill, network, step_size=step_size, on_progress=report, **how)
+
+        def compute(stop: int) -> bool:
+            nonlocal done
+            done += read(cache, ids[done:stop], on_held=on_held)
+            return done == stop
+
+        if not compute(head):
+            return done
         after_head = cache.fork()
         for start, stop in self._prompt.blocks:
-            if not reading.compute(start):
-                break
-            stored = self._store.load(ids[:head], ids[start:stop])
-            block = stored or self._build(reading, after_head, start, stop)
+            if not compute(start):
+                return done
+            block = self._block(read, after_head, ids[:head], ids[start:stop])
             if block is None:
-                break
-            reading.join(block, start)
-            if stored is not None:
-                self.reused_tokens += block.tokens
-        else:
-            reading.compute(len(ids))
-        return reading.done
+                return done
+            # In steps, like a prefill, so that a narrow window ends up with no more tokens.
+            for first in range(start, stop, step_size):
+                done = min(first + step_size, stop)
+                join_block(cache, block, first - start, done - start)
+                on_held(ids[first:done])
+            report(0, 0)
+        compute(len(ids))
+        return done
 
-    def _build(
-        self, reading: "_BlockReading", after_head: Cache, start: int, stop: int
+    def _block(
+        self, read: Callable[..., int], after_head: Cache, head: TokenIds, ids: TokenIds
     ) -> Block | None:
-        """Prefill the block right after the head and store it; None if stopped."""
+        """The block from the store; or prefilled right after the head, and stored. None if
+        stopped."""
+        block = self._store.load(head, ids)
+        if block is not None:
+            self.reused_tokens += block.tokens
+            return block
         cache = after_head.fork()
         recorder = BlockRecorder(cache)
-        ids = reading.ids[start:stop]
-        if reading.prefill(cache, ids, recorder) < len(ids):
+        if read(cache, ids, on_held=recorder) < len(ids):
             return None
         block = recorder.block()
-        self._store.save(reading.ids[: self._prompt.head], ids, block)
+        self._store.save(head, ids, block)
         return block
-
-
-@dataclass(slots=True)
-class _BlockReading:
-    """The state of reading a prompt: its first `done` tokens are in the cache."""
-
-    network: nn.Module
-    cache: Cache
-    ids: TokenIds
-    step_size: int
-    pace: Pace | None = None
-    on_progress: Progress | None = None
-    on_held: OnHeld | None = None
-    should_stop: ShouldStop | None = None
-    done: int = 0
-    reported: int = 0
-
-    def compute(self, stop: int) -> bool:
-        """Prefill up to `stop`; False if stopped before."""
-        ids = self.ids[self.done : stop]
-        self.done += self.prefill(self.cache, ids, self.on_held)
-        return self.done == stop
-
-    def prefill(self, cache: Cache, ids: TokenIds, on_held: OnHeld | None) -> int:
-        return prefill(
-            self.network,
-            cache,
-            ids,
-            step_size=self.step_size,
-            pace=self.pace,
-            on_progress=lambda done, _: self._report(self.done + done),
-            on_held=on_held,
-            should_stop=self.should_stop,
-        )
-
-    def join(self, block: Block, start: int) -> None:
-        """Join the block, whose first token is the prompt's `start`.
-
-        Done in steps, like a prefill, so that a narrow window ends up with no more tokens.
-        """
-        stop = start + block.tokens
-        for first in range(start, stop, self.step_size):
-            last = min(first + self.step_size, stop)
-            join_block(self.cache, block, first - start, last - start)
-            self.done = last
-            if self.on_held is not None:
-                self.on_held(self.ids[first:last])
-        self._report(self.done)
-
-    def _report(self, done: int) -> None:
-        # A new block is prefilled first, which takes the time, and then joined.
-        self.reported = max(self.reported, done)
-        if self.on_progress is not None:
-            self.on_progress(self.reported, len(self.ids))

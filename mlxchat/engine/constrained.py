@@ -157,39 +157,27 @@ class Constrained:
         """The first of these tokens, as far as they may follow."""
         return ids[: self._matcher.accepts(ids)] if self._is_certain else ()
 
-    def apply(self, logits: mx.array, after: Sequence[int] = ()) -> mx.array:
-        """Rule out the tokens that may not follow, in logits `(1, V)`. `after` are tokens that have
-        been `accepted`, but not added yet.
+    def apply(self, logits: mx.array) -> mx.array:
+        """Rule out the tokens that may not follow, in logits `(1, V)`.
 
         Computes the mask on the CPU: let the logits be computed meanwhile.
         """
-        return apply_mask(logits, self._mask(after))
+        return apply_mask(logits, self._mask())
 
-    def _mask(self, after: Sequence[int]) -> np.ndarray:
+    def _mask(self) -> np.ndarray:
         """A bit for each token, in uint32."""
-        if self._header:
-            return self._mask_of_header(len(after))
-        if after:
-            ahead = self._matcher.copy()
-            for id_ in after:
-                ahead.accept(id_)
-            return ahead.mask()
-        if not self._reader.in_answer:
+        if not self._header and not self._reader.in_answer:
             return self._mask_of_thought()
         mask = self._matcher.mask()
-        if not self._may_be_answer:
+        if self._header or not self._may_be_answer:
             mask[:] = 0
+        if self._header:
+            _allow(mask, [self._header[0]])
+            return mask
         if not self._has_begun:
             _allow(mask, self._reader.openers)
         if self._tags is not None and self._reader.tags:
             _allow(mask, self._tags.continuing(self._reader.tags, self._written))
-        return mask
-
-    def _mask_of_header(self, done: int) -> np.ndarray:
-        mask = self._matcher.mask()
-        if done < len(self._header):
-            mask[:] = 0
-            _allow(mask, [self._header[done]])
         return mask
 
     def _mask_of_thought(self) -> np.ndarray:

@@ -1,21 +1,18 @@
-"""What ends a generation: small objects that see every token and return the reason to end, or None.
+"""What stops a reply before its own end: small objects that see every token and return the reason,
+or None.
 
-`EndOfTurn`, `StopText`, `Complete` and `MaxTokens` end a text, with or before the token that they
-see. All others stop it between two tokens, so that it can be continued: the token after the one
-that they see is being computed already, and is the last.
+They stop it between two tokens, so that it can be continued: the token after the one that they see
+is being computed already, and is the last. What ends a reply is in `Reply.add`.
 """
 
 import math
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.sampling import Token
-from mlxchat.text.pieces import StopTexts
-from mlxchat.text.reply_reader import Reader
 
 # The reasons of ends after which a run can be resumed.
 RESUMABLE = ("interrupted", "time", "loop")
@@ -35,51 +32,6 @@ def first_reason(ends: Iterable[End], token: Token | None) -> str | None:
         found = end.see(token)
         reason = reason or found
     return reason
-
-
-@dataclass(frozen=True, slots=True)
-class EndOfTurn:
-    """A token that ends the reply where it stands, and is not part of it."""
-
-    eos_ids: Collection[int]
-    reader: Reader
-
-    def see(self, token: Token | None) -> str | None:
-        assert token is not None
-        assert token.id is not None
-        return "stop" if token.id in self.eos_ids or self.reader.ends(token.id) else None
-
-
-@dataclass(frozen=True, slots=True)
-class StopText:
-    """The text has one of the stop texts."""
-
-    texts: StopTexts
-
-    def see(self, token: Token | None) -> str | None:
-        return "stop_text" if self.texts.found else None
-
-
-@dataclass(frozen=True, slots=True)
-class Complete:
-    """The constraint lets nothing follow."""
-
-    constrained: Constrained
-
-    def see(self, token: Token | None) -> str | None:
-        return "stop" if self.constrained.is_complete else None
-
-
-@dataclass(slots=True)
-class MaxTokens:
-    """The text has as many tokens as it may; -1 means no limit."""
-
-    limit: int
-    generated: int = 0
-
-    def see(self, token: Token | None) -> str | None:
-        self.generated += token is not None
-        return "length" if self.generated == self.limit else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +80,9 @@ class LoopDetector:
         self.looping = False
         self._ids: deque[int] = deque(maxlen=HISTORY)
         self._ngram: tuple[int, ...] = ()
-        self._ngrams: deque[tuple[int, ...]] = deque()
-        self._known: Counter[tuple[int, ...]] = Counter()
+        # The latest place of each of the latest n-grams, the oldest first.
+        self._places: OrderedDict[tuple[int, ...], int] = OrderedDict()
+        self._place = 0
         self._repeats: deque[bool] = deque([False] * WINDOW)
         self._repeated = 0
 
@@ -148,7 +101,17 @@ class LoopDetector:
 
     def add(self, id_: int) -> None:
         """Add the next token of the sequence."""
-        self._observe(id_)
+        self._ids.append(id_)
+        self._place += 1
+        self._ngram = (*self._ngram, id_)[-NGRAM:]
+        before = self._places.pop(self._ngram, -LOOK_BACK)
+        repeats = self._place - before <= LOOK_BACK
+        if len(self._ngram) == NGRAM:
+            self._places[self._ngram] = self._place
+        if len(self._places) > LOOK_BACK:
+            self._places.popitem(last=False)
+        self._repeated += repeats - self._repeats.popleft()
+        self._repeats.append(repeats)
         self.looping = self.share >= (LEAVE_SHARE if self.looping else ENTER_SHARE)
 
     def state(self) -> dict[str, Any]:
@@ -160,25 +123,6 @@ class LoopDetector:
         """Restore a detector from its `state`: it continues exactly as the original."""
         detector = cls()
         for id_ in state["ids"]:
-            detector._observe(id_)
+            detector.add(id_)
         detector.looping = state["looping"]
         return detector
-
-    def _observe(self, id_: int) -> None:
-        self._ids.append(id_)
-        self._ngram = (*self._ngram, id_)[-NGRAM:]
-        repeats = self._ngram in self._known
-        self._repeated += repeats - self._repeats.popleft()
-        self._repeats.append(repeats)
-        self._remember_ngram()
-
-    def _remember_ngram(self) -> None:
-        if len(self._ngram) < NGRAM:
-            return
-        self._ngrams.append(self._ngram)
-        self._known[self._ngram] += 1
-        if len(self._ngrams) > LOOK_BACK:
-            oldest = self._ngrams.popleft()
-            self._known[oldest] -= 1
-            if not self._known[oldest]:
-                del self._known[oldest]

@@ -1,26 +1,41 @@
-"""Generate: read the prompt, then decode, and turn the tokens into text until the reply ends.
+"""Generate: read the prompt, then decode, one token at a time or several that were drafted.
 
-The only loop over the tokens of a reply. It prints, saves and shows nothing: that is for the
-caller's own loop.
+Prints, saves and shows nothing: that is for the caller's own loop. `decode` works on arrays;
+`generate` turns the tokens into text until the reply ends.
 """
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
+from mlx import nn
 
-from mlxchat.engine.decode import decode
+from mlxchat.cache import Cache
+from mlxchat.cache.layers import draft_refusal, recurrent_states
+from mlxchat.cache.ring import DRAFT_SLOTS
+from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.ends import End, first_reason
-from mlxchat.engine.pace import Pace
-from mlxchat.engine.prefill import OnHeld, PromptReader, prefill
+from mlxchat.engine.prefill import OnHeld, Pace, ShouldStop, prefill
 from mlxchat.engine.reply import Reply
-from mlxchat.engine.sampling import Token
+from mlxchat.engine.sampling import Chooser, Drawn, Token
 from mlxchat.errors import ConstraintError, device_failures
 from mlxchat.platform import wired_limit
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE
 from mlxchat.text.spans import TokenIds
 from mlxchat.units import Progress
+
+# MLX keeps freed buffers for reuse. Releasing them after this many tokens bounds the memory.
+CLEAR_EVERY = 256
+
+
+class PromptReader(Protocol):
+    """Puts a prompt's ids into the cache like `prefill`, but may reuse some from elsewhere."""
+
+    reused_tokens: int
+
+    def __call__(self, network: nn.Module, cache: Cache, ids: TokenIds, **how: Any) -> int: ...
 
 
 def generate(
@@ -43,7 +58,6 @@ def generate(
     `reader`, if given, reads the prompt in place of `prefill`. `on_held` is called with all ids
     that the cache holds: those of each step of the prompt, and each generated one.
     """
-    network, cache, meter = reply.model.network, reply.cache, reply.meter
     stopped: str | None = None
 
     def should_stop() -> bool:
@@ -52,37 +66,35 @@ def generate(
         return stopped is not None
 
     def hold_prompt(step: TokenIds) -> None:
-        meter.read += len(step)
+        reply.read_tokens += len(step)
         if on_held is not None:
             on_held(step)
 
-    if not meter.began_s:
+    if not reply.began_s:
         mx.reset_peak_memory()
-        meter.began_s = time.perf_counter()
+        reply.began_s = time.perf_counter()
     with device_failures(), wired_limit():
         try:
-            # All but the last token, whose logits begin the decoding.
-            prompt = reply.rest[:-1]
-            if not reply.is_read:
+            if len(reply.rest) > 1:
+                # All but the last token, whose logits begin the decoding.
                 done = (reader or prefill)(
-                    network,
-                    cache,
-                    prompt,
+                    reply.model.network,
+                    reply.cache,
+                    reply.rest[:-1],
                     step_size=step_size,
                     pace=pace,
                     on_progress=on_prefill,
                     on_held=hold_prompt,
                     should_stop=should_stop,
                 )
-                meter.reused = 0 if reader is None else reader.reused_tokens
+                reply.reused_tokens = 0 if reader is None else reader.reused_tokens
                 reply.rest = reply.rest[done:]
-                reply.is_read = done == len(prompt)
-            if should_stop() and not reply.is_read:
+            if should_stop() and len(reply.rest) > 1:
                 reply.finish_reason = stopped
                 return
             decoded = decode(
-                network,
-                cache,
+                reply.model.network,
+                reply.cache,
                 reply.chooser,
                 int(reply.rest[-1]),
                 max_tokens=reply.remaining(tokens),
@@ -91,8 +103,7 @@ def generate(
                 drafter=reply.drafter,
             )
             for token in decoded if reply.finish_reason is None else ():
-                if not meter.first_token_s:
-                    meter.first_token_s = time.perf_counter()
+                reply.first_token_s = reply.first_token_s or time.perf_counter()
                 yield from reply.add(token)
                 if reply.finish_reason is not None:
                     break
@@ -102,6 +113,180 @@ def generate(
         except ConstraintError as error:
             reply.fail(error)
         finally:
-            meter.ended_s = time.perf_counter()
+            reply.ended_s = time.perf_counter()
     if reply.finish_reason is not None:
         yield from reply.finish()
+
+
+def decode(
+    network: nn.Module,
+    cache: Cache,
+    chooser: Chooser,
+    last: int,
+    *,
+    max_tokens: int = -1,
+    should_stop: ShouldStop = lambda: False,
+    on_held: OnHeld | None = None,
+    drafter: Drafter | None = None,
+) -> Iterator[Token]:
+    """Yield the tokens that `chooser` chooses, without their text. They follow the `last` one,
+    which is not yet in the cache.
+
+    The next token is computed while the caller handles the current one, so the cache already holds
+    every token yielded except the very last: the last of `max_tokens`, or the last after
+    `should_stop` returned True. The cache is then not ahead of the output, and another `decode`
+    continues as if this one had not ended. `on_held` is called with each id that the cache holds,
+    before it is yielded.
+
+    With a `drafter`, several tokens are computed in one step if it pays and the cache can take them
+    back. The text is the same, up to rounding. Tokens that a constraint forces are computed in one
+    step as well; once it lets nothing follow, decoding ends.
+    """
+    drafter = None if draft_refusal(cache) else drafter
+    steps = _Steps(network, cache, chooser, on_held, drafter)
+    # The index of the token after the current one, and of the one after the last.
+    index = cleared = chooser.index
+    end = index + max_tokens
+    if drafter is not None:
+        drafter.begin()
+    try:
+        current = steps.after(last, index, 0)
+        while True:
+            index += 1
+            is_last = index == end or should_stop()
+            following: Drawn | None = None
+            if not is_last and not steps.must_wait:
+                # Begun although the current token may not be known yet.
+                following = steps.draw(steps.run(current.token), index, current.token)
+            token = current.read()
+            assert token.id is not None
+            chooser.take(token.id)
+            if drafter is not None:
+                drafter.add(token.id, was_drafted=cache.is_drafting)
+            if is_last or chooser.is_over:
+                yield token
+                return
+            if following is not None:
+                steps.hold(token.id)
+            else:
+                try:
+                    room = DRAFT_SLOTS if max_tokens < 0 else end - index - 1
+                    following = steps.after(token.id, index, room)
+                except ConstraintError:
+                    yield token
+                    raise
+            yield token
+            current = following
+            if index - cleared >= CLEAR_EVERY:
+                mx.clear_cache()
+                cleared = index
+    finally:
+        steps.settle()
+
+
+class _Steps:
+    """Runs the network for a token, or for several of which all but the first are drafted, and
+    draws from its logits."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        cache: Cache,
+        chooser: Chooser,
+        on_held: OnHeld | None,
+        drafter: Drafter | None,
+    ) -> None:
+        self._network = network
+        self._cache = cache
+        self._chooser = chooser
+        self._on_held = on_held
+        self._drafter = drafter
+        # A token and the draft after it, and the logits after each; the cache knows how many of
+        # them were accepted.
+        self._rows: list[int] = []
+        self._logits = mx.zeros(0)
+        self._is_guess = False
+        # The next tokens, if a constraint leaves only one way to continue.
+        self._forced: list[int] = []
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether the current token has to be known before the next step: it decides which tokens
+        may follow, or which rows of a draft count, or a draft will probably follow it."""
+        if self._chooser.constrained is not None or self._cache.is_drafting:
+            return True
+        return self._drafter is not None and self._drafter.is_promising
+
+    def after(self, id_: int, index: int, room: int) -> Drawn:
+        """Begin drawing the token with this index, which follows `id_`. At most `room` tokens may
+        be drafted."""
+        logits = self._logits_after(id_, room)
+        self.hold(id_)
+        if not self._forced:
+            return self.draw(logits, index)
+        mx.async_eval(logits)
+        return self._chooser.certain(self._forced.pop(0))
+
+    def run(self, tokens: mx.array) -> mx.array:
+        """The logits `(1, V)` after the last of the `tokens: (S,)`."""
+        return self._network(tokens[None], cache=self._cache)[:, -1, :]
+
+    def draw(self, logits: mx.array, index: int, after: mx.array | None = None) -> Drawn:
+        """Begin drawing the token with this index from logits `(1, V)`. `after` is the last token,
+        if it has not been taken yet."""
+        if self._chooser.constrained is not None:
+            # Computed while the mask is.
+            mx.async_eval(logits)
+        drawn = self._chooser.draw(logits, index, after)
+        mx.async_eval(drawn.token, *drawn.scores)
+        return drawn
+
+    def hold(self, id_: int) -> None:
+        """The cache holds this token now."""
+        if self._on_held is not None:
+            self._on_held(np.array([id_], np.int32))
+
+    def settle(self) -> None:
+        """End the draft: the cache keeps the tokens accepted."""
+        cache, rows, accepted = self._cache, self._rows, self._cache.accepted
+        if rows and self._is_guess and self._drafter is not None:
+            self._drafter.learn(len(rows) - 1, accepted - 1)
+        if cache.is_drafting and accepted < len(rows) and recurrent_states(cache):
+            # Recurrent states include all rows: compute the accepted ones again.
+            cache.drop_draft()
+            if accepted > 1:
+                cache.begin_draft()
+                cache.accept(accepted)
+            self.run(mx.array(rows[:accepted]))
+            mx.async_eval([layer.state for layer in cache])
+        cache.settle()
+        self._rows = []
+
+    def _logits_after(self, id_: int, room: int) -> mx.array:
+        cache = self._cache
+        # If the caller has evicted tokens, the draft has ended.
+        if cache.is_drafting and self._rows[cache.accepted : cache.accepted + 1] == [id_]:
+            cache.accept()
+            return self._logits[cache.accepted - 1 : cache.accepted]
+        self.settle()
+        self._forced = [*self._chooser.forced()]
+        draft = self._draft(min(room, cache.draft_room - 1)) if room > 0 else []
+        if not draft:
+            return self.run(mx.array([id_]))
+        self._rows = [id_, *draft]
+        cache.begin_draft()
+        cache.accept()
+        self._logits = self._network(mx.array([self._rows]), cache=cache)[0]
+        return self._logits[:1]
+
+    def _draft(self, room: int) -> Sequence[int]:
+        """At most `room` tokens to compute after the next one."""
+        self._is_guess = not self._forced
+        if room < 1:
+            return []
+        if self._forced:
+            return self._forced[:room]
+        if self._drafter is None:
+            return []
+        draft, constrained = self._drafter.propose(room), self._chooser.constrained
+        return draft if constrained is None else constrained.accepted(draft)

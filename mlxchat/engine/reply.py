@@ -4,7 +4,6 @@ Computes nothing: `generate` continues a reply, and rows of a batch feed theirs 
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -14,7 +13,6 @@ import numpy as np
 from mlxchat.cache import Cache, bytes_held, tokens_evicted, tokens_held
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
-from mlxchat.engine.ends import Complete, End, EndOfTurn, MaxTokens, StopText, first_reason
 from mlxchat.engine.sampling import Chooser, Token
 from mlxchat.errors import CacheError, UsageError
 from mlxchat.models.model import Model
@@ -50,17 +48,6 @@ class Stats:
     peak_memory_bytes: int = 0
     complete: bool | None = None
     problem: str | None = None
-
-
-@dataclass(slots=True)
-class Meter:
-    """The times of a reply, and how many tokens of its prompt were read, and of these, reused."""
-
-    read: int = 0
-    reused: int = 0
-    began_s: float = 0.0
-    first_token_s: float = 0.0
-    ended_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +102,8 @@ class Reply:
         self.settings = settings or GenerationSettings()
         self.drafter = drafter
         self.generated = generated
-        # What the cache does not hold yet, and whether that is only the last token.
+        # What the cache does not hold yet.
         self.rest = ids[cached_tokens:]
-        self.is_read = False
         self.max_tokens = _max_tokens(
             model, self.cache, len(self.rest), self.settings.max_tokens, generated
         )
@@ -134,22 +120,20 @@ class Reply:
         self.complete = None if constrained is None else False
         self.problem: str | None = None
         self.resume_point: ResumePoint | None = None
-        self.meter = Meter()
+        # Times, and how many tokens of the prompt were read, and of these, reused.
+        self.began_s = self.first_token_s = self.ended_s = 0.0
+        self.read_tokens = self.reused_tokens = 0
         self._before = generated
         self._drafted_before = (0, 0) if drafter is None else drafter.counts
         self._prompt_tokens, self._cached_tokens = len(ids), cached_tokens
         self._constrained = constrained
+        self._eos_ids = eos_ids
         self._reader = reader or model.tokenizer.reader()
         check_min_tokens(self.settings, self._reader)
         if constrained is not None:
             self._reader.keep_newlines()
         self._in_thought = self._reader.is_thought
         self._stop = StopTexts(self.settings.stop)
-        self._end_of_turn = EndOfTurn(eos_ids, self._reader)
-        self._ends: list[End] = [StopText(self._stop)] if self.settings.stop else []
-        if constrained is not None:
-            self._ends.append(Complete(constrained))
-        self._ends.append(MaxTokens(self.max_tokens, generated))
         if drafter is not None:
             drafter.history.extend(self.rest)
 
@@ -186,13 +170,26 @@ class Reply:
 
     def add(self, token: Token) -> list[Token]:
         """The text completed by one more token, in pieces; none if the token ends the reply."""
-        self.finish_reason = self._end_of_turn.see(token)
-        if self.finish_reason is not None:
+        assert token.id is not None
+        reader = self._reader
+        if token.id in self._eos_ids or reader.ends(token.id):
+            self.finish_reason = "stop"
             return []
         self.generated += 1
-        pieces = self._pieces(token)
-        self.finish_reason = first_reason(self._ends, token)
-        return pieces
+        begun, thoughts = reader.is_thought, reader.thoughts
+        pieces = self._until_stop_text(reader.add(token.id))
+        if self._stop.found:
+            self.finish_reason = "stop_text"
+        elif self._constrained is not None and self._constrained.is_complete:
+            self.finish_reason = "stop"
+        elif self.generated == self.max_tokens:
+            self.finish_reason = "length"
+        (thought, text), *others = pieces or [(begun or reader.is_thought, "")]
+        another = reader.thoughts > max(thoughts, 1)
+        return [
+            Token(token.id, text, token.logprob, token.top, thought, another),
+            *(Token(None, text, thought=is_thought) for is_thought, text in others),
+        ]
 
     def fail(self, reason: object) -> None:
         """End the reply: its constraint does not let it continue."""
@@ -214,23 +211,22 @@ class Reply:
     @property
     def stats(self) -> Stats:
         """The cost so far, or up to the end."""
-        meter, before = self.meter, self._drafted_before
-        ended_s = meter.ended_s or time.perf_counter()
+        ended_s = self.ended_s or time.perf_counter()
         # The prompt's last token is computed together with the first generated one.
-        began_text = bool(meter.first_token_s)
-        ttft_s = meter.first_token_s - meter.began_s if began_text else 0.0
-        prefill_s = ttft_s if began_text else ended_s - meter.began_s
-        prefilled_tokens = meter.read + began_text - meter.reused
-        decode_s = ended_s - meter.first_token_s if began_text else 0.0
+        began_text = bool(self.first_token_s)
+        ttft_s = self.first_token_s - self.began_s if began_text else 0.0
+        prefill_s = ttft_s if began_text else ended_s - self.began_s
+        prefilled_tokens = self.read_tokens + began_text - self.reused_tokens
+        decode_s = ended_s - self.first_token_s if began_text else 0.0
         drafted, accepted = (0, 0) if self.drafter is None else self.drafter.counts
         return Stats(
             finish_reason=self.finish_reason or "interrupted",
             prompt_tokens=self._prompt_tokens,
-            cached_tokens=self._cached_tokens + meter.reused,
+            cached_tokens=self._cached_tokens + self.reused_tokens,
             prefilled_tokens=prefilled_tokens,
             generated_tokens=self.generated,
-            drafted_tokens=drafted - before[0],
-            accepted_tokens=accepted - before[1],
+            drafted_tokens=drafted - self._drafted_before[0],
+            accepted_tokens=accepted - self._drafted_before[1],
             evicted_tokens=tokens_evicted(self.cache),
             ttft_s=ttft_s,
             prefill_tokens_per_s=_rate(prefilled_tokens, prefill_s),
@@ -253,19 +249,10 @@ class Reply:
             self.complete = found is None
             self.problem = None if found is None else f"the answer is not valid: {found}"
 
-    def _pieces(self, token: Token) -> list[Token]:
-        assert token.id is not None
-        begun, thoughts = self._reader.is_thought, self._reader.thoughts
-        pieces = self._until_stop_text(self._reader.add(token.id))
-        (thought, text), *others = pieces or [(begun or self._reader.is_thought, "")]
-        another = self._reader.thoughts > max(thoughts, 1)
-        return [
-            Token(token.id, text, token.logprob, token.top, thought, another),
-            *(Token(None, text, thought=is_thought) for is_thought, text in others),
-        ]
-
-    def _until_stop_text(self, pieces: Sequence[Piece]) -> list[Piece]:
+    def _until_stop_text(self, pieces: list[Piece]) -> list[Piece]:
         """The pieces up to a stop text, which cannot span a thought and an answer."""
+        if not self.settings.stop:
+            return pieces
         shown: list[Piece] = []
         for thought, text in pieces:
             if thought is not self._in_thought:

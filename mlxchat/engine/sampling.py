@@ -17,12 +17,14 @@ import mlx.core as mx
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 
 from mlxchat.engine.constrained import Constrained
-from mlxchat.engine.dry import RANGE, make_dry
 from mlxchat.errors import UsageError
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.spans import TokenIds
 
-REPETITION_CONTEXT = 20  # tokens; mlx-lm's default
+# How many of the latest tokens are looked at by the penalties (mlx-lm's default), and by DRY.
+REPETITION_CONTEXT, DRY_CONTEXT = 20, 2048
+# DRY penalizes longer repetitions like those of this length.
+MAX_REPETITION = 32
 
 Draw = Callable[[mx.array, int], mx.array]
 SEEDS = 2**64
@@ -47,42 +49,24 @@ class Token(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LogProbs:
-    """Lazy log-probabilities (natural log) of one step: of the drawn token and the K likeliest.
-
-    `drawn: (1,)`, `top_ids: (1, K)`, `top: (1, K)`, likeliest first. Holds nothing of the size of
-    the vocabulary.
-    """
-
-    drawn: mx.array
-    top_ids: mx.array
-    top: mx.array
-
-    def arrays(self) -> list[mx.array]:
-        return [self.drawn, self.top_ids, self.top]
-
-
-@dataclass(frozen=True, slots=True)
 class Drawn:
-    """A token drawn but not read yet, `(1,)`, and its log-probabilities."""
+    """A token drawn but not read yet, `(1,)`. `scores` are the log-probabilities (natural log) of
+    this token `(1,)`, and the ids and log-probabilities of the K likeliest `(1, K)`, likeliest
+    first; empty unless requested. Holds nothing of the size of the vocabulary."""
 
     token: mx.array
-    scores: LogProbs | None = None
-
-    def arrays(self) -> list[mx.array]:
-        return [self.token, *(self.scores.arrays() if self.scores is not None else ())]
+    scores: tuple[mx.array, ...] = ()
 
     def read(self) -> Token:
         # MLX types every scalar as possibly complex.
         id_: Any = self.token.item()
-        if self.scores is None:
+        if not self.scores:
             return Token(id_)
-        logprob: Any = self.scores.drawn.item()
-        ids: Any = self.scores.top_ids.tolist()
-        values: Any = self.scores.top.tolist()
-        top = zip(ids[0], values[0], strict=True)
+        scores: Any = [each.tolist() for each in self.scores]
+        logprob, (ids,), (values,) = scores
         # Without those that a constraint has ruled out.
-        return Token(id_, "", logprob, tuple(each for each in top if each[1] > -math.inf))
+        top = (each for each in zip(ids, values, strict=True) if each[1] > -math.inf)
+        return Token(id_, "", logprob[0], tuple(top))
 
 
 class Chooser:
@@ -111,7 +95,7 @@ class Chooser:
         self._eos_ids = [] if settings.ignore_eos else sorted(eos_ids)
         self._min_tokens = settings.min_tokens if self._eos_ids else 0
         self._penalize = make_penalty(sampling, self._eos_ids)
-        self._context = penalty_context(sampling)
+        self._context = DRY_CONTEXT if sampling.dry_multiplier > 0 else REPETITION_CONTEXT
         self.latest = deque(ids[-self._context - 1 :].tolist(), maxlen=self._context + 1)
         self._draw: Draw | None = None
 
@@ -122,27 +106,25 @@ class Chooser:
         is_greedy = self._sampling.temp == 0 and self._min_tokens == 0
         return is_greedy and all(each is None for each in extras)
 
-    def draw(self, logits: mx.array, index: int, after: mx.array | list[int]) -> Drawn:
-        """A lazily drawn token with this index from logits `(1, V)`. `after` are the last tokens,
-        if they have not been `taken` yet."""
+    def draw(self, logits: mx.array, index: int, after: mx.array | None = None) -> Drawn:
+        """A lazily drawn token with this index from logits `(1, V)`. `after` is the last token, if
+        it has not been `taken` yet."""
         if self._draw is None:
             self._draw = make_draw(self._sampling, logits.shape[-1], self._eos_ids)
         if self._penalize is not None:
             latest = mx.array([*self.latest], mx.int32)
-            last = mx.array(after, mx.int32) if isinstance(after, list) else after
-            latest = mx.concatenate([latest, last.astype(mx.int32)])
+            if after is not None:
+                latest = mx.concatenate([latest, after.astype(mx.int32)])
             logits = self._penalize(latest[-self._context :], logits)
         if self.constrained is not None:
-            assert isinstance(after, list), "not drawn yet"
-            logits = self.constrained.apply(logits, after)
+            assert after is None, "not known yet"
+            logits = self.constrained.apply(logits)
         if index < self._min_tokens:
             logits = mx.put_along_axis(
                 logits, mx.array([self._eos_ids]), mx.array(-mx.inf, logits.dtype), axis=-1
             )
         token = self._draw(logits, index)
-        return Drawn(
-            token, None if self._logprobs is None else log_probs(logits, token, self._logprobs)
-        )
+        return Drawn(token, log_probs(logits, token, self._logprobs))
 
     def take(self, id_: int) -> None:
         """Add the next token to those before the following ones."""
@@ -155,11 +137,13 @@ class Chooser:
         """The tokens that follow if a constraint leaves only one way to continue."""
         return () if self.constrained is None else self.constrained.forced()
 
-    def certain(self, id_: int) -> Token:
+    def certain(self, id_: int) -> Drawn:
         """A token without an alternative."""
         if self._logprobs is None:
-            return Token(id_)
-        return Token(id_, "", 0.0, ((id_, 0.0),) if self._logprobs else ())
+            return Drawn(mx.array([id_]))
+        top = min(self._logprobs, 1)
+        scores = mx.zeros(1), mx.array([[id_]])[:, :top], mx.zeros((1, top))
+        return Drawn(mx.array([id_]), scores)
 
     @property
     def is_over(self) -> bool:
@@ -191,8 +175,10 @@ def make_draw(
 
     def draw(logits: mx.array, index: int) -> mx.array:
         mx.random.seed((first + index) % SEEDS)
-        # All samplers but top-p treat logits and log-probabilities alike.
-        return sampler(logits if settings.top_p == 1 else _log_softmax(logits))
+        if settings.top_p < 1:
+            # The others treat logits and log-probabilities alike.
+            logits = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        return sampler(logits)
 
     return draw
 
@@ -200,11 +186,6 @@ def make_draw(
 def _scattered(seed: int) -> int:
     """A number from which to count a generation's tokens: far from those of adjacent seeds."""
     return int.from_bytes(blake2b(seed.to_bytes(8), digest_size=8).digest())
-
-
-def penalty_context(settings: SamplingSettings) -> int:
-    """How many of the latest tokens the penalties look at."""
-    return RANGE if settings.dry_multiplier > 0 else REPETITION_CONTEXT
 
 
 def make_penalty(
@@ -246,24 +227,64 @@ def make_penalty(
     return penalize
 
 
-def log_probs(logits: mx.array, drawn: mx.array, k: int) -> LogProbs:
-    """Log-probabilities of the drawn token `(1,)` and the `k` likeliest, from logits `(1, V)`."""
+def log_probs(logits: mx.array, drawn: mx.array, k: int | None) -> tuple[mx.array, ...]:
+    """The scores of a drawn token `(1,)` and the `k` likeliest, from logits `(1, V)`; empty if k is
+    None."""
+    if k is None:
+        return ()
     logits = logits.astype(mx.float32)
     total = mx.logsumexp(logits, axis=-1, keepdims=True)
     of_drawn = mx.take_along_axis(logits, drawn[:, None], axis=-1) - total
     k = min(k, logits.shape[-1])
-    if k == 0:
-        empty = mx.zeros((1, 0))
-        return LogProbs(of_drawn[0], empty, empty)
-    ids = mx.argpartition(-logits, kth=k - 1, axis=-1)[:, :k]
+    ids = mx.argpartition(-logits, kth=max(k - 1, 0), axis=-1)[:, :k]
     values = mx.take_along_axis(logits, ids, axis=-1)
     order = mx.argsort(-values, axis=-1)
-    return LogProbs(
-        of_drawn[0],
-        mx.take_along_axis(ids, order, axis=-1),
-        mx.take_along_axis(values, order, axis=-1) - total,
-    )
+    ids = mx.take_along_axis(ids, order, axis=-1)
+    return of_drawn[0], ids, mx.take_along_axis(values, order, axis=-1) - total
 
 
-def _log_softmax(logits: mx.array) -> mx.array:
-    return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+def make_dry(
+    multiplier: float, base: float, allowed_length: int, breakers: Collection[int] = ()
+) -> Callable[[mx.array, mx.array], mx.array]:
+    """Return a function of the latest tokens `(N,)` and logits `(1, V)` that subtracts
+    `multiplier * base ** (length - allowed_length)` from the logit of each token that would extend
+    a repetition of `allowed_length` tokens or more, the more the longer that is already.
+
+    No repetition includes one of the `breakers`, and none is penalized: the ends of turns, which
+    are followed by the same tokens each time.
+
+    Source: DRY, "don't repeat yourself", p-e-w,
+    https://github.com/oobabooga/text-generation-webui/pull/5677.
+    """
+    stopping = mx.array(sorted(breakers), mx.int32)
+
+    def penalize(latest: mx.array, logits: mx.array) -> mx.array:
+        latest = latest[-DRY_CONTEXT:]
+        if len(latest) <= allowed_length:
+            return logits
+        lengths = _lengths(latest, stopping)
+        penalties = mx.where(
+            lengths >= allowed_length,
+            multiplier * mx.power(base, (lengths - allowed_length).astype(mx.float32)),
+            0.0,
+        )
+        following = latest[1:]
+        total = mx.zeros(logits.shape[-1:]).at[following].maximum(penalties)
+        if len(stopping):
+            total[stopping] = 0.0
+        return logits - total.astype(logits.dtype)
+
+    return penalize
+
+
+def _lengths(latest: mx.array, stopping: mx.array) -> mx.array:
+    """For each token but the last `(N - 1,)`: how many tokens up to it equal those at the end."""
+    most = min(MAX_REPETITION, len(latest) - 1)
+    ends = mx.arange(len(latest) - 1)
+    back = mx.arange(most)[:, None]
+    places = ends - back
+    own = latest[len(latest) - 1 - back]
+    same = (latest[mx.maximum(places, 0)] == own) & (places >= 0)
+    if len(stopping):
+        same = same & ~(own == stopping).any(axis=-1, keepdims=True)
+    return mx.cumprod(same.astype(mx.int32), axis=0).sum(axis=0)
