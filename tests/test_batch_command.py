@@ -155,7 +155,7 @@ def test_ctrl_c_stops_with_every_finished_row_written(
         (["--files", "a.txt", "b.txt"], "b.txt and --files cannot be combined: quote the pattern"),
         (
             ["--files", "a", "b", "c"],
-            "unexpected argument c; quote the pattern of --files (see mlxchat batch --help)",
+            "got unexpected extra argument(s) (c); quote a text of several words, or a pattern",
         ),
         (["in.jsonl", "--schema", "{"], "--schema: invalid JSON: Expecting property name enclosed"),
     ],

@@ -126,7 +126,6 @@ def test_nothing_heavy_is_imported():
             ["generate", "-m", ""],
             ["session", "show", ""],
             ["config", "set", ""],
-            ["cache", "rm", ""],
             ["generate", "--"],
             [""],
         )
@@ -160,7 +159,6 @@ def test_errors_never_appear_in_the_command_line(
     lines = [
         ["generate", "-m", ""],
         ["session", "show", ""],
-        ["cache", "rm", ""],
         ["config", "set", "x", ""],
         ["generate", "--no-such", ""],
         ["nosuch", ""],

@@ -2,15 +2,13 @@
 
 import errno
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mlxchat import paths
-from mlxchat.config.edit import set_key
-from mlxchat.config.file import ConfigFile, read_user_config
+from mlxchat.config.file import ConfigFile, Setting, read_user_config, set_key
 from mlxchat.errors import ConfigError, OutputError
 
 
@@ -33,7 +31,7 @@ def refusal(text: str) -> str:
 
 
 def test_a_missing_file_is_empty():
-    assert read_user_config() == ConfigFile(paths.config_file(), None, {}, {})
+    assert read_user_config() == ConfigFile(paths.config_file(), {})
 
 
 def test_a_file_is_read_with_its_options_named_like_flags():
@@ -44,24 +42,15 @@ def test_a_file_is_read_with_its_options_named_like_flags():
         work = "/models/work"
         [generate]
         max-tokens = 500
-        temp = 0.7
-        ignore-eos = true
         stop = ["END", "###"]
         """
     )
-    assert read_user_config() == ConfigFile(
-        path,
-        model="work",
-        aliases={"work": "/models/work"},
-        options={
-            "generate": {
-                "max-tokens": 500,
-                "temp": 0.7,
-                "ignore-eos": True,
-                "stop": ["END", "###"],
-            }
-        },
-    )
+    file = read_user_config()
+    assert (file.model, file.aliases) == ("work", {"work": "/models/work"})
+    assert file.settings_for("generate") == {
+        "max-tokens": Setting("generate.max-tokens", 500, str(path)),
+        "stop": Setting("generate.stop", ["END", "###"], str(path)),
+    }
 
 
 @pytest.mark.parametrize(
@@ -71,14 +60,14 @@ def test_a_file_is_read_with_its_options_named_like_flags():
         ("[gnerate]", "unknown key 'gnerate'; did you mean 'generate'?"),
         ("xyz = 1", "unknown key 'xyz'; known: aliases, batch, chat, generate, model, prompts"),
         ("model = 3", "model must be a string in quotes, not 3"),
-        ("model = ' '", "model must not be empty"),
+        ("model = ' '", "model must be a string in quotes, not ' '"),
         ("aliases = 'x'", "aliases must be a table, [aliases], not 'x'"),
-        ("[aliases]\nx = ['y']", "aliases.x must be a string in quotes, not a list"),
+        ("[aliases]\nx = ['y']", "aliases.x must be a string in quotes, not ['y']"),
         ("generate = 1", "generate must be a table, [generate], not 1"),
         (
             "[generate.temp]\nx = 1",
             "generate.temp must be a string, a number, true or false, or a list of those, "
-            "not a table",
+            "not {'x': 1}",
         ),
     ],
 )
@@ -91,15 +80,15 @@ def test_devices_and_pipes_are_not_read(tmp_path: Path):
     path = paths.config_file()
     path.parent.mkdir(parents=True)
     path.mkdir()
-    with pytest.raises(ConfigError, match=r"config\.toml: cannot be read: not a regular file"):
+    with pytest.raises(ConfigError, match=r"cannot read .*: not a regular file"):
         read_user_config()
     path.rmdir()
     os.mkfifo(path)
-    with pytest.raises(ConfigError, match="cannot be read: not a regular file"):
+    with pytest.raises(ConfigError, match=r"cannot read .*: not a regular file"):
         read_user_config()
     path.unlink()
     path.symlink_to("/dev/zero")
-    with pytest.raises(ConfigError, match="cannot be read: not a regular file"):
+    with pytest.raises(ConfigError, match=r"cannot read .*: not a regular file"):
         read_user_config()
 
 
@@ -145,15 +134,6 @@ def test_a_key_below_one_that_is_not_a_table_is_refused():
     assert path.read_text() == "chat = 3\n"
 
 
-def test_keys_set_concurrently_are_all_kept():
-    path = write_config("# mine\n")
-    names = [f"a{n}" for n in range(20)]
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda name: set_key(path, ("aliases", name), "x/y"), names))
-    assert path.read_text().startswith("# mine\n")
-    assert set(read_user_config().aliases) == set(names)
-
-
 def test_a_full_disk_leaves_the_file_as_it_was(monkeypatch: pytest.MonkeyPatch):
     path = write_config("# mine\n")
 
@@ -161,7 +141,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(monkeypatch: pytest.MonkeyPatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OutputError, match=r"config\.toml: cannot be written: No space left"):
+    with pytest.raises(OutputError, match=r"cannot write .*config\.toml: No space left"):
         set_key(path, ("model",), "x")
     assert path.read_text() == "# mine\n"
 

@@ -215,7 +215,7 @@ def test_generating_imports_neither_transformers_nor_the_hub(
 
 
 def test_version_reports_the_packages_and_the_device(run_mlxchat: RunMlxchat) -> None:
-    for arguments in (["--version"], ["version"]):
+    for arguments in (["--version"], ["-V"]):
         done = run_mlxchat(*arguments)
         assert done.returncode == 0
         for word in ("mlxchat", "mlx-lm", "backend", "device", "BLAS"):

@@ -182,28 +182,6 @@ def test_rm_reports_a_model_that_is_not_on_the_disk(tmp_path: Path, run_mlxchat:
     assert file.exists()
 
 
-def test_default_is_shown_set_and_unset(run_mlxchat: RunMlxchat):
-    hub_id = HUB_ALIASES["llama3.2-1b"]
-    put_in_cache(hub_cache_dir(), hub_id, tiny_model_files())
-    unset = run_mlxchat("models", "default")
-    assert (unset.returncode, unset.stdout) == (0, "")
-    assert "no default model" in unset.stderr
-    assert run_mlxchat("models", "default", "llama3.2-1b").stdout == f"default model: {hub_id}\n"
-    assert run_mlxchat("models", "default").stdout == f"{hub_id}\n"
-    assert run_mlxchat("models", "default", "--unset").stdout == "removed the default model\n"
-    assert run_mlxchat("models", "default").stdout == ""
-
-
-def test_default_refuses_a_model_that_is_not_on_the_disk(run_mlxchat: RunMlxchat):
-    """It accepted any hub id, and the next chat started with a download, or an error offline."""
-    done = run_mlxchat("models", "default", "org/tiny")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        "mlxchat: error: org/tiny is not on this disk: run `mlxchat models pull org/tiny` first\n"
-    )
-    assert not paths.config_file().exists()
-
-
 @pytest.mark.model
 def test_the_embedded_model_is_listed_described_and_removed(run_mlxchat: RunMlxchat):
     """`models rm my.gguf` printed "removed my.gguf", as if the user's own file were gone."""

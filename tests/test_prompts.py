@@ -8,7 +8,6 @@ import pytest
 
 from mlxchat import paths
 from mlxchat.app.prompt import read_into
-from mlxchat.cli.completion import complete_prompt
 from mlxchat.errors import UsageError
 from mlxchat.sessions.listing import listing, read_session
 from tests.conftest import RunMlxchat
@@ -108,8 +107,7 @@ def test_what_cannot_be_asked_is_a_usage_error(
     ("table", "error"),
     [
         ("[prompts]\na = 1", "prompts.a must be a table, [prompts.a], not 1"),
-        ('[prompts.a]\nprompt = " "', "prompts.a.prompt must not be empty"),
-        ('[prompts."a b"]\nprompt = "x"', "a name has only letters"),
+        ('[prompts.a]\nprompt = " "', "prompts.a.prompt must be a string in quotes, not ' '"),
         ("[prompts.a]\ntmp = 1", "prompts.a.tmp is not an option of generate; did you mean"),
         ("[prompts.a]\ntemp = -1", "prompts.a.temp"),
     ],
@@ -124,23 +122,6 @@ def test_a_wrong_prompt_is_reported_with_its_key(
     assert done.stderr.count("\n") == 1
 
 
-def test_prompts_are_listed_shown_and_completed(run_mlxchat: RunMlxchat) -> None:
-    listed = run_mlxchat("prompts", "list").stdout.splitlines()
-    assert listed[1] == "joke\tTell a joke."
-    assert len(run_mlxchat("prompts", "list", "--json").stdout.splitlines()) == 3
-    assert run_mlxchat("prompts", "show", "joke").stdout == (
-        '[prompts.joke]\nprompt = "Tell a joke."\n'
-    )
-    assert "did you mean 'joke'" in run_mlxchat("prompts", "show", "jok").stderr
-    assert complete_prompt("") == ["commit", "joke", "loud"]
-
-
-def test_prompts_are_edited_in_the_configuration(
-    run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    editor = tmp_path / "editor"
-    editor.write_text('#!/bin/sh\necho "[prompts.new]" >> "$1"\n')
-    editor.chmod(0o700)
-    monkeypatch.setenv("EDITOR", str(editor))
-    assert run_mlxchat("prompts", "edit").returncode == 0
-    assert complete_prompt("") == ["commit", "joke", "loud", "new"]
+def test_prompts_are_shown_with_the_configuration(run_mlxchat: RunMlxchat) -> None:
+    shown = run_mlxchat("config", "show", "prompts").stdout.splitlines()
+    assert f"prompts.joke.prompt\tTell a joke.\t{paths.config_file()}" in shown

@@ -230,7 +230,7 @@ def test_nothing_is_downloaded_without_asking(scene: Scene) -> None:
 def test_without_a_download_the_embedded_model_is_used(scene: Scene):
     assert scene.resolve(ask=scene.answer(False)) == ResolvedModel("smollm2", scene.converted)
     assert scene.told == [
-        "using the small embedded model smollm2; run `mlxchat models default NAME` to use another"
+        "using the small embedded model smollm2; run `mlxchat config set model NAME` to use another"
     ]
 
 

@@ -7,30 +7,30 @@ then `generate`, as an example of a command. `configured` adds the configuration
 
 import os
 import sys
-from contextlib import suppress
-from itertools import takewhile
+from contextlib import redirect_stderr, suppress
+from io import StringIO
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.exceptions import TyperException
 
 from mlxchat import platform
-from mlxchat.cli import completion
 from mlxchat.cli.batch import EPILOG as BATCH_EPILOG
 from mlxchat.cli.batch import batch
 from mlxchat.cli.bench import EPILOG as BENCH_EPILOG
 from mlxchat.cli.bench import bench
 from mlxchat.cli.chat import EPILOG as CHAT_EPILOG
 from mlxchat.cli.chat import IMPLIED, chat
-from mlxchat.cli.config import config_app, prompts_app
+from mlxchat.cli.config import config_app
 from mlxchat.cli.configured import Configured
 from mlxchat.cli.doctor import doctor
 from mlxchat.cli.generate import EPILOG as GENERATE_EPILOG
 from mlxchat.cli.generate import generate
-from mlxchat.cli.group import HELP_NAMES, SHOWN, App, Group
+from mlxchat.cli.group import HELP_NAMES, App, Group
 from mlxchat.cli.help import EPILOG as HELP_EPILOG
 from mlxchat.cli.help import help_
 from mlxchat.cli.models import models_app
+from mlxchat.cli.options import COMPLETING
 from mlxchat.cli.prefix_commands import cache_app
 from mlxchat.cli.sessions import session_app
 from mlxchat.cli.usage_errors import check_question, explain
@@ -49,11 +49,6 @@ from mlxchat.terminal.output import show_error
 # Commands that run a model on all ranks; the others run only on rank 0.
 TOGETHER = {"bench", "chat", "generate"}
 
-COMPLETION_HELP = {
-    "install_completion": "Install completion for this shell",
-    "show_completion": "Show the completion script for this shell",
-}
-GROUP_OPTIONS = {*HELP_NAMES, "-V", "--version", "--install-completion", "--show-completion"}
 
 EPILOG = """\
 Examples:
@@ -86,8 +81,10 @@ Exit status:
 """
 
 
-def version() -> None:
-    """Show the version and the device."""
+def _show_version(context: typer.Context, wanted: bool) -> None:
+    # A shell that completes a line must not run it.
+    if not wanted or context.resilient_parsing:
+        return
     import importlib.metadata
 
     platform.require_supported_system()
@@ -95,53 +92,50 @@ def version() -> None:
     typer.echo(f"mlxchat {__version__} ({versions})")
     typer.echo(f"backend {platform.backend_name()}, device {platform.device_name()}")
     typer.echo(f"BLAS {platform.blas_name()}")
-
-
-def _show_version(context: typer.Context, wanted: bool) -> None:
-    # A shell that completes a line must not run it.
-    if wanted and not context.resilient_parsing:
-        version()
-        raise typer.Exit
+    raise typer.Exit
 
 
 VersionOption = Annotated[
     bool,
-    typer.Option("-V", "--version", callback=_show_version, is_eager=True, help="Show the version"),
+    typer.Option(
+        *("-V", "--version"),
+        callback=_show_version,
+        is_eager=True,
+        help="Show the version, the device and the BLAS",
+    ),
 ]
 
 
 class ChatByDefault(Group):
     """Without a command, the arguments are those of `mlxchat chat`."""
 
-    def get_params(self, ctx: Any) -> Any:
-        """The group's own; in help, and for completion, after those of chat."""
-        own = super().get_params(ctx)
-        for each in own:
-            # Typer adds these itself.
-            each.help = COMPLETION_HELP.get(each.name, each.help)
-            each.hidden = each.name in COMPLETION_HELP and not ctx.meta.get(SHOWN)
-        # A command asks for these, too, with its own context.
-        if ctx.command is not self or SHOWN not in ctx.meta:
-            return own
-        names = {each.name for each in own}
-        others = self.commands["chat"].get_params(ctx)
-        return [*(each for each in others if each.name not in names), *own]
+    def described(self, ctx: Any) -> list[Any]:
+        """The group's own; before them those of chat, except for its --help."""
+        chat: Any = self.commands["chat"]
+        return [*chat.described(ctx)[:-1], *super().described(ctx)]
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        chats = self.commands["chat"].shell_complete(ctx, incomplete)
+        return [*super().shell_complete(ctx, incomplete), *chats]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if self._is_for_chat(ctx, args):
-            ctx.meta[IMPLIED] = args
+            ctx.meta[IMPLIED] = True
             if args and not args[0].startswith("-"):
                 # A mistyped command gets a hint even if its options are unknown to chat.
-                words = takewhile(lambda each: not each.startswith("-"), args)
-                check_question(list(words), self, args)
+                check_question(args[:1], self, has_subject=True)
             args = ["chat", *args]
         return super().parse_args(ctx, args)
 
     def _is_for_chat(self, ctx: Any, args: list[str]) -> bool:
         if ctx.resilient_parsing:
             # While a shell completes a line, the first word may still become a command.
-            return bool(args) and args[0].startswith("-") and args[0] not in GROUP_OPTIONS
-        return not args or not (args[0] in self.commands or args[0] in GROUP_OPTIONS)
+            return bool(args) and args[0].startswith("-") and args[0] not in self._own_options
+        return not args or not (args[0] in self.commands or args[0] in self._own_options)
+
+    @property
+    def _own_options(self) -> set[str]:
+        return {*HELP_NAMES, *(name for each in self.params for name in each.opts)}
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         formatter.write_usage(ctx.command_path, "[OPTIONS] [QUESTION]")
@@ -153,7 +147,6 @@ app = App(
     cls=ChatByDefault,
     help="Chat with a language model, or ask it one question.",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EPILOG,
 )
 app.command(cls=Configured, epilog=CHAT_EPILOG)(chat)
@@ -161,13 +154,11 @@ app.command(cls=Configured, epilog=GENERATE_EPILOG)(generate)
 app.command(cls=Configured, epilog=BATCH_EPILOG)(batch)
 app.add_typer(models_app, name="models")
 app.add_typer(session_app, name="session")
-app.add_typer(prompts_app, name="prompts")
 app.add_typer(cache_app, name="cache")
 app.command(epilog=BENCH_EPILOG)(bench)
 app.add_typer(config_app, name="config")
 app.command(epilog="Example: mlxchat doctor --offline")(doctor)
 app.command("help", epilog=HELP_EPILOG)(help_)
-app.command(epilog="Example: mlxchat version")(version)
 
 
 @app.callback()
@@ -179,8 +170,11 @@ def set_up(context: typer.Context, show_version: VersionOption = False) -> None:
 def main() -> None:
     """Run the program and exit. Every error a user can cause is one line and an exit status."""
     platform.occupy_standard_streams()
-    if completion.asked():
-        completion.answer(app)
+    if os.environ.get(COMPLETING):
+        # Wrapped help would count as several answers, an error as one.
+        os.environ["COLUMNS"] = "10000"
+        with redirect_stderr(StringIO()), suppress(Exception, KeyboardInterrupt):
+            app(prog_name="mlxchat")
         sys.exit(ExitStatus.FAILURE)
     _exit(_status())
 

@@ -5,14 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.configured import PromptName, take_prompt
+from mlxchat.cli.configured import Template
 from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_options
 from mlxchat.cli.usage_errors import check_question
 from mlxchat.errors import UsageError
 from mlxchat.options import flag, options_of
 from mlxchat.request.commands import ChatShown
 
-# The arguments, if they do not name `chat`.
+# Whether the arguments do not name `chat`.
 IMPLIED = f"{__name__}.implied"
 
 EPILOG = """\
@@ -45,21 +45,21 @@ def chat(
             metavar="QUESTION", help="Ask this and exit; - reads it from stdin", show_default=False
         ),
     ] = None,
-    named: PromptName = None,
+    template: Template = None,
     **values: Any,
 ) -> None:
     """Chat with a model, or ask it one question."""
-    template, prompt_fields = take_prompt(context, named, values)
     asks = question is not None or template is not None
     if question is not None:
-        _check(question, context)
+        subject = values["files"] or values["latest"] or values["session"]
+        _check(question, context, has_subject=bool(subject) or template is not None)
     # Imported only now, after parsing: these import MLX.
     from mlxchat.request import Answer, ChatOptions
     from mlxchat.settings import GenerationSettings
     from mlxchat.terminal.run_chat import run
 
     generation = build(GenerationSettings, values, logprobs=0 if values["events"] else None)
-    chosen = given_names(context) - {"question", "named"} | prompt_fields
+    chosen = given_names(context) - {"question", "template"}
     options = build(
         ChatOptions, values, setup=setup_of(values), generation=generation, chosen=chosen
     )
@@ -79,12 +79,14 @@ def _no_answer(given: Collection[str]) -> Any:
     return Answer()
 
 
-def _check(words: list[str], context: typer.Context) -> None:
+def _check(words: list[str], context: typer.Context, *, has_subject: bool) -> None:
     """Raises UsageError."""
-    arguments = context.meta.get(IMPLIED)
-    if arguments is not None:
-        check_question(words, context.find_root().command, arguments)
-    if len(words) > 1:
-        raise UsageError(f'quote the question: mlxchat chat "{" ".join(words)}"')
     if not words[0].strip():
         raise UsageError("the question is empty")
+    if IMPLIED in context.meta:
+        from mlxchat.text.documents import piped_stdin
+
+        has_subject = has_subject or piped_stdin() is not None
+        check_question(words, context.find_root().command, has_subject=has_subject)
+    if len(words) > 1:
+        raise UsageError(f'quote the question: mlxchat chat "{" ".join(words)}"')

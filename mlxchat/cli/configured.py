@@ -6,7 +6,7 @@ command, `chat.max-kv-size`.
 """
 
 import os
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -14,10 +14,9 @@ import typer
 from typer.core import TyperOption
 from typer.exceptions import TyperException
 
-from mlxchat.cli.completion import complete_prompt
 from mlxchat.cli.group import Command
-from mlxchat.cli.options import COMMANDS, given_names
-from mlxchat.cli.usage_errors import in_words, refuse_run_together
+from mlxchat.cli.options import COMMANDS, PROMPT_FIELDS
+from mlxchat.cli.usage_errors import refuse_run_together
 from mlxchat.config.file import (
     MODEL_VARIABLE,
     TEXT,
@@ -29,20 +28,6 @@ from mlxchat.config.file import (
 )
 from mlxchat.errors import ConfigError, UsageError
 from mlxchat.options import Panel
-
-PromptName = Annotated[
-    str | None,
-    typer.Option(
-        "-p",
-        "--prompt",
-        metavar="NAME",
-        help="Use a prompt of the configuration",
-        show_default=False,
-        rich_help_panel=Panel.INPUT,
-        autocompletion=complete_prompt,
-    ),
-]
-
 
 EPILOG = """
 Configuration:
@@ -66,11 +51,10 @@ class Configured(Command):
         # Completion needs only names, and must not fail on a broken file.
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
-        refuse_run_together(args, ctx)
+        refuse_run_together(args, self)
         wrong: ConfigError | None = None
         try:
-            settings = configured(self, ctx)
-            ctx.default_map = {name: each.value for name, each in settings.items()}
+            _set_defaults(ctx, configured(self, ctx))
         except ConfigError as error:
             # Help still works, and an error in the command line comes first.
             wrong = error
@@ -80,9 +64,42 @@ class Configured(Command):
         return rest
 
 
+def _use_prompt(context: typer.Context, name: str | None) -> str | None:
+    """The prompt's text, empty if it has none; its options become defaults. Raises UsageError,
+    ConfigError."""
+    if name is None or context.resilient_parsing:
+        return None
+    settings = read_user_config().prompt(name)
+    text = settings.pop(TEXT, None)
+    found = checked(context.command, settings.values(), context)
+    _set_defaults(context, found)
+    context.meta[PROMPT_FIELDS] = frozenset(found)
+    return "" if text is None else text.value
+
+
+def _set_defaults(context: Any, settings: dict[str, Setting]) -> None:
+    values = {name: each.value for name, each in settings.items()}
+    context.default_map = {**(context.default_map or {}), **values}
+
+
+# What a command gets for the option is the text of the prompt.
+Template = Annotated[
+    str | None,
+    typer.Option(
+        *("-p", "--prompt"),
+        metavar="NAME",
+        help="Use a prompt of the configuration",
+        show_default=False,
+        rich_help_panel=Panel.INPUT,
+        autocompletion=lambda incomplete: sorted(read_user_config().prompts),
+        is_eager=True,
+        callback=_use_prompt,
+    ),
+]
+
+
 def configurable(command: Any) -> dict[str, TyperOption]:
-    """The configurable options by name: all except those that show something and exit, such as
-    --help."""
+    """The configurable options by name: all except --prompt, --help and the like."""
     return {
         next(flag for flag in each.opts if flag.startswith("--")).removeprefix("--"): each
         for each in command.params
@@ -91,8 +108,7 @@ def configurable(command: Any) -> dict[str, TyperOption]:
 
 
 def keys_of(root: Any) -> list[str]:
-    """All keys of the program, of which `root` is the group, except those of aliases, which users
-    choose."""
+    """All keys of the program, of which `root` is the group, except those that users choose."""
     return [
         "model",
         *(f"{name}.{each}" for name in COMMANDS for each in configurable(root.commands[name])),
@@ -104,38 +120,21 @@ def configured(command: Any, context: Any) -> dict[str, Setting]:
 
     `models.resolve` handles the model for all commands, since it reports where its name comes from.
     """
-    found = checked(command, read_user_config().settings_for(command.name), context)
+    found = checked(command, read_user_config().settings_for(command.name).values(), context)
     if os.environ.get(MODEL_VARIABLE):
         found.pop("model", None)
     return found | checked(command, variables_for(command.name), context)
 
 
-def take_prompt(
-    context: typer.Context, name: str | None, values: MutableMapping[str, Any]
-) -> tuple[str | None, frozenset[str]]:
-    """The text of the prompt, empty if it has none, and the fields that it sets; None without a
-    name. Its options become values, except those given on the command line. Raises UsageError,
-    ConfigError."""
-    if name is None:
-        return None, frozenset()
-    settings = read_user_config().prompt(name)
-    text = settings.pop(TEXT, None)
-    found = checked(context.command, settings.values(), context)
-    given = given_names(context)
-    values.update({field: each.value for field, each in found.items() if field not in given})
-    return "" if text is None else text.value, frozenset(found)
-
-
 def check_file(file: ConfigFile, root: Any, context: Any) -> None:
     """Raise ConfigError for a value that no command of the group `root` accepts."""
     for name in COMMANDS:
-        checked(root.commands[name], file.settings_for(name), context)
-    commands = [root.commands[name] for name in ("generate", "chat")]
-    for name in file.prompts:
-        for key, setting in file.prompt(name).items():
+        checked(root.commands[name], file.settings_for(name).values(), context)
+    for prompt in file.prompts:
+        for key, setting in file.prompt(prompt).items():
             if key != TEXT:
-                having = [each for each in commands if key in configurable(each)]
-                checked((having or commands)[0], [setting], context)
+                name = "chat" if key in configurable(root.commands["chat"]) else "generate"
+                checked(root.commands[name], [setting], context)
 
 
 def checked(command: Any, settings: Iterable[Setting], context: Any) -> dict[str, Setting]:
@@ -169,7 +168,7 @@ def option_value(command: Any, option: TyperOption, written: Any, context: Any) 
     try:
         value = option.process_value(context, written)
     except TyperException as error:
-        raise UsageError(in_words(error.message)) from error
+        raise UsageError(error.message) from error
     declared = COMMANDS[command.name].get(str(option.name))
     if declared is not None:
         declared.value_of(value)

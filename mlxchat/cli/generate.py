@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.configured import PromptName, take_prompt
+from mlxchat.cli.configured import Template
 from mlxchat.cli.options import (
     COMMANDS,
     build,
@@ -48,7 +48,7 @@ def generate(
             rich_help_panel=Panel.OVERNIGHT,
         ),
     ] = None,
-    named: PromptName = None,
+    template: Template = None,
     **values: Any,
 ) -> None:
     """Generate text from a prompt, documents, or both."""
@@ -59,7 +59,6 @@ def generate(
     if resume is not None:
         shown, changes = _given_again(context)
         raise typer.Exit(resume_run(resume, shown, **changes))
-    template, _ = take_prompt(context, named, values)
     leave_template_out(context, values)
     request = build(
         Request,

@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlxchat.cli.completion import complete_model, complete_model_here
 from mlxchat.cli.group import App
-from mlxchat.cli.options import Json, Yes, agrees
+from mlxchat.cli.options import Json, Yes, agrees, complete_model
 from mlxchat.terminal.table import write
 
 if TYPE_CHECKING:
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from mlxchat.models.locate import Located
 
 models_app = App(
-    help="List, download, remove and inspect models; set the default one.",
-    no_args_is_help=True,
+    help="List, download, remove and inspect models.",
     epilog="""\
 Examples:
   mlxchat models list --all
@@ -28,6 +26,13 @@ Environment:
   HF_HUB_OFFLINE     if set, the network is never used
 """,
 )
+
+
+def _complete_name_here(incomplete: str) -> list[str]:
+    from mlxchat.models.catalog import names_here
+
+    return names_here()
+
 
 Name = Annotated[
     str,
@@ -42,7 +47,7 @@ NameHere = Annotated[
     typer.Argument(
         metavar="NAME",
         help="Alias, Hub ID, .gguf file or name in `models list`",
-        autocompletion=complete_model_here,
+        autocompletion=_complete_name_here,
     ),
 ]
 
@@ -132,51 +137,6 @@ def info(name: Name, as_json: Json = False) -> None:
         found = resolve_model(name, offline=True, ask=None, notify=notify, show_progress=False)
         facts = describe(found.name, found.directory)
     write_model(facts, as_json=as_json)
-
-
-@models_app.command(epilog="Example: mlxchat models default qwen3-4b")
-def default(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME", help="Model to use from now on", autocompletion=complete_model
-        ),
-    ] = None,
-    unset: Annotated[
-        bool, typer.Option("--unset", help="Remove the default", show_default=False)
-    ] = False,
-) -> None:
-    """Show or set the default model, in your configuration file.
-
-    -m and the variable MLXCHAT_MODEL override it.
-    """
-    from mlxchat import paths
-    from mlxchat.config.edit import set_key
-    from mlxchat.config.file import read_user_config
-    from mlxchat.errors import ModelNotFound, UsageError
-    from mlxchat.models.hub_cache import cached_snapshot
-    from mlxchat.models.locate import lasting_name
-    from mlxchat.terminal.output import Messages
-
-    if unset and name is not None:
-        raise UsageError("--unset takes no NAME")
-    if unset:
-        set_key(paths.config_file(), ("model",), None)
-        write("removed the default model\n")
-    elif name is not None:
-        located = _locate(name)
-        if located.path is None and cached_snapshot(located.name) is None:
-            raise ModelNotFound(
-                f"{located.name} is not on this disk: run `mlxchat models pull {located.name}` "
-                "first"
-            )
-        lasting = lasting_name(name, read_user_config().aliases)
-        set_key(paths.config_file(), ("model",), lasting)
-        write(f"default model: {lasting}\n")
-    elif (model := read_user_config().model) is not None:
-        write(f"{model}\n")
-    else:
-        Messages().warn("no default model: `mlxchat models default NAME` sets one")
 
 
 def _remote_facts(hub_id: str) -> "ModelFacts":

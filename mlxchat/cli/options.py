@@ -1,13 +1,18 @@
-"""Declared options as Typer options, and those that several commands have."""
+"""Declared options as Typer options, those that several commands have, and what Tab completes.
+
+Completion must be quick, so nothing here imports MLX. If there is no match, or an error, the shell
+completes file names.
+"""
 
 import inspect
+import os
+import re
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from mlxchat.cli.completion import complete_model, complete_session
 from mlxchat.errors import UsageError
 from mlxchat.options import Option, Panel, options_of
 from mlxchat.request import Setup
@@ -19,12 +24,36 @@ from mlxchat.terminal import visible
 Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")]
 
-COMPLETIONS = {"model": complete_model, "session": complete_session}
+# In a context's `meta`: the fields that the prompt of `-p` sets.
+PROMPT_FIELDS = f"{__name__}.prompt_fields"
+
+# In it, a shell says that this process is to complete a line.
+COMPLETING = "_MLXCHAT_COMPLETE"
 
 PLACEHOLDERS = {int: "N", float: "NUMBER", Path: "FILE"}
 
 T = TypeVar("T")
 Options = Mapping[str, Option]
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """All names of models; the shell completes paths itself."""
+    from mlxchat.models.catalog import all_names
+
+    return [] if incomplete.startswith(("/", ".", "~")) else all_names()
+
+
+def complete_session(incomplete: str) -> list[str]:
+    from mlxchat.sessions.database import names_by_use
+
+    names = list(names_by_use())
+    if os.environ.get(COMPLETING) != "complete_bash":
+        return names
+    # Other shells quote a name themselves.
+    return [re.sub(r"[^\w@%+=:,./-]", r"\\\g<0>", each) for each in names]
+
+
+COMPLETIONS = {"model": complete_model, "session": complete_session}
 
 
 def some_of(command: str, *names: str) -> Options:
@@ -80,13 +109,10 @@ def agrees(question: str, *, yes: bool) -> bool:
 
 
 def given_names(context: typer.Context) -> frozenset[str]:
-    """Names of the parameters given on the command line."""
+    """Names of the parameters given on the command line, and the fields of its prompt."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
-    return frozenset(
-        name
-        for name, source in sources.items()
-        if source is not None and source.name == "COMMANDLINE"
-    )
+    given = {name for name, each in sources.items() if each and each.name == "COMMANDLINE"}
+    return context.meta.get(PROMPT_FIELDS, frozenset()) | given
 
 
 def leave_template_out(context: typer.Context, values: MutableMapping[str, Any]) -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 cache_app = App(
     help="Manage the prefix cache of long prompts and blocks.",
-    no_args_is_help=True,
     epilog="""\
 Examples:
   mlxchat generate -f report.txt "Who wrote this?"

@@ -6,14 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.completion import complete_session
 from mlxchat.cli.group import App
-from mlxchat.cli.options import Json, Yes, agrees
+from mlxchat.cli.options import Json, Yes, agrees, complete_session
 from mlxchat.terminal.table import minute, write, write_json_lines, write_table
 
 session_app = App(
     help="List, show, search, move and verify saved chats.",
-    no_args_is_help=True,
     epilog="""\
 Examples:
   mlxchat --session holidays

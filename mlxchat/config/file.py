@@ -12,28 +12,34 @@
     prompt = "Write a commit message for this change:"
 
 A variable is named after its flag: MLXCHAT_GENERATE_MAX_TOKENS. The commands define their options
-and the values these take.
+and the values these take. Edits keep comments.
 """
 
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import stat
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mlxchat import paths
-from mlxchat.errors import ConfigError, UsageError
-from mlxchat.files import open_to_read
+from mlxchat.errors import ConfigError, OutputError, UsageError
+from mlxchat.files import open_to_read, reported_as, write_atomically
 from mlxchat.manual.equivalents import option_for
 
-COMMANDS = ("batch", "chat", "generate")
-KEYS = ("model", "aliases", "prompts", *COMMANDS)
 MODEL_VARIABLE = "MLXCHAT_MODEL"
-
 # The key of a prompt's own text, next to its options.
 TEXT = "prompt"
-PROMPT_NAME = re.compile(r"\w[\w-]*")
+
+# The keys, and how many tables their values are in.
+KEYS = {"model": 0, "aliases": 1, "prompts": 2, "batch": 1, "chat": 1, "generate": 1}
+MUST_BE_TEXT = re.compile(rf"model|aliases\..*|.*\.{TEXT}")
+
+# As many names are listed in a message.
+MAX_LISTED = 12
+
+OWNER_ONLY = 0o600  # permission bits of a new file
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,30 +63,41 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """Contents of the file at `path`. `options` is by command, then by option: "max-kv-size".
-    `prompts` is by name, then likewise, with the text as "prompt"."""
+    """The file at `path`, with valid keys. `prompts` is by name, then by option, "max-kv-size"."""
 
     path: Path
-    model: str | None = None
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    prompts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    contents: Mapping[str, Any]
 
-    def settings_for(self, command: str) -> list[Setting]:
-        return self._settings(command, self.options.get(command, {}))
+    @property
+    def model(self) -> str | None:
+        return self.contents.get("model")
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        return self.contents.get("aliases", {})
+
+    @property
+    def prompts(self) -> Mapping[str, Mapping[str, Any]]:
+        return self.contents.get("prompts", {})
+
+    def settings_for(self, *tables: str) -> dict[str, Setting]:
+        """By option, from "chat" or from "prompts", "commit"."""
+        values: Any = self.contents
+        for name in tables:
+            values = values.get(name, {})
+        return {
+            option: Setting(".".join([*tables, option]), value, str(self.path))
+            for option, value in values.items()
+        }
 
     def prompt(self, name: str) -> dict[str, Setting]:
         """The settings of a prompt, by option. Raises UsageError for an unknown name."""
         if name not in self.prompts:
-            hint = nearest(name, self.prompts) if self.prompts else ": no prompts are configured"
-            if " " in name:
-                hint = ": to ask this, leave out the option"
-            raise UsageError(f"unknown prompt {name!r}{hint}")
-        table = self.prompts[name]
-        return dict(zip(table, self._settings(f"prompts.{name}", table), strict=True))
-
-    def _settings(self, table: str, values: Mapping[str, Any]) -> list[Setting]:
-        return [Setting(f"{table}.{name}", each, str(self.path)) for name, each in values.items()]
+            hint = ": to ask this, leave out the option"
+            raise UsageError(
+                f"unknown prompt {name!r}" + (hint if " " in name else nearest(name, self.prompts))
+            )
+        return self.settings_for("prompts", name)
 
 
 def read_user_config() -> ConfigFile:
@@ -115,53 +132,27 @@ def read_text(path: Path) -> str:
     Anything that never ends, such as a device, is not read.
     """
     try:
-        with open_to_read(path) as file:
-            return file.read().decode("utf-8")
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        with reported_as(ConfigError, f"read {path}"):
+            if not path.exists():
+                return ""
+            with open_to_read(path) as file:
+                return file.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text, at byte {error.start:,}") from error
 
 
-def parse(path: Path, text: str) -> dict[str, Any]:
-    """Parse a text that is, or will be, the file at `path`. Raises ConfigError."""
-    if not text:
-        return {}
-    # Imported here: help reads the configuration too, and needs no parser if there is no file.
-    import tomllib
-
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
-
-
 def check_text(path: Path, text: str) -> ConfigFile:
-    """Check a text for the file at `path`.
+    """Check a text that is, or will be, the file at `path`.
 
     Raises ConfigError naming the file and the key if it is not TOML, has an unknown key, or a value
-    has the wrong type.
+    cannot be one.
     """
-    found = parse(path, text)
-    try:
-        for key in found:
-            if key not in KEYS:
-                raise _WrongError(f"unknown key {key!r}" + nearest(key, KEYS))
-        prompts = _table("prompts", found)
-        return ConfigFile(
-            path,
-            model=_text("model", found["model"]) if "model" in found else None,
-            aliases={
-                alias: _text(f"aliases.{alias}", target)
-                for alias, target in _table("aliases", found).items()
-            },
-            options={command: _options(command, found) for command in COMMANDS if command in found},
-            prompts={name: _prompt(name, prompts) for name in prompts},
-        )
-    except _WrongError as error:
-        raise ConfigError(f"{path}: {error}") from error
+    found = _parsed(path, text)
+    for key, value in found.items():
+        if key not in KEYS:
+            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}")
+        _check(path, key, value, tables=KEYS[key])
+    return ConfigFile(path, found)
 
 
 def nearest(name: str, valid_names: Iterable[str]) -> str:
@@ -175,50 +166,78 @@ def nearest(name: str, valid_names: Iterable[str]) -> str:
         near = [from_elsewhere]
     else:
         near = difflib.get_close_matches(name, valid_names, n=1)
-    return f"; did you mean {near[0]!r}?" if near else "; known: " + ", ".join(valid_names)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    if len(valid_names) > MAX_LISTED:
+        return "; `mlxchat config show` lists them"
+    return "; known: " + (", ".join(valid_names) or "none")
 
 
-class _WrongError(Exception):
-    """The problem with a key, without the name of the file."""
+def set_key(path: Path, key: tuple[str, ...], value: Any) -> bool:
+    """Set a key, a path through tables such as ("chat", "max-kv-size"), or remove it if the value
+    is None; whether it was there.
+
+    Raises ConfigError if the file is not TOML or writes the key in a form that cannot be edited,
+    OutputError if it cannot be written. Either way, the file is unchanged.
+    """
+    import tomlkit
+
+    text = read_text(path)
+    _parsed(path, text)
+    document = tomlkit.parse(text)
+    table: Any = document
+    for name in key[:-1]:
+        table = table.get(name, {}) if value is None else table.setdefault(name, {})
+        if not isinstance(table, MutableMapping):
+            raise ConfigError(f"{path}: {name} must be a table, [{name}]")
+    was_set = key[-1] in table
+    if value is not None:
+        table[key[-1]] = value
+    elif was_set:
+        del table[key[-1]]
+    changed = tomlkit.dumps(document)
+    if _parsed(path, changed) != document.unwrap():
+        raise ConfigError(f"{path}: cannot be edited: run `mlxchat config edit`")
+    install(path, changed, instead_of=text)
+    return was_set
 
 
-def _prompt(name: str, prompts: dict[str, Any]) -> dict[str, Any]:
-    if not PROMPT_NAME.fullmatch(name):
-        raise _WrongError(f"prompts.{name!r}: a name has only letters, digits, _ and -")
-    options = _options(name, prompts, f"prompts.{name}")
-    if TEXT in options:
-        _text(f"prompts.{name}.{TEXT}", options[TEXT])
-    return options
+def install(path: Path, text: str, *, instead_of: str) -> None:
+    """Write `text` to the file at `path`, which contained `instead_of` when editing began.
+
+    Raises ConfigError if the file has changed since, OutputError if it cannot be written.
+    """
+    if read_text(path) != instead_of:
+        raise ConfigError(f"{path}: changed by another program while you were editing")
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else OWNER_ONLY
+    with reported_as(OutputError, f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text.encode("utf-8"), mode)
 
 
-def _options(key: str, tables: dict[str, Any], path: str = "") -> dict[str, Any]:
-    options = _table(key, tables, path)
-    for name, value in options.items():
-        for each in value if isinstance(value, list) else [value]:
-            if not isinstance(each, str | int | float | bool):
-                raise _WrongError(
-                    f"{path or key}.{name} must be a string, a number, true or false, or a list of "
-                    f"those, not {_described(each)}"
-                )
-    return options
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    if not text:
+        return {}
+    # Imported here: help reads the configuration too, and needs no parser if there is no file.
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
 
 
-def _table(key: str, tables: dict[str, Any], path: str = "") -> dict[str, Any]:
-    value = tables.get(key, {})
-    if not isinstance(value, dict):
-        raise _WrongError(
-            f"{path or key} must be a table, [{path or key}], not {_described(value)}"
-        )
-    return value
-
-
-def _text(key: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise _WrongError(f"{key} must be a string in quotes, not {_described(value)}")
-    if not value.strip():
-        raise _WrongError(f"{key} must not be empty")
-    return value
-
-
-def _described(value: object) -> str:
-    return {dict: "a table", list: "a list"}.get(type(value), repr(value))
+def _check(path: Path, key: str, value: Any, *, tables: int) -> None:
+    if tables and isinstance(value, dict):
+        for name, each in value.items():
+            _check(path, f"{key}.{name}", each, tables=tables - 1)
+        return
+    if tables:
+        wanted, is_right = f"a table, [{key}]", False
+    elif MUST_BE_TEXT.fullmatch(key):
+        wanted, is_right = "a string in quotes", isinstance(value, str) and value.strip() != ""
+    else:
+        wanted = "a string, a number, true or false, or a list of those"
+        is_right = isinstance(value, str | int | float | list)
+    if not is_right:
+        raise ConfigError(f"{path}: {key} must be {wanted}, not {value!r}")

@@ -202,7 +202,7 @@ def model() -> Iterator[Finding]:
     try:
         located = locate(chosen.value, aliases)
     except (ModelError, ConfigError) as error:
-        fix = "run `mlxchat models default NAME`"
+        fix = "run `mlxchat config set model NAME`"
         if chosen.is_variable:
             fix = f"give {chosen.where} another value"
         yield Finding(f"{error} (set by {chosen.where})", fix, is_problem=True)

@@ -93,7 +93,7 @@ class _Resolver:
         if embedded is None:
             raise _no_model(None if self.offline or not fitting else fitting[0])
         self.notify(
-            f"using the small embedded model {embedded.name}; run `mlxchat models default "
+            f"using the small embedded model {embedded.name}; run `mlxchat config set model "
             "NAME` to use another"
         )
         return self.bring(embedded)
