@@ -188,7 +188,8 @@ def test_every_way_in_gives_the_same_text(tiny_model: Path, lora: Path, tmp_path
     plain, adapted = ask(tiny_model, None)["text"], ask(tiny_model, lora)["text"]
     assert plain != adapted
     setup = Setup(str(tiny_model), adapter=str(lora), sampling={"temp": 0})
-    with mlxchat.begin(Request(setup, LONG, max_tokens=12, ignore_eos=True)) as run:
+    request = Request(setup, LONG, max_tokens=12, ignore_eos=True, newline=False)
+    with mlxchat.begin(request) as run:
         assert "".join(piece.text for piece in run) == adapted
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"id": n, "prompt": LONG}) + "\n" for n in range(2)))

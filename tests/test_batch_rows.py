@@ -98,6 +98,7 @@ def alone(model: Path, row: Record, seed: int, window: int | None = WINDOW) -> s
         max_tokens=row.get("max_tokens", 2_048),
         stop=tuple(row.get("stop", ())),
         lookup=False,
+        newline=False,
     )
     with begin(request) as run:
         return "".join(piece.text for piece in run)

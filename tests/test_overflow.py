@@ -13,9 +13,6 @@ import pytest
 import mlxchat
 from mlxchat import paths
 from mlxchat.app.ranks import check_ranks
-from mlxchat.app.run import Run
-from mlxchat.app.section_answers import SectionAnswers
-from mlxchat.app.sections import EARLIER
 from mlxchat.engine.brief import write_brief
 from mlxchat.engine.reply import Reply
 from mlxchat.errors import UsageError
@@ -146,7 +143,7 @@ def test_the_prompt_has_the_passages_with_their_places_before_the_question(
 ) -> None:
     asked = request(unthinking_model, report, overflow=Overflow.PASSAGES)
     with mlxchat.begin(asked) as run:
-        prompt = run._prompt
+        prompt = run.prompt
         assert prompt is not None
         text = run.model.tokenizer.decode(prompt.ids)
         run.write()
@@ -297,37 +294,6 @@ def test_answers_from_several_documents_are_combined_until_they_fit(
     assert events_of(run.stdout)[-1]["prompt_tokens"] <= WINDOW - 20
 
 
-def test_a_copied_answer_is_asked_for_again_without_the_earlier_ones(
-    asked: Request, answering: Any
-) -> None:
-    """A small model wrote its first answer for all sections that followed."""
-    read: list[str] = []
-
-    def copy(prompt: str) -> str:
-        if earlier := prompt.partition(EARLIER)[2]:
-            return f"As  the text says, {earlier.splitlines()[0].upper()}"
-        read.append(f"She was born in section {len(read)}.")
-        return read[-1]
-
-    answering(copy)
-    found = answers(events_from(asked))
-    assert len(found) > 5
-    assert found == read[: len(found)]
-
-
-def test_an_answer_that_continues_an_earlier_one_is_no_copy(asked: Request, answering: Any) -> None:
-    """A list that grew was asked for twice in every section."""
-    items: list[str] = []
-
-    def list_more(_: str) -> str:
-        items.append(f"Item {len(items)}.")
-        return " ".join(items[-3:])
-
-    answering(list_more)
-    found = answers(events_from(asked))
-    assert found[1:3] == ["Item 0. Item 1.", "Item 0. Item 1. Item 2."]
-
-
 def test_no_prompt_of_a_section_is_larger_than_the_window(
     asked: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,35 +312,18 @@ def test_no_prompt_of_a_section_is_larger_than_the_window(
     assert max(largest) <= WINDOW
 
 
-def interrupted(run: Run, after: int) -> str:
-    """The output of a run that is stopped after some sections."""
-    pieces: list[str] = []
-    with run:
-        for piece in run.tokens(should_stop=lambda: len(pieces) > after):
-            pieces.append(piece.text)
-    return "".join(pieces)
-
-
-def test_a_stopped_reading_writes_what_there_is_and_continues(asked: Request, report: Path) -> None:
+def test_a_stopped_reading_writes_what_there_is(
+    asked: Request, report: Path, tmp_path: Path
+) -> None:
     report.write_text(report.read_text()[:1_500])
-    whole = events_from(asked)
-    assert not list(paths.document_indexes_dir().iterdir()), "not needed any more"
-    run = mlxchat.begin(asked)
-    first = interrupted(run, 1)
+    out, warned = tmp_path / "out", list[str]()
+    asked = replace(asked, events=False, overnight=Overnight(output=out))
+    with mlxchat.begin(asked, mlxchat.Observer(warn=warned.append)) as run:
+        run.write(should_stop=lambda: run.reader is not None and len(run.reader.answers) > 1)
     assert (run.stats.complete, run.stats.finish_reason) == (False, "interrupted")
     assert run.stats.generated_tokens == 0
-    read = sections(first)
-    assert 0 < len(read) < len(answers(whole))
-    (kept,) = paths.document_indexes_dir().iterdir()
-    assert kept.stat().st_mode & 0o077 == 0
-    lines = kept.read_text().splitlines()
-    assert [json.loads(line)[3] for line in lines] == [each["answer"] for each in read]
-    # Killed while it wrote the next answer.
-    with kept.open("a") as file:
-        file.write('["report.t')
-    again = events_from(asked)
-    assert answers(again) == answers(whole)
-    assert not list(paths.document_indexes_dir().iterdir())
+    assert warned == ["stopped after reading 2 sections"]
+    assert re.fullmatch(r"\[.*, lines 1-\d+\]\n.*\n\n\[.*\]\n.*\n", out.read_text(), re.DOTALL)
 
 
 def test_a_deadline_ends_the_reading(generate: Generate, report: Path) -> None:
@@ -384,27 +333,10 @@ def test_a_deadline_ends_the_reading(generate: Generate, report: Path) -> None:
     assert (done["finish_reason"], done["complete"]) == ("time", False)
 
 
-def test_another_question_does_not_continue_a_reading(asked: Request) -> None:
-    others = [replace(asked, **each) for each in ({"prompt": "Who?"}, {"system": "Be brief."})]
-    loaded = mlxchat.open_model(asked.setup)
-    places = {
-        SectionAnswers.of(each, [], loaded, print)._path
-        for each in (asked, *others, replace(asked, think="on"))
-    }
-    assert len(places) == 4
-
-
 @pytest.mark.usefixtures("any_size_is_kept")
-@pytest.mark.parametrize(
-    ("way", "warning"),
-    [("passages", "the index of .* is not kept: "), ("map", "answers so far are not kept")],
-)
-def test_what_cannot_be_kept_is_reported_and_not_needed(
-    generate: Generate, report: Path, answering: Any, way: str, warning: str
-) -> None:
-    answering(lambda prompt: prompt[-200:-180])
+def test_what_cannot_be_kept_is_reported_and_not_needed(generate: Generate, report: Path) -> None:
     paths.document_indexes_dir().parent.mkdir(parents=True)
     paths.document_indexes_dir().touch()
-    run = generate("--overflow", way, "-f", str(report), QUESTION)
+    run = generate("--overflow", "passages", "-f", str(report), QUESTION)
     assert run.returncode == 0
-    assert len(re.findall(warning, run.stderr)) == 1
+    assert len(re.findall("the index of .* is not kept: ", run.stderr)) == 1

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from mlxchat.errors import InputError
 from mlxchat.passages import index as index_module
 from mlxchat.passages.index import (
-    IndexDirectory,
     Outdated,
     PassageIndex,
-    passing_index,
+    find_index,
+    make_index,
+    open_index,
 )
 from mlxchat.passages.quote import quoted
 from mlxchat.passages.search import Found, Search
@@ -53,7 +54,7 @@ def document_of(data: bytes) -> Document:
 
 
 def indexed(document: Document) -> PassageIndex:
-    OPEN.append(index := passing_index([document], ignore))
+    OPEN.append(index := open_index([document], None, ignore, print))
     return index
 
 
@@ -166,7 +167,7 @@ def test_many_small_documents_share_an_index() -> None:
     texts = [f"Room {n} has a {each} chair." for n, each in enumerate(["red", "blue"] * 500)]
     texts[700] = "The piano is in room 700."
     documents = [document_of(text.encode()) for text in texts]
-    OPEN.append(index := passing_index(documents, ignore))
+    OPEN.append(index := open_index(documents, None, ignore, print))
     assert len(index) == 1_000
     (passage,) = found(Search([index]), "Where is the piano?").passages
     assert passage.document is documents[700]
@@ -197,8 +198,8 @@ def test_no_question_is_taken_for_a_query(question: str) -> None:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> tuple[IndexDirectory, Path]:
-    return IndexDirectory(tmp_path / "indexes"), tmp_path / "indexes"
+def kept(tmp_path: Path) -> Path:
+    return tmp_path / "indexes"
 
 
 def file_of(directory: Path) -> Path:
@@ -222,37 +223,33 @@ def answer(index: PassageIndex) -> str:
 
 
 def test_a_kept_index_finds_what_a_new_one_finds(
-    kept: tuple[IndexDirectory, Path], written: Callable[[str], Document]
+    kept: Path, written: Callable[[str], Document]
 ) -> None:
-    directory, path = kept
     document = written(report({30: "Ada was born in London."}))
-    assert directory.find(document) is None
-    OPEN.append(made := directory.make(document, ignore))
+    assert find_index(document, kept) is None
+    OPEN.append(made := make_index(document, kept, ignore))
     assert "London" in answer(made)
-    again = directory.find(document)
+    again = find_index(document, kept)
     assert again is not None
     OPEN.append(again)
     assert answer(again) == answer(made)
-    assert file_of(path).stat().st_mode & 0o077 == 0
+    assert file_of(kept).stat().st_mode & 0o077 == 0
     changed = written(report({30: "Ada was born in Paris."}))
-    assert directory.find(changed) is None
+    assert find_index(changed, kept) is None
 
 
-def test_a_damaged_index_is_never_believed(
-    kept: tuple[IndexDirectory, Path], written: Callable[[str], Document]
-) -> None:
+def test_a_damaged_index_is_never_believed(kept: Path, written: Callable[[str], Document]) -> None:
     """Whatever byte is damaged, a passage is one of the document's, or the index is made again."""
-    directory, path = kept
     document = written(report({30: "Ada was born in London."}))
-    directory.make(document, ignore).close()
-    sound = file_of(path).read_bytes()
+    make_index(document, kept, ignore).close()
+    sound = file_of(kept).read_bytes()
     genuine = {data.decode().strip() for _, data in split(document)}
 
     def texts(damaged: bytes) -> set[str] | None:
         """Of the passages that are found; None if the index is refused."""
-        file_of(path).write_bytes(damaged)
+        file_of(kept).write_bytes(damaged)
         try:
-            index = directory.find(document)
+            index = find_index(document, kept)
             if index is None:
                 return None
             OPEN.append(index)
@@ -281,36 +278,34 @@ def test_a_document_that_changes_while_it_is_read_is_noticed(
 
 
 def test_an_unfinished_index_leaves_nothing(
-    kept: tuple[IndexDirectory, Path],
+    kept: Path,
     written: Callable[[str], Document],
 ) -> None:
-    directory, path = kept
     document = written(report({}))
 
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        directory.make(document, interrupt)
-    assert list(path.iterdir()) == []
+        make_index(document, kept, interrupt)
+    assert list(kept.iterdir()) == []
 
 
 def test_old_indexes_go_first(
-    kept: tuple[IndexDirectory, Path],
+    kept: Path,
     written: Callable[[str], Document],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    directory, path = kept
-    directory.make(written(report({1: "first"})), ignore).close()
-    (old,) = path.iterdir()
+    make_index(written(report({1: "first"})), kept, ignore).close()
+    (old,) = kept.iterdir()
     os.utime(old, (1, 1))
-    directory.make(written(report({1: "second"})), ignore).close()
+    make_index(written(report({1: "second"})), kept, ignore).close()
     monkeypatch.setattr(index_module, "MAX_KEPT_BYTES", old.stat().st_size + 100)
-    (path / ".old.sqlite.xyz").touch()
-    os.utime(path / ".old.sqlite.xyz", (1, 1))
-    directory.make(written(report({1: "third"})), ignore).close()
-    assert old not in path.iterdir()
-    assert len(list(path.iterdir())) == 2
+    (kept / ".old.sqlite.xyz").touch()
+    os.utime(kept / ".old.sqlite.xyz", (1, 1))
+    make_index(written(report({1: "third"})), kept, ignore).close()
+    assert old not in kept.iterdir()
+    assert len(list(kept.iterdir())) == 2
 
 
 def test_a_folder_may_have_more_files_than_can_be_open_at_once(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def request_for(tiny_model: Path) -> Make:
 
 
 def whole(request: Request) -> str:
-    with begin(request) as run:
+    with begin(replace(request, newline=False)) as run:
         return "".join(piece.text for piece in run)
 
 
@@ -55,8 +55,8 @@ HEAD = "system\nBe brief.\nuser\n"
 
 def kept_text(run: Run) -> str:
     """The text of the tokens that the window never evicts."""
-    ledger = run._begun.ledger
-    return run.model.tokenizer.decode(ledger.ids[: ledger.keep].tolist())
+    assert run.prompt is not None
+    return run.model.tokenizer.decode(run.prompt.ids[: run.loaded.keep].tolist())
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(0, HEAD), (4, HEAD), (30, f"{HEAD}The s")])
@@ -209,7 +209,7 @@ def test_a_full_disk_is_reported_once_and_so_is_its_end(
     with begin(request, Observer(warn=warned.append)) as run:
         for _ in run:
             latest = run.checkpointed
-            saved.append(0 if latest is None or latest.reading else latest.tokens)
+            saved.append(0 if latest is None or latest.resume_point is None else latest.tokens)
     failed = (
         f"cannot write a checkpoint to {night}: No space left on device; the previous one stays "
         "valid"

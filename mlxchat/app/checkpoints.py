@@ -2,11 +2,12 @@
 the latest."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from mlxchat.app.opening import Loaded
 from mlxchat.cache import Cache
@@ -22,13 +23,28 @@ from mlxchat.errors import (
     device_failures,
 )
 from mlxchat.request import Request
-from mlxchat.settings import SamplingSettings
+from mlxchat.settings import OnLoop
 from mlxchat.store.checkpoint import Checkpoint, RunRecord
 from mlxchat.store.dataclass_json import from_json, to_json
 from mlxchat.store.output_file import OutputFile, Position
-from mlxchat.store.snapshot import Restored
 from mlxchat.store.state_file import Outage, Written
-from mlxchat.text.pieces import ThoughtsAsText
+
+
+class Changes(TypedDict, total=False):
+    """Options that can change when a run is resumed: none that its text depends on."""
+
+    until: datetime | None
+    lasting_s: float | None
+    max_bytes: int | None
+    max_tokens: int
+    on_loop: OnLoop
+    offline: bool
+    device: str
+    kept: Mapping[str, bool | None]
+
+
+# A run that has ended continues if the limit that ended it is given again.
+REMEDIES = {"bytes": "max_bytes", "length": "max_tokens", "loop": "on_loop"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,57 +59,73 @@ class Reached:
     loop: dict[str, Any] | None = None
     in_thought: bool = False
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of the prompt, while it is read; then those of the output."""
+        return self.prefilled if self.resume_point is None else self.resume_point.generated
 
-@dataclass(frozen=True, slots=True)
-class RunState:
-    """The state in which a run begins or continues."""
-
-    cache: Cache
-    ledger: Ledger
-    sampling: SamplingSettings
-    at: Reached = Reached()
+    def detector(self) -> LoopDetector:
+        """Raises KeyError or TypeError if the saved state is invalid."""
+        return LoopDetector() if self.loop is None else LoopDetector.from_state(self.loop)
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpointed:
-    """The latest checkpoint, after `tokens` tokens of the prompt or of the output."""
+def restored(
+    checkpoint: Checkpoint, loaded: Loaded, warn: Callable[[str], None]
+) -> tuple[Cache, Ledger, Reached]:
+    """The state of the checkpoint; if it is unusable, that of a run from the start, which arrives
+    at the same text, only later.
 
-    tokens: int
-    reading: bool
+    Raises SnapshotError for a state with a different model or different settings, which would
+    not, and SnapshotTooLarge for one that does not fit into memory now.
+    """
+    try:
+        found = checkpoint.state.restore(loaded.model, loaded.cache, loaded.fingerprint())
+        if found is not None:
+            begun = from_json(Reached, found.facts)
+            begun.detector()
+            return found.cache, found.ledger, begun
+    except SnapshotBroken as error:
+        warn(f"{error}: starting again from the prompt")
+    except (KeyError, TypeError, ValueError) as error:
+        warn(f"the checkpoint is invalid ({error}): starting again from the prompt")
+    except SnapshotTooLarge as error:
+        raise SnapshotTooLarge(f"{error}: close other programs, then resume again") from error
+    except OSError as error:
+        why = error.strerror or error
+        raise OutputError(f"cannot read {checkpoint.state.path}: {why}") from error
+    return loaded.cache, empty_ledger(loaded), Reached()
+
+
+def empty_ledger(loaded: Loaded) -> Ledger:
+    return Ledger(loaded.settings.max_kv_size, loaded.keep)
 
 
 class Checkpointer:
-    """Writes checkpoints during a run, and the last one at its end. `saved` is the latest that is
-    on the disk."""
+    """Writes checkpoints during a run that has `begun` somewhere, and the last one at its end.
+    `saved` is what the latest on the disk has reached."""
 
     def __init__(
         self,
         checkpoint: Checkpoint,
         loaded: Loaded,
-        begun: RunState,
-        *,
+        ledger: Ledger,
+        begun: Reached,
         file: OutputFile,
-        loop: LoopDetector,
-        written: ThoughtsAsText,
+        *,
         warn: Callable[[str], None],
     ) -> None:
-        self.saved: Checkpointed | None = None
+        self.ledger = ledger
+        self.begun = begun
+        self.saved: Reached | None = None
         self._checkpoint = checkpoint
-        self._every = checkpoint.run.request.overnight.checkpoint_every
-        self._model = loaded.model
-        self._fingerprint = loaded.fingerprint()
-        self._begun = begun
+        self._loaded = loaded
         self._file = file
-        self._loop = loop
-        self._written = written
-        over = f"checkpoints can be written to {checkpoint.directory} again"
-        self._outage = Outage(warn, over)
-        self._being_saved: Checkpointed | None = None
+        self._fingerprint = loaded.fingerprint()
+        self._every = checkpoint.run.request.overnight.checkpoint_every
+        self._outage = Outage(warn, f"checkpoints can be written to {checkpoint.directory} again")
+        self._being_saved: Reached | None = None
         # Prompt tokens in the cache, and tokens at the latest checkpoint.
-        self._prefilled = begun.at.prefilled
-        self._latest = (
-            begun.at.prefilled if begun.at.resume_point is None else begun.at.resume_point.generated
-        )
+        self._prefilled, self._latest = begun.prefilled, begun.tokens
 
     def tokens_to_next(self, generated: int) -> int:
         """How many more tokens to generate before the next checkpoint."""
@@ -102,31 +134,26 @@ class Checkpointer:
     def read(self, done: int, total: int) -> None:
         """`done` of `total` prompt tokens were read in this run; reading alone can take a night."""
         self._see_result()
-        if self._begun.at.resume_point is not None:
+        if self.begun.resume_point is not None:
             return
-        self._prefilled = self._begun.at.prefilled + done
+        self._prefilled = self.begun.prefilled + done
         if done == total:
             # A run killed before its next checkpoint has one without text, which comes first.
-            self._save(None)
+            self.save(Reached())
             self._checkpoint.state.background.wait()
             self._latest = 0
         elif self._prefilled - self._latest >= self._every:
-            self._save(None)
+            self.save(Reached())
 
-    def paused(self, point: ResumePoint) -> None:
-        """The run has reached this point, and everything before it is written."""
-        self._see_result()
-        if point.generated - self._latest >= self._every:
-            self._save(point)
-
-    def leave(self, point: ResumePoint | None, finish_reason: str) -> Written | None:
-        """Write the last checkpoint, or mark the run as ended; return the size and time.
-
-        `point` is where it stopped, None if it was still reading.
-        """
+    def leave(self, reached: Reached, finish_reason: str) -> Written | None:
+        """Write the last checkpoint, or mark the run as ended; return the size and time."""
         is_resumable = finish_reason in RESUMABLE
-        if is_resumable:
-            self._save_last(point)
+        if is_resumable and (reached.resume_point or self._prefilled > self.begun.prefilled):
+            try:
+                with device_failures():
+                    self.save(reached)
+            except DeviceError as error:
+                self._failed(error)
         if not is_resumable or finish_reason == "loop":
             self._file.sync()
             self._checkpoint.end(finish_reason)
@@ -135,30 +162,20 @@ class Checkpointer:
         self._see_result()
         return background.written
 
-    def _save_last(self, point: ResumePoint | None) -> None:
-        try:
-            with device_failures():
-                if point is not None or self._prefilled > self._begun.at.prefilled:
-                    self._save(point)
-        except DeviceError as error:
-            self._failed(error)
-
-    def _save(self, point: ResumePoint | None) -> None:
-        """Save the state at this point; with None, while reading the prompt."""
-        self._latest = self._prefilled if point is None else point.generated
+    def save(self, reached: Reached) -> None:
+        """Save the state of a run that has come this far; without a `resume_point`, the prompt is
+        being read. Everything before it is written."""
         # The text first: a checkpoint may only refer to text that is on the disk.
         position = self._file.sync()
-        self._checkpoint.state.background.wait()
+        state = self._checkpoint.state
+        state.background.wait()
         self._see_result()
-        self._being_saved = Checkpointed(self._latest, reading=point is None)
-        prefilled = self._prefilled if point is None else 0
-        loop, inside = self._loop.state(), self._written.inside
-        facts = to_json(Reached(prefilled, point, position, loop, inside))
-        begun = self._begun
+        prefilled = self._prefilled if reached.resume_point is None else 0
+        reached = replace(reached, position=position, prefilled=prefilled)
+        self._being_saved, self._latest = reached, reached.tokens
+        model, cache = self._loaded.model, self._loaded.cache
         try:
-            self._checkpoint.state.save(
-                self._model, begun.cache, begun.ledger, self._fingerprint, facts
-            )
+            state.save(model, cache, self.ledger, self._fingerprint, to_json(reached))
         except SnapshotError as error:
             self._failed(error)
 
@@ -175,47 +192,6 @@ class Checkpointer:
         directory, earlier = self._checkpoint.directory, self._checkpoint.state.path.exists()
         valid = "the previous one stays valid" if earlier else "--resume would begin again"
         self._outage.lasts(f"cannot write a checkpoint to {directory}: {reason}; {valid}")
-
-
-def fresh(loaded: Loaded) -> RunState:
-    """The start of a run."""
-    return RunState(loaded.cache, Ledger(loaded.settings.max_kv_size, loaded.keep), loaded.sampling)
-
-
-def loop_of(at: Reached) -> LoopDetector:
-    """A new detector, or the one saved. Raises KeyError or TypeError if that is invalid."""
-    return LoopDetector() if at.loop is None else LoopDetector.from_state(at.loop)
-
-
-def continued(
-    checkpoint: Checkpoint, loaded: Loaded, fresh: RunState, warn: Callable[[str], None]
-) -> RunState:
-    """The state of the checkpoint; if it is unusable, `fresh`, with an empty cache: a run from the
-    start arrives at the same text, only later.
-
-    Raises SnapshotError for a state with a different model or different settings, which would
-    not, and SnapshotTooLarge for one that does not fit into memory now.
-    """
-    try:
-        restored = checkpoint.state.restore(loaded.model, fresh.cache, loaded.fingerprint())
-        return fresh if restored is None else _begun(restored, fresh.sampling)
-    except SnapshotBroken as error:
-        warn(f"{error}: starting again from the prompt")
-        return fresh
-    except SnapshotTooLarge as error:
-        raise SnapshotTooLarge(f"{error}: close other programs, then resume again") from error
-    except OSError as error:
-        path, why = checkpoint.state.path, error.strerror or error
-        raise OutputError(f"cannot read {path}: {why}") from error
-
-
-def _begun(restored: Restored, sampling: SamplingSettings) -> RunState:
-    try:
-        at = from_json(Reached, restored.facts)
-        loop_of(at)
-    except (KeyError, TypeError, ValueError) as error:
-        raise SnapshotBroken(f"the checkpoint is invalid ({error})") from error
-    return RunState(restored.cache, restored.ledger, sampling, at)
 
 
 def record_of(request: Request, loaded: Loaded) -> RunRecord:
@@ -245,7 +221,6 @@ def record_of(request: Request, loaded: Loaded) -> RunRecord:
         request,
         prompt=None if request.prompt is None else _readable(request.prompt),
         files=tuple(map(_readable, request.files)),
-        blocks=tuple(map(_readable, request.blocks)),
         setup=setup,
         overnight=long,
     )
@@ -272,3 +247,35 @@ def _changed(value: Any, changes: Mapping[str, Any]) -> Any:
     """A dataclass with those changes that are among its fields."""
     names = {field.name for field in fields(value)}
     return replace(value, **{name: new for name, new in changes.items() if name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A run in a checkpoint, with the changed options.
+
+    `ended` is the reason if the run has ended and the changed options do not continue it; "time" if
+    its deadline has passed.
+    """
+
+    checkpoint: Checkpoint
+    request: Request
+    ended: str | None
+
+
+@contextmanager
+def saved_run(directory: Path, **changes: Unpack[Changes]) -> Generator[SavedRun]:
+    """The run in the checkpoint `directory`, locked against other processes while the body runs.
+
+    Raises UsageError if there is none, SnapshotBroken if it is damaged.
+    """
+    checkpoint = Checkpoint.open(directory)
+    try:
+        request, ended = request_of(checkpoint.run, directory, changes), checkpoint.run.ended
+        if ended is not None and REMEDIES.get(ended) in changes:
+            ended = None
+        until_s = request.overnight.deadline_s(time.time())
+        if ended is None and until_s is not None and until_s <= time.time():
+            ended = "time"
+        yield SavedRun(checkpoint, request, ended)
+    finally:
+        checkpoint.close()

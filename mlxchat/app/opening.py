@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.app.blocks import check_model
 from mlxchat.app.observer import Observer
+from mlxchat.app.prefixes import check_blocks
 from mlxchat.app.ranks import check_ranks
 from mlxchat.cache import Cache, check_bound, positions_bounded
 from mlxchat.distributed.load import load_shared
@@ -149,7 +149,7 @@ def open_model(
     def check(network: nn.Module, tokenizer: Tokenizer) -> None:
         _keeping(setup.cache_settings(), count_pinned(tokenizer))
         if blocks:
-            check_model(network, tokenizer)
+            check_blocks(network)
 
     with observer.waiting(f"loading {found.name} …"):
         model = load_model(setup, found, observer.warn, check, ranks)

@@ -9,43 +9,32 @@ from itertools import groupby
 from mlxchat import paths
 from mlxchat.app.observer import Observer
 from mlxchat.app.opening import Loaded
-from mlxchat.app.overflow import room_for_prompt
-from mlxchat.errors import CacheError, InputError
-from mlxchat.passages.index import (
-    MIN_KEPT_BYTES,
-    IndexDirectory,
-    Outdated,
-    Passage,
-    PassageIndex,
-    passing_index,
-)
-from mlxchat.passages.quote import Read, heading, place_of, places, quoted
-from mlxchat.passages.search import Found, Search
+from mlxchat.app.prompt import SPARE_TOKENS, no_room, room_for_prompt
+from mlxchat.errors import InputError
+from mlxchat.passages.index import MIN_KEPT_BYTES, Outdated, Passage, PassageIndex, open_index
+from mlxchat.passages.quote import Read, heading, left_out, place_of, places, quoted
+from mlxchat.passages.search import Search
 from mlxchat.request import Request
 from mlxchat.text.document import Document
 from mlxchat.text.documents import SEPARATOR
-from mlxchat.text.tokens import Prompt, Tokenizer
-from mlxchat.units import Progress
-
-# Text that is encoded in pieces may have more tokens than in one.
-SPARE_TOKENS = 2
+from mlxchat.text.tokens import Prompt
 
 
 def with_passages(
     request: Request, documents: Sequence[Document], loaded: Loaded, observer: Observer
 ) -> tuple[Prompt, Read]:
-    """The prompt with the passages that the question needs. Raises CacheError if the window has no
-    room for any, InputError if a document changes or no index can be written."""
-    with ExitStack() as stack:
+    """The prompt with the passages that the question needs; what is left out is reported. Raises
+    CacheError if the window has no room for any, InputError if a document changes or no index can
+    be written."""
+    problem: Outdated | None = None
+    for anew in (False, True):
         try:
-            indexes = _indexes(request, documents, observer, stack)
-            return _with_passages(request, indexes, loaded, observer)
-        except Outdated:
-            indexes = _indexes(request, documents, observer, stack, anew=True)
-        try:
-            return _with_passages(request, indexes, loaded, observer)
+            with ExitStack() as stack:
+                indexes = _indexes(request, documents, observer, stack, anew=anew)
+                return _with_passages(request, indexes, loaded, observer)
         except Outdated as error:
-            raise InputError(f"a document changed while it was read: {error}") from error
+            problem = error
+    raise InputError(f"a document changed while it was read: {problem}")
 
 
 def _with_passages(
@@ -55,19 +44,22 @@ def _with_passages(
     question = request.prompt
     assert window is not None
     assert question is not None
-    search = Search(indexes)
-    limit = room_for_prompt(request, window)
-    bare = _prompt(request, question, tokenizer)
-    room = limit - len(bare.ids)
+
+    def prompt_of(text: str) -> Prompt:
+        return tokenizer.prompt(text, request.system, variables=request.variables())
+
+    def cost_of(passage: Passage) -> int:
+        text = heading(place_of(passage)) + passage.text + SEPARATOR
+        return len(tokenizer.encode(text, begins=False)) + SPARE_TOKENS
+
+    search, limit = Search(indexes), room_for_prompt(request, window)
+    bare = len(prompt_of(question).ids)
+    room = limit - bare
     while True:
-        found = search.find(question, room, lambda each: _cost(each, tokenizer))
+        found = search.find(question, room, cost_of)
         if not found.passages:
-            raise CacheError(
-                f"the question and the template take {len(bare.ids):,} tokens, so the "
-                f"window's {window:,} have no room for passages: --max-kv-size must be "
-                "larger"
-            )
-        prompt = _prompt(request, quoted(found.passages) + SEPARATOR + question, tokenizer)
+            raise no_room(bare, window, "passages")
+        prompt = prompt_of(quoted(found.passages) + SEPARATOR + question)
         if len(prompt.ids) <= limit:
             break
         room -= len(prompt.ids) - limit
@@ -76,24 +68,13 @@ def _with_passages(
             "no passage has a word of the question: reading the first ones; --overflow "
             "map reads everything"
         )
-    return prompt, _read(found, indexes)
-
-
-def _read(found: Found, indexes: Sequence[PassageIndex]) -> Read:
     documents = [each for index in indexes for each in index.documents]
     size_bytes = sum(each.size_bytes for each in documents)
     read_bytes = sum(each.span.end - each.span.start for each in found.passages)
     named = tuple(places(found.passages))
-    return Read(named, len(found.passages), found.of, read_bytes / size_bytes)
-
-
-def _prompt(request: Request, text: str, tokenizer: Tokenizer) -> Prompt:
-    return tokenizer.prompt(text, request.system, variables=request.variables())
-
-
-def _cost(passage: Passage, tokenizer: Tokenizer) -> int:
-    text = heading(place_of(passage)) + passage.text + SEPARATOR
-    return len(tokenizer.encode(text, begins=False)) + SPARE_TOKENS
+    read = Read(named, len(found.passages), found.of, read_bytes / size_bytes)
+    observer.warn(left_out(read, len(documents)))
+    return prompt, read
 
 
 def _indexes(
@@ -102,44 +83,20 @@ def _indexes(
     observer: Observer,
     stack: ExitStack,
     *,
-    anew: bool = False,
+    anew: bool,
 ) -> list[PassageIndex]:
-    """An index of each large document, and one of all others, in their order."""
+    """An index of each large document, which is kept, and one of all others, in their order."""
+
+    def is_kept(document: Document) -> bool:
+        is_large = document.size_bytes >= MIN_KEPT_BYTES
+        return is_large and request.setup.prefix_cache and not document.passing
+
     found: list[PassageIndex] = []
-    for are_large, some in groupby(documents, key=lambda each: _is_kept(request, each)):
+    for are_kept, some in groupby(documents, key=is_kept):
         group = list(some)
-        for each in [(one,) for one in group] if are_large else [group]:
+        for each in [(one,) for one in group] if are_kept else [group]:
+            directory = paths.document_indexes_dir() if are_kept else None
             with observer.counting("indexing", "bytes") as on_progress:
-                index = (are_large and _kept(each[0], observer, on_progress, anew=anew)) or None
-                index = index or _passing(each, on_progress)
-            stack.callback(index.close)
-            found.append(index)
+                found.append(open_index(each, directory, on_progress, observer.warn, anew=anew))
+            stack.callback(found[-1].close)
     return found
-
-
-def _is_kept(request: Request, document: Document) -> bool:
-    """Whether the index of this document should be kept."""
-    is_large = document.size_bytes >= MIN_KEPT_BYTES
-    return is_large and request.setup.prefix_cache and not document.passing
-
-
-def _kept(
-    document: Document, observer: Observer, on_progress: Progress, *, anew: bool
-) -> PassageIndex | None:
-    """The kept index, made if necessary; None if that fails."""
-    directory = IndexDirectory(paths.document_indexes_dir())
-    known = None if anew else directory.find(document)
-    if known is not None:
-        return known
-    try:
-        return directory.make(document, on_progress)
-    except OSError as error:
-        observer.warn(f"the index of {document.name} is not kept: {error.strerror or error}")
-        return None
-
-
-def _passing(documents: Sequence[Document], on_progress: Progress) -> PassageIndex:
-    try:
-        return passing_index(documents, on_progress)
-    except OSError as error:
-        raise InputError(f"cannot index the documents: {error.strerror or error}") from error

@@ -1,25 +1,50 @@
-"""The prompt of a request: its documents as one text, and as tokens."""
+"""The prompt of a request: its documents as one text, as tokens, and whether the window has room
+for them."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import BinaryIO
 
 from mlxchat.app.observer import Observer
+from mlxchat.app.opening import Loaded
+from mlxchat.cache.layers import windows
 from mlxchat.chat.rendering import Rendering
 from mlxchat.chat.state import State
+from mlxchat.engine.blocks import larger_than_window
+from mlxchat.errors import CacheError, InputError
 from mlxchat.request import Request
 from mlxchat.request.generate import Asking
-from mlxchat.text.document import name_of
-from mlxchat.text.documents import SEPARATOR, Input, read_input
+from mlxchat.settings import Overflow
+from mlxchat.text.document import Document, name_of, open_documents
+from mlxchat.text.documents import SEPARATOR, Input, has_headings, heading, read_input
 from mlxchat.text.tokens import Part, Prompt, Tokenizer
 
 # Where a template has the input.
 PLACE = "{input}"
+# At most this share of the window is left for the answer.
+ANSWER_SHARE = 4
+# Text with more bytes a token does not count as fitting, without being encoded.
+MAX_BYTES_A_TOKEN = 16
+# Text that is encoded in pieces may have more tokens than in one.
+SPARE_TOKENS = 2
 
 
-def read(request: Request, piped: BinaryIO | None) -> Input:
-    """The documents and the prompt as one text. Raises InputError."""
-    return read_into(
+def read(
+    request: Request, piped: BinaryIO | None, stack: ExitStack, observer: Observer
+) -> Input | list[Document]:
+    """The documents and the prompt as one text; or the documents, closed with `stack`, if not all
+    of them may be read. Raises UsageError, InputError."""
+    if request.overflow.needs_question:
+        needs_pipe = not request.files
+        found: list[Document] = []
+        for each in open_documents(request.files, piped, observer.warn, needs_pipe=needs_pipe):
+            stack.callback(each.close)
+            found.append(each)
+            if each.notice is not None:
+                observer.warn(each.notice)
+        return found
+    whole = read_into(
         request.template,
         request.prompt,
         request.files,
@@ -27,6 +52,9 @@ def read(request: Request, piped: BinaryIO | None) -> Input:
         request.blocks,
         headings=not request.raw,
     )
+    for notice in whole.notices:
+        observer.warn(notice)
+    return whole
 
 
 def read_into(
@@ -76,3 +104,54 @@ def encode(request: Request, document: Input, tokenizer: Tokenizer, observer: Ob
         if request.raw:
             return tokenizer.raw_prompt(text, on_progress)
         return tokenizer.prompt(text, request.system, on_progress, variables=request.variables())
+
+
+def room_for_prompt(request: Request, window: int) -> int:
+    """The tokens that a prompt may have, so that the answer evicts none of it, or a long answer
+    not at once."""
+    answer = window // ANSWER_SHARE
+    return window - (answer if request.max_tokens < 0 else min(answer, request.max_tokens))
+
+
+def no_room(bare: int, window: int, what: str) -> CacheError:
+    """The error for a question of so many tokens."""
+    return CacheError(
+        f"the question and the template take {bare:,} tokens, so the window's {window:,} have no "
+        f"room for {what}: --max-kv-size must be larger"
+    )
+
+
+def fitting(
+    request: Request, documents: Sequence[Document], loaded: Loaded, observer: Observer
+) -> Prompt | None:
+    """The prompt with the whole documents, if the window has room for it."""
+    window = loaded.settings.max_kv_size
+    room = None if window is None else room_for_prompt(request, window)
+    size_bytes = sum(each.size_bytes for each in documents)
+    if room is not None and size_bytes > room * MAX_BYTES_A_TOKEN:
+        return None
+    headings = has_headings(request.files)
+    texts = [(heading(each.name) if headings else "") + each.text() for each in documents]
+    whole = Input(SEPARATOR.join([*texts, request.prompt or ""]))
+    prompt = encode(request, whole, loaded.model.tokenizer, observer)
+    return prompt if room is None or len(prompt.ids) <= room else None
+
+
+def check_overflow(request: Request, prompt: Prompt, loaded: Loaded, observer: Observer) -> None:
+    """Warn about a prompt larger than the window, or refuse it with InputError if that is wanted.
+    A model with only recurrent layers has no window and evicts nothing."""
+    window, tokens = loaded.settings.max_kv_size, len(prompt.ids)
+    if window is None or not windows(loaded.cache):
+        return
+    others = f"--overflow {Overflow.PASSAGES} or --overflow {Overflow.MAP}"
+    if request.overflow is Overflow.STOP and tokens > room_for_prompt(request, window):
+        raise InputError(
+            f"the prompt has {tokens:,} tokens, and the window of {window:,} has room for "
+            f"{room_for_prompt(request, window):,} and an answer: enlarge --max-kv-size, or use "
+            f"--overflow {Overflow.ROLL}, {others}"
+        )
+    if tokens > window:
+        observer.warn(
+            f"{larger_than_window(tokens, window)}: the first {loaded.settings.keep:,} and "
+            f"the latest stay, {tokens - window:,} are evicted; see {others}"
+        )

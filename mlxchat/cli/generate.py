@@ -76,7 +76,7 @@ def generate(
 def _given_again(context: typer.Context) -> tuple[dict[str, Any], Any]:
     """The options given with --resume: those of Shown, and those that change the run. Raises
     UsageError for an option that the text depends on."""
-    from mlxchat.app.begin import Changes
+    from mlxchat.app.checkpoints import Changes
 
     options = COMMANDS["generate"]
     shown: dict[str, Any] = {}

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from mlxchat.files import make_private_directory, prune, replacing
+from mlxchat.errors import InputError
+from mlxchat.files import make_private_directory, prune, replacing, reported_as
 from mlxchat.passages.split import Span, split
 from mlxchat.recall.words import words
 from mlxchat.text.document import Document
-from mlxchat.units import Progress
+from mlxchat.units import Notify, Progress
 
 # A new number for other tables, words or places to split.
 FORMAT = 1
@@ -94,62 +95,66 @@ class PassageIndex:
         return row
 
 
-class IndexDirectory:
-    """Indexes kept in `directory`, which is made on first use. Several processes may use it."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def find(self, document: Document) -> PassageIndex | None:
-        """The kept index, if there is a sound one."""
-        path = self._path_of(document)
+def open_index(
+    documents: Sequence[Document],
+    directory: Path | None,
+    on_progress: Progress,
+    notify: Notify,
+    *,
+    anew: bool = False,
+) -> PassageIndex:
+    """The index of these documents: that of one may be kept in `directory`, which several processes
+    may use, and is looked for there unless it is made `anew`. Else it is a temporary file, deleted
+    when it is closed. Raises InputError if none can be written."""
+    if directory is not None:
+        (document,) = documents
         try:
-            uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
-            database = sqlite3.connect(uri, uri=True, check_same_thread=False)
-        except sqlite3.Error:
-            return None
-        try:
-            with _damage():
-                (version,) = database.execute("PRAGMA user_version").fetchone()
-            if version == FORMAT:
-                index = PassageIndex((document,), database)
-                with contextlib.suppress(OSError):
-                    os.utime(path)
-                return index
-        except Outdated:
-            pass
-        database.close()
-        return None
-
-    def make(self, document: Document, on_progress: Progress) -> PassageIndex:
-        """Index the document and keep the index. Raises OSError if it cannot be written."""
-        make_private_directory(self._directory)
-        prune(self._directory, MAX_KEPT_BYTES)
-        with replacing(self._path_of(document)) as path:
-            database = _connected(str(path))
-            try:
-                _fill(database, (document,), on_progress)
-            finally:
-                database.close()
-        found = self.find(document)
-        if found is None:
-            raise OSError("the new index cannot be read")
-        return found
-
-    def _path_of(self, document: Document) -> Path:
-        return self._directory / f"{document.digest}{SUFFIX}"
-
-
-def passing_index(documents: Sequence[Document], on_progress: Progress) -> PassageIndex:
-    """An index in a temporary file, which is deleted when it is closed. Raises OSError."""
-    # SQLite's own: in memory while it is small.
+            found = None if anew else find_index(document, directory)
+            return found or make_index(document, directory, on_progress)
+        except OSError as error:
+            notify(f"the index of {document.name} is not kept: {error.strerror or error}")
+    # SQLite's own temporary file: in memory while it is small.
     database = _connected("")
-    try:
+    with contextlib.ExitStack() as stack, reported_as(InputError, "index the documents"):
+        stack.callback(database.close)
         _fill(database, documents, on_progress)
-        return PassageIndex(documents, database)
-    except BaseException:
-        database.close()
-        raise
+        stack.pop_all()
+    return PassageIndex(documents, database)
+
+
+def find_index(document: Document, directory: Path) -> PassageIndex | None:
+    """The kept index, if there is a sound one."""
+    path = _path_of(document, directory)
+    with contextlib.suppress(sqlite3.Error, Outdated), contextlib.ExitStack() as stack:
+        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        database = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        stack.callback(database.close)
+        if database.execute("PRAGMA user_version").fetchone() == (FORMAT,):
+            index = PassageIndex((document,), database)
+            with contextlib.suppress(OSError):
+                os.utime(path)
+            stack.pop_all()
+            return index
+    return None
+
+
+def make_index(document: Document, directory: Path, on_progress: Progress) -> PassageIndex:
+    """A new index, which is kept. Raises OSError if it cannot be written."""
+    make_private_directory(directory)
+    prune(directory, MAX_KEPT_BYTES)
+    with (
+        replacing(_path_of(document, directory)) as new,
+        contextlib.closing(_connected(str(new))) as database,
+    ):
+        _fill(database, (document,), on_progress)
+    found = find_index(document, directory)
+    if found is None:
+        raise OSError("the new index cannot be read")
+    return found
+
+
+def _path_of(document: Document, directory: Path) -> Path:
+    return directory / f"{document.digest}{SUFFIX}"
 
 
 def _connected(path: str) -> sqlite3.Connection:

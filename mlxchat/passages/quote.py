@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from mlxchat.passages.index import Passage
 
@@ -72,20 +73,14 @@ def left_out(read: Read, files: int) -> str:
     )
 
 
-def _runs(passages: Sequence[Passage]) -> Iterator[list[Passage]]:
-    """The passages, neighbours together."""
-    run: list[Passage] = []
-    for passage in passages:
-        if run and not _follows(run[-1], passage):
-            yield run
-            run = []
-        run.append(passage)
-    if run:
-        yield run
+def _runs(passages: Sequence[Passage]) -> list[list[Passage]]:
+    """The passages, neighbours in a document together."""
 
+    def begins_at(each: tuple[int, Passage]) -> tuple[int, int]:
+        place, passage = each
+        return id(passage.document), passage.number - place
 
-def _follows(before: Passage, passage: Passage) -> bool:
-    return before.document is passage.document and before.number + 1 == passage.number
+    return [[each for _, each in run] for _, run in groupby(enumerate(passages), begins_at)]
 
 
 def _text_of(run: Sequence[Passage]) -> str:

@@ -29,8 +29,7 @@ ONE_OF = (
 PAIRS = (
     ("raw", OF_TEMPLATE, "{other} needs the chat template, which --raw bypasses"),
     ("checkpoint", ("lookup", "num_draft_tokens"), ": a resumed run must write the same bytes"),
-    ("checkpoint", ("overflow=map",), ": the same command continues a reading that was stopped"),
-    ("checkpoint", (*CONSTRAINTS, *EXTRACTS, "chat_template", "prefill"), ""),
+    ("checkpoint", (*CONSTRAINTS, *EXTRACTS, "chat_template", "prefill", "overflow=map"), ""),
     ("blocks", ("checkpoint", *READINGS), ": pass the documents with --file"),
     ("blocks", ("prefix_cache",), ""),
     ("events", ("checkpoint", "max_bytes", *EXTRACTS), ""),

@@ -38,9 +38,9 @@ def stats_line(stats: Stats, written: Written | None = None) -> str:
 def status_line(run: Run) -> str:
     """The progress of a run."""
     parts, stats = [], run.stats
-    if run.reading is not None:
-        done, total = run.reading
-        parts.append(f"read {done:,} of {total:,} tokens")
+    if not stats.ttft_s:
+        done = stats.cached_tokens + stats.prefilled_tokens
+        parts.append(f"read {done:,} of {stats.prompt_tokens:,} tokens")
     parts += [
         f"generated {stats.generated_tokens:,} tokens{and_rate(stats.decode_tokens_per_s)}",
         f"{format_bytes(run.text_bytes)} of text",
@@ -49,7 +49,7 @@ def status_line(run: Run) -> str:
         f"repetition {run.loop.share:.0%}",
     ]
     if (saved := run.checkpointed) is not None:
-        reading = " read" if saved.reading else ""
+        reading = " read" if saved.resume_point is None else ""
         parts.append(f"checkpoint after {count(saved.tokens, 'token')}{reading}")
     return " · ".join(parts)
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Unpack
 
-from mlxchat.app.begin import Changes, SavedRun, begin, saved_run
+from mlxchat.app.begin import begin, resume_saved
+from mlxchat.app.checkpoints import Changes, SavedRun, saved_run
 from mlxchat.app.ranks import Ranks
 from mlxchat.app.run import Run
 from mlxchat.errors import ExitStatus
@@ -52,7 +53,7 @@ def _resume(
         if saved.ended is not None:
             messages.warn(_already_ended(directory, saved))
             return ExitStatus.LOOP if saved.ended == "loop" else ExitStatus.OK
-        with saved.resume(observer_of(messages), ranks=ranks) as begun:
+        with resume_saved(saved, observer_of(messages), ranks) as begun:
             stopped = _generate(begun, messages, worker)
         return _report(begun, messages, shown, stopped)
 
@@ -85,20 +86,13 @@ def _generate(
             return stop.requested()
 
         tokens = begun.tokens(should_stop=should_stop, on_prefill=on_prefill, on_over=stop.over)
-        try:
-            for token in tokens:
-                if output is not None:
-                    output.write(token.text)
-        finally:
+        for token in tokens:
             if output is not None:
-                output.write(begun.ending())
+                output.write(token.text)
     return stop.status
 
 
 def _report(begun: Run, messages: Messages, shown: Shown, stopped: ExitStatus | None) -> int:
-    if begun.stopped_reading is not None:
-        messages.warn(begun.stopped_reading)
-        return stopped or ExitStatus.INCOMPLETE
     stats = begun.stats
     messages.stats(stats_line(stats, begun.saved), shown.stats)
     if stats.complete is False:

@@ -21,9 +21,8 @@ from scripts.bench.facts import SHORT, TOPICS, Answering, Fact
 
 from mlxchat.app.observer import Observer
 from mlxchat.app.opening import Loaded
-from mlxchat.app.overflow import room_for_prompt
 from mlxchat.app.passages import with_passages
-from mlxchat.app.section_answers import SectionAnswers
+from mlxchat.app.prompt import room_for_prompt
 from mlxchat.app.sections import SectionReader
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
@@ -132,8 +131,7 @@ class Asked:
             return self._whole(fact.question)
         if way == IN_VIEW:
             return self._in_view(fact, room_for_prompt(request, self.window))
-        kept = SectionAnswers(None, lambda _: None)
-        reader = SectionReader(request, self._documents, self._loaded, kept)
+        reader = SectionReader(request, self._documents, self._loaded)
         for _ in reader.read(lambda: False, lambda done, total: None):
             pass
         assert reader.prompt is not None
