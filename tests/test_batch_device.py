@@ -14,7 +14,6 @@ from mlxchat.app.observer import Observer
 from mlxchat.app.side_by_side import SideBySide
 from mlxchat.errors import DeviceError
 from mlxchat.request import BatchRequest, Setup
-from mlxchat.rows.output import Pending
 from mlxchat.rows.results import Result
 from tests.failing_device import FailingDevice
 
@@ -43,9 +42,9 @@ def run(model: Path, device: FailingDevice, fails_at: int) -> tuple[dict[str, st
     observer = Observer(warn=lambda notice: notices.append(str(notice)))
     results = SideBySide.results
 
-    def breaking(runner: SideBySide, pending: Pending) -> Iterator[Result]:
+    def breaking(runner: SideBySide) -> Iterator[Result | None]:
         device.breaks_at(fails_at)
-        return results(runner, pending)
+        return results(runner)
 
     with (
         pytest.MonkeyPatch.context() as patch,

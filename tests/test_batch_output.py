@@ -199,9 +199,7 @@ def test_a_damaged_line_is_named_and_kept_and_its_row_runs_again(source: Path, o
     lines[3] = lines[3][:-20] + b"\n"
     out.write_bytes(b"".join(lines))
     with ResultFile(out) as output:
-        assert output.finished.notice(out) == (
-            f"{out}: damaged lines stay, and their rows run again: 4"
-        )
+        assert output.finished.damaged == [4]
     figures = run_batch(source, out).figures
     assert (figures.skipped, figures.finished) == (19, 1)
     assert out.read_bytes().startswith(b"".join(lines))

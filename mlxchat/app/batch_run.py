@@ -9,7 +9,7 @@ from typing import BinaryIO
 from mlxchat import platform
 from mlxchat.app.answer import constraint_of
 from mlxchat.app.observer import Observer
-from mlxchat.app.opening import Loaded, open_model
+from mlxchat.app.opening import open_model
 from mlxchat.app.prompt import count_pinned
 from mlxchat.app.side_by_side import SideBySide
 from mlxchat.engine.prefill import ShouldStop
@@ -20,6 +20,9 @@ from mlxchat.rows.read import Rows
 from mlxchat.rows.results import Result
 
 OnProgress = Callable[[BatchFigures], object]
+
+# How many damaged lines of the output are named.
+NAMED = 3
 
 
 class BatchRun:
@@ -45,34 +48,21 @@ class BatchRun:
             has_more = pending.has_more(should_stop)
         if not has_more:
             return
-        loaded = self._load()
-
-        def on_tokens(count: int) -> None:
-            figures.generated_tokens += count
+        loaded = open_model(
+            self._request.setup,
+            self._observer,
+            count_pinned=lambda tokenizer: count_pinned(self._request, tokenizer),
+        )
+        runner = SideBySide(self._request, loaded, pending, should_stop, self._observer.warn)
+        began_s = time.perf_counter()
+        on_progress(figures)
+        for result in runner.results():
+            if result is not None:
+                pending.finish(result)
             figures.seconds = time.perf_counter() - began_s
             on_progress(figures)
-
-        runner = SideBySide(
-            self._request,
-            loaded,
-            should_stop=should_stop,
-            on_tokens=on_tokens,
-            notify=self._observer.warn,
-        )
-        began_s = time.perf_counter()
-        on_tokens(0)
-        for result in runner.results(pending):
-            pending.finish(result)
-            on_tokens(0)
-            yield result
-
-    def _load(self) -> Loaded:
-        request = self._request
-        return open_model(
-            request.setup,
-            self._observer,
-            count_pinned=lambda tokenizer: count_pinned(request, tokenizer),
-        )
+            if result is not None:
+                yield result
 
 
 @contextmanager
@@ -99,7 +89,8 @@ def open_batch(
         with observer.waiting(f"reading {request.output} …"):
             output = ResultFile(request.output.expanduser(), rows.stream)
         with output:
-            notice = output.finished.notice(request.output)
-            if notice is not None:
-                observer.warn(notice)
+            if damaged := output.finished.damaged:
+                lines = ", ".join(map(str, damaged[:NAMED])) + ", …" * (len(damaged) > NAMED)
+                stay = "damaged lines stay, and their rows run again"
+                observer.warn(f"{request.output}: {stay}: {lines}")
             yield BatchRun(request, Pending(rows, output.write, output.finished), observer)

@@ -6,7 +6,8 @@ that cannot compute several, is generated alone.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 
 import mlx.core as mx
 import numpy as np
@@ -31,9 +32,6 @@ from mlxchat.rows.results import Result
 from mlxchat.text.spans import TokenIds
 from mlxchat.units import Notify, count
 
-# Called with the number of tokens that have been generated since the last call.
-OnTokens = Callable[[int], object]
-
 # More rows than this hardly generate more tokens per second.
 AUTO_ROWS = 32
 
@@ -55,86 +53,80 @@ SOON_S = 0.02
 
 
 class SideBySide:
-    """Yields the result of each row as soon as it is finished.
+    """Runs the rows that are `pending`, and counts their tokens in its figures.
 
-    Interrupted, it yields nothing for the rows that are not. Raises DeviceError if the device fails
-    with a single row; other errors are results.
+    Raises DeviceError if the device fails with a single row; other errors are results.
     """
 
     def __init__(
         self,
         request: BatchRequest,
         loaded: Loaded,
-        *,
+        pending: Pending,
         should_stop: ShouldStop,
-        on_tokens: OnTokens,
         notify: Notify,
     ) -> None:
         self._loaded = loaded
-        self._model = loaded.model
+        self._network = loaded.model.network
         self._window = loaded.settings.max_kv_size
+        self._pending = pending
         self._should_stop = should_stop
-        self._on_tokens = on_tokens
         self._planner = RowPlanner(request, loaded.sampling, loaded.model)
         self._notify = notify
         # How many rows run side by side. It only ever falls, with a notice.
         self._most = AUTO_ROWS if request.rows == "auto" else request.rows
         self._token_bytes = kv_bytes_per_token(loaded.model.shard, loaded.model.dtype)
         self._known = Prefixes(request.setup, notify)
-        self._pace = Pace(first_step(loaded.model.network))
+        self._pace = Pace(first_step(self._network))
         self._waiting: deque[RowRun] = deque()
         self._begin_again()
         has_table = loaded.model.positions is not None
         self._reads_together = not has_table and most_together(self._make_cache()) != 0
         reason, self._shares_start = None, False
         if self._most > 1:
-            reason, self._shares_start = find_support(
-                self._model.network, self._make_cache, self._window
-            )
+            reason, self._shares_start = find_support(self._network, self._make_cache, self._window)
         if reason is not None:
             notify(f"rows run one after the other: {reason}")
             self._most = 1
         if self._most > 1 and request.wants_drafts:
             notify("no drafts: rows run side by side")
 
-    def results(self, pending: Pending) -> Iterator[Result]:
-        try:
-            with platform.wired_limit():
-                while not self._should_stop():
-                    try:
-                        with device_failures():
-                            yield from self._fill_seats(pending)
-                            yield from self._step()
-                    except DeviceError:
-                        if not self._can_begin_again():
-                            raise
-                    if pending.is_over and not self._waiting and not self._batch.rows:
-                        return
-        finally:
-            self._known.close()
+    def results(self) -> Iterator[Result | None]:
+        """Yield the result of each row as soon as it is finished, and None after each token of
+        several. Interrupted, it yields nothing for the rows that are not finished."""
+        with platform.wired_limit(), closing(self._known):
+            while not self._should_stop():
+                try:
+                    with device_failures():
+                        yield from self._fill_seats()
+                        yield from self._step()
+                except DeviceError:
+                    if not self._can_begin_again():
+                        raise
+                if self._pending.is_over and not self._waiting and not self._batch.rows:
+                    return
 
     # Rows that begin
 
-    def _fill_seats(self, pending: Pending) -> Iterator[Result]:
-        yield from self._look_ahead(pending)
-        if len(self._waiting) >= self._worthwhile > self._most - len(self._batch.rows):
+    def _fill_seats(self) -> Iterator[Result | None]:
+        yield from self._look_ahead()
+        # Prompts that are read together take less time: a few free seats wait for more.
+        worthwhile = self._most // SEATS_TOGETHER if self._reads_together else 0
+        if len(self._waiting) >= worthwhile > self._most - len(self._batch.rows):
             return
-        while self._waiting and self._has_seat() and not self._should_stop():
+        while self._waiting and self._has_seat(self._waiting[0]) and not self._should_stop():
             yield from self._begin_next()
-            yield from self._look_ahead(pending)
-        if not self._waiting and pending.is_over:
+            yield from self._look_ahead()
+        if not self._waiting and self._pending.is_over:
             self._batch.close_gaps()
 
-    @property
-    def _worthwhile(self) -> int:
-        """The free seats worth filling: prompts that are read together take less time."""
-        return self._most // SEATS_TOGETHER if self._reads_together else 0
-
-    def _look_ahead(self, pending: Pending) -> Iterator[Result]:
+    def _look_ahead(self) -> Iterator[Result]:
         """Plan as many rows as may run side by side, and at least two, to see what their prompts
         share."""
         while len(self._waiting) < max(self._most, 2) and not self._should_stop():
-            row = pending.take(self._patience_s())
+            # No wait while rows run, and not long to learn what follows the first one.
+            wait_s = 0.0 if self._batch.rows else SOON_S if self._waiting else WAIT_S
+            row = self._pending.take(wait_s)
             if row is None:
                 return
             try:
@@ -142,27 +134,17 @@ class SideBySide:
             except MlxchatError as error:
                 yield Result(row, error=str(error))
 
-    def _patience_s(self) -> float:
-        """How long to wait for another row: not while others run, and not long to learn what
-        follows the first one."""
-        if self._batch.rows:
-            return 0.0
-        return SOON_S if self._waiting else WAIT_S
-
-    def _has_seat(self) -> bool:
-        longest = max(map(self._tokens, [self._waiting[0], *self._batch.rows]))
+    def _has_seat(self, run: RowRun, reading: Sequence[RowRun] = ()) -> bool:
+        """Whether a row may run beside those that run and are being read. One row always may."""
+        beside = [*self._batch.rows, *reading]
+        if not beside or len(beside) >= self._most:
+            return not beside
+        longest = max(map(self._tokens, [run, *beside]))
         held_bytes = sum(layer.nbytes for layer in self._batch.cache)
-        return self._allows(len(self._batch.rows), longest, held_bytes)
-
-    def _allows(self, running: int, tokens: int, held_bytes: int) -> bool:
-        """Whether another row may run beside `running` ones if the longest of them takes `tokens`.
-        They hold `held_bytes` so far. One row always may."""
-        if running == 0 or running >= self._most:
-            return running == 0
-        more_bytes = (running + 1) * tokens * self._token_bytes - held_bytes
+        more_bytes = (len(beside) + 1) * longest * self._token_bytes - held_bytes
         if more_bytes <= platform.free_memory_bytes() * MEMORY_SHARE:
             return True
-        self._lower(running)
+        self._lower(len(beside))
         return False
 
     def _lower(self, rows: int) -> None:
@@ -176,7 +158,7 @@ class SideBySide:
         tokens = len(run.prompt.ids) + (most if most >= 0 else ASSUMED_TOKENS)
         return tokens if self._window is None else min(tokens, self._window)
 
-    def _begin_next(self) -> Iterator[Result]:
+    def _begin_next(self) -> Iterator[Result | None]:
         """Read the next row's prompt, and others that can be read with it, and seat the rows; or
         generate the row alone."""
         run, *following = self._waiting
@@ -194,8 +176,7 @@ class SideBySide:
                 # Stopped.
                 return
             elif self._most == 1 or (self._window is not None and len(ids) > self._window):
-                result = self._finish_alone(run, begun.cache)
-                yield from [] if result is None else [result]
+                yield from self._finish_alone(run, begun.cache)
             else:
                 self._seat(run, begun.cache, 0, begun)
         except DeviceError:
@@ -215,11 +196,10 @@ class SideBySide:
         longest = len(run.prompt.ids)
         for other in following if self._reads_together else ():
             tokens = max(longest, len(other.prompt.ids))
-            running = len(self._batch.rows) + 1 + len(others)
             if (
                 (len(others) + 2) * (tokens - held) <= TOKENS_TOGETHER
                 and (most is None or tokens <= most)
-                and self._allows(running, self._tokens(other), 0)
+                and self._has_seat(other, [run, *others])
                 and self._prefixes.start_of(other.prompt.ids) is begun.start
             ):
                 others.append(other)
@@ -228,12 +208,11 @@ class SideBySide:
 
     def _seat_together(self, begun: Begun) -> None:
         """Read the prompts of the rows that are apart in one step."""
-        _, *others = self._apart
-        for other in others:
+        for other in self._apart[1:]:
             other.began_s, other.cached_tokens = time.perf_counter(), begun.held
         rest = [each.prompt.ids[begun.held : -1] for each in self._apart]
         shares = begun.start is not None and self._shares_start
-        read = prefill_together(self._model.network, begun.cache, rest, shares=shares)
+        read = prefill_together(self._network, begun.cache, rest, shares=shares)
         self._batch.cache.reserve(len(read))
         for run, (rows, row) in zip(self._apart, read, strict=True):
             self._seat(run, rows, row, begun)
@@ -247,9 +226,9 @@ class SideBySide:
         how many of those the disk knew."""
         known, record = 0, None
         if start == 0:
-            known, record = self._known.begin(self._model, cache, ids[:stop], self._window)
+            known, record = self._known.begin(self._loaded.model, cache, ids[:stop], self._window)
         done = prefill(
-            self._model.network,
+            self._network,
             cache,
             ids[start + known : stop],
             step_size=self._loaded.settings.prefill_step_size,
@@ -261,7 +240,7 @@ class SideBySide:
 
     # Rows that continue
 
-    def _step(self) -> Iterator[Result]:
+    def _step(self) -> Iterator[Result | None]:
         """Generate one token of each row that has a seat."""
         if not self._batch.rows:
             return
@@ -271,50 +250,51 @@ class SideBySide:
                 # The next step would evict a token of this row.
                 yield from self._move_out(run)
 
-    def _advance(self, taken: Iterable[tuple[RowRun, Token]]) -> Iterator[Result]:
+    def _advance(self, taken: Iterable[tuple[RowRun, Token]]) -> Iterator[Result | None]:
         """Add the next tokens of rows; remove those that have ended."""
-        generated = 0
         for run, token in taken:
             try:
-                generated += run.add(run.reply.add(token))
+                self._add(run, run.reply.add(token))
             except ROW_FAILURES as error:
                 run.failure = error
         for run in [*self._batch.rows]:
             if run.failure is not None and run.reply.finish_reason is None:
                 run.reply.fail(run.failure)
             if run.reply.finish_reason is not None:
-                run.add(run.reply.finish())
+                self._add(run, run.reply.finish())
                 self._batch.remove(run)
                 yield run.result()
-        self._on_tokens(generated)
+        yield None
 
-    def _move_out(self, run: RowRun) -> Iterator[Result]:
+    def _add(self, run: RowRun, tokens: Iterable[Token]) -> None:
+        self._pending.figures.generated_tokens += run.add(tokens)
+
+    def _move_out(self, run: RowRun) -> Iterator[Result | None]:
         """Generate the rest of a row alone, in the rotating window."""
         cache = self._make_cache()
         yield from self._advance(self._batch.move(run, cache))
         if run in self._batch.rows:
             self._apart = [run]
             self._batch.remove(run)
-            result = self._finish_alone(run, cache)
+            yield from self._finish_alone(run, cache)
             self._apart = []
-            yield from [] if result is None else [result]
 
-    def _finish_alone(self, run: RowRun, cache: Cache) -> Result | None:
-        """Generate a row to its end, in a window of its own, which has all tokens but the last.
-        Interrupted, it has no result."""
-        drafter = make_drafter(self._model, run.reply.settings)
+    def _finish_alone(self, run: RowRun, cache: Cache) -> Iterator[Result | None]:
+        """Generate a row to its end, in a window of its own, which has all tokens but the last."""
+        drafter = make_drafter(self._loaded.model, run.reply.settings)
         if drafter is not None:
             generated = [each.id for each in run.tokens if each.id is not None]
             drafter.history.extend(np.array([*run.prompt.ids, *generated], np.int32))
         run.reply.move_to(cache, drafter)
         try:
             for token in generate(run.reply, ends=[Asked(self._should_stop)]):
-                self._on_tokens(run.add([token]))
+                self._add(run, [token])
+                yield None
         except ROW_FAILURES as error:
             run.reply.fail(error)
         mx.clear_cache()
-        is_whole = run.reply.finish_reason != "interrupted"
-        return run.result(tokens_evicted(cache)) if is_whole else None
+        if run.reply.finish_reason != "interrupted":
+            yield run.result(tokens_evicted(cache))
 
     # The device
 
@@ -334,9 +314,8 @@ class SideBySide:
         # Those that have no seat, or are about to take one.
         self._apart: list[RowRun] = []
         self._prefixes = SharedPrefixes(self._make_cache, self._window)
-        network = self._model.network
-        rows = RowsCache(network, self._make_cache(), self._window)
-        self._batch: Batch[RowRun] = Batch(network, rows)
+        rows = RowsCache(self._network, self._make_cache(), self._window)
+        self._batch: Batch[RowRun] = Batch(self._network, rows)
 
     def _make_cache(self) -> Cache:
         # A fork, because making one tries the model's ropes.

@@ -144,20 +144,16 @@ def _side_by_side(
         lookup=False,
     )
     cache = model.make_cache(None, settings.keep)
-    runner = SideBySide(
-        request,
-        Loaded(model.name, model, settings, SamplingSettings(seed=0), cache),
-        should_stop=lambda: False,
-        on_tokens=take,
-        notify=subject.notify_once,
-    )
+    loaded = Loaded(model.name, model, settings, SamplingSettings(seed=0), cache)
     lines = "\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)
-    source = Rows(BatchInput(), io.BytesIO(lines.encode()))
-    pending = Pending(source, lambda _: None)
-    for result in runner.results(pending):
-        if result.error is not None:
+    pending = Pending(Rows(BatchInput(), io.BytesIO(lines.encode())), lambda _: None)
+    runner = SideBySide(request, loaded, pending, lambda: False, subject.notify_once)
+    taken = 0
+    for result in runner.results():
+        if result is not None and result.error is not None:
             raise ModelError(result.error)
-        pending.finish(result)
+        take(pending.figures.generated_tokens - taken)
+        taken = pending.figures.generated_tokens
 
 
 def _one_by_one(

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from mlxchat.errors import OutputError, UsageError
 from mlxchat.files import reported_as
@@ -25,9 +25,6 @@ SYNC_EVERY_S = 1.0
 
 # How the line of a result begins, by which what a crash left of it is recognized.
 BEGINNING = b'{"id": '
-
-# How many damaged lines are named.
-NAMED = 3
 
 # Between two looks at whether to stop.
 WAIT_S = 0.1
@@ -46,17 +43,23 @@ class Finished:
     damaged: list[int] = field(default_factory=list[int])
     good_bytes: int = 0
 
-    def has(self, line: str) -> bool:
-        """Whether the output has this line of a failed row."""
-        return _hash(line.encode("utf-8", "replace")) in self.failures
-
-    def notice(self, path: Path) -> str | None:
-        """What to report about damaged lines, if any."""
-        if not self.damaged:
-            return None
-        numbers = ", ".join(f"{number:,}" for number in self.damaged[:NAMED])
-        more = ", …" if len(self.damaged) > NAMED else ""
-        return f"{path}: damaged lines stay, and their rows run again: {numbers}{more}"
+    def add(self, line: bytes) -> None:
+        """Add the row of a line. Raises one of several errors if it is not the line of a result."""
+        record = json.loads(line)
+        if record.get("error") is not None:
+            self.failures.add(_hash(line))
+            return
+        if "custom_id" in record:
+            id_, number = record["custom_id"], int(record["id"].removeprefix(ROW_ID))
+            record["response"]["body"]["choices"]
+        else:
+            id_, number = record["id"], record.get("row")
+            record["finish_reason"]
+            # The number is the name of a row without an id.
+            id_ = id_ if number is None else None
+        if isinstance(id_, bool) or not isinstance(id_, int | str | None):
+            raise TypeError(id_)
+        self.rows.add(key_of(id_, number))
 
 
 def read_finished(file: BinaryIO, path: Path) -> Finished:
@@ -66,39 +69,17 @@ def read_finished(file: BinaryIO, path: Path) -> Finished:
     cut_short = b""
     for number, line in enumerate(file, 1):
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            record = None
-            if not line.endswith(b"\n"):
+            finished.add(line)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            if isinstance(error, ValueError | RecursionError) and not line.endswith(b"\n"):
                 cut_short = line
                 break
-        try:
-            _take(record, line, finished)
-        except (ValueError, LookupError, TypeError, AttributeError):
             finished.damaged += [number] if line.strip() else []
         finished.good_bytes += len(line)
     is_ours = not cut_short or cut_short.startswith(BEGINNING[: len(cut_short)])
     if not finished.rows and not finished.failures and (finished.damaged or not is_ours):
         raise OutputError(f"{path} is not the output of a batch: choose another name")
     return finished
-
-
-def _take(record: Any, line: bytes, finished: Finished) -> None:
-    """Add the row of a line. Raises one of several errors if it is not the line of a result."""
-    if record.get("error") is not None:
-        finished.failures.add(_hash(line))
-        return
-    if "custom_id" in record:
-        id_, number = record["custom_id"], int(record["id"].removeprefix(ROW_ID))
-        record["response"]["body"]["choices"]
-    else:
-        id_, number = record["id"], record.get("row")
-        record["finish_reason"]
-        # The number is the name of a row without an id.
-        id_ = id_ if number is None else None
-    if isinstance(id_, bool) or not isinstance(id_, int | str | None):
-        raise TypeError(id_)
-    finished.rows.add(key_of(id_, number))
 
 
 def _hash(line: bytes) -> bytes:
@@ -254,7 +235,7 @@ class Pending:
         if figures.first_error is None:
             figures.first_error = f"row {result.row.number:,}: {result.error}"
         # An error that an earlier run has written is not written again.
-        if not self._finished.has(line):
+        if _hash(line.encode("utf-8", "replace")) not in self._finished.failures:
             self._write(line)
         figures.failed += 1
         figures.invalid += result.complete is False

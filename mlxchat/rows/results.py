@@ -65,26 +65,22 @@ def _ours(result: Result) -> dict[str, Any]:
         failed = {"id": id_, "row": row.number, "error": result.error}
         return failed | ({"text": result.text} if result.text else {})
     has_value = result.complete is True and result.value is not None
-    # The number is the name of a row without an id, and says so: another may have it as its id.
-    record: dict[str, Any] = {"id": row.id}
-    if row.id is None:
-        record = {"id": row.number, "row": row.number}
-    record |= {"value": result.value} if has_value else {"text": result.text}
-    optional = {
+    record = {
+        # The number is the name of a row without an id, and says so: another may have it as its id.
+        "id": row.number if row.id is None else row.id,
+        "row": row.number if row.id is None else None,
+        **({"value": result.value} if has_value else {"text": result.text}),
+        "finish_reason": result.finish_reason,
         "thought": result.thought,
         "complete": result.complete,
         "notices": list(result.notices) or None,
         "logprobs": _tokens(result, "text", "top"),
-    }
-    return {
-        **record,
-        "finish_reason": result.finish_reason,
-        **{name: value for name, value in optional.items() if value is not None},
         **{name: getattr(result, name) for name in COUNTS},
         "ttft_s": round(result.ttft_s, 4),
         "seconds": round(result.seconds, 4),
         "seed": result.seed,
     }
+    return {name: value for name, value in record.items() if value is not None}
 
 
 def _openai(result: Result) -> dict[str, Any]:
