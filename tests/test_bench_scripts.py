@@ -4,6 +4,7 @@ import json
 import sys
 from importlib import import_module
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 from xml.etree import ElementTree
 
@@ -13,14 +14,14 @@ import pytest
 
 from mlxchat.cache import make_cache
 from mlxchat.models.load import load
-from scripts.bench import facts, plot, stream
+from scripts.bench import plot, stream
 from scripts.bench.common import losses
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(facts.PROSE[:20_000])
+    path.write_text("\n".join(topics.values())[:20_000])
     return path
 
 

@@ -1,5 +1,5 @@
-"""Facts to plant in a conversation or a document, messages that need none of them, topics and prose
-to put in between, and whether a model answers as a fact did.
+"""Facts to plant in a conversation or a document, messages that need none of them, topics to put in
+between, and whether a model answers as a fact did.
 
 short.txt has a fact, a question about it in other words and its answer, and a fourth line if the
 fact changes later; long.txt has facts as people state them in passing, and questions. All of it was
@@ -47,7 +47,6 @@ SHORT = [Fact(*lines) for lines in _blocks("short")]
 LONG = [(" ".join(statement), question) for *statement, question in _blocks("long")]
 UNRELATED = _text("unrelated").splitlines()
 TOPICS = _text("topics").splitlines()
-PROSE = _text("prose")
 
 
 class Answering:
