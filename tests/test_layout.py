@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 933,
     "app": 3_414,
     "bench": 1_079,
-    "terminal": 3_797,
+    "terminal": 3_747,
     "doctor": 283,
     "cli": 1_871,
 }

@@ -237,14 +237,12 @@ def test_thoughts_are_shown_apart_and_empty_ones_are_not(
     """gpt-oss's second thought started in the middle of the first one's last line."""
     console = terminal()
     view = (
-        PlainView(console.file, thinking)
+        PlainView(console.file.write, thinking)
         if plain
         else MarkdownView(console, thinking, clock=EveryDrawing())
     )
-    view.begin_another_thought()
     for thought in thoughts:
-        view.add(thought, True)
-        view.begin_another_thought()
+        view.add(thought, True, True)
     view.add("Yes!")
     view.finish()
     assert display(written(console)) == (shown if thinking == "on" else ["Yes!"])

@@ -20,7 +20,7 @@ from mlxchat.terminal.modes import HeldKeys
 from mlxchat.terminal.output import Messages, TerminalLine
 from mlxchat.terminal.plain_input import edit
 from mlxchat.terminal.progress import progress
-from mlxchat.terminal.reply import PlainView, ReplyView, reply_view
+from mlxchat.terminal.reply import PlainView, reply_view
 from mlxchat.terminal.screen import Screen, terminal_stream, wait_for_pipe
 from mlxchat.terminal.talk import Begin, Talk
 from mlxchat.terminal.worker import Worker, ctrl_c_ignored
@@ -61,7 +61,7 @@ class ChatScreen(Talk):
         self.constraint: Constraint | None = None
         self._obeyed: Constraint | None = None
         self.figures = ""
-        self._view: ReplyView | None = None
+        self._view: PlainView | None = None
         self.shown, self.files = shown, files
         worker.when_continued = self._go_on
 
@@ -209,10 +209,9 @@ class ChatScreen(Talk):
         also = f", {forgotten:,} forgotten" if forgotten else ""
         self.screen.rule(f"{session.name}: {count(len(turns), 'turn')}{also}; the last one")
         self.screen.say(f"> {beginning(turns[-1].user, MAX_SHOWN_CHARS)}")
-        with self._new_view() if self.shows_replies else PlainView(self.terminal) as view:
+        with self._new_view() if self.shows_replies else PlainView(self.terminal.write) as view:
             for thought in turns[-1].thoughts:
-                view.begin_another_thought()
-                view.add(thought, True)
+                view.add(thought, True, True)
             view.add(turns[-1].reply)
 
     def _show(self, begin: Begin, kept: str = "") -> None:
@@ -233,9 +232,7 @@ class ChatScreen(Talk):
                     if isinstance(said, Change):
                         later.append(said)
                         continue
-                    if said.another:
-                        view.begin_another_thought()
-                    view.add(said.text, said.thought)
+                    view.add(said.text, said.thought, said.another)
             if not self.shows_replies:
                 wait_for_pipe()
         for change in later:
@@ -245,7 +242,7 @@ class ChatScreen(Talk):
         else:
             self._show_end()
 
-    def _new_view(self) -> ReplyView:
+    def _new_view(self) -> PlainView:
         # "off" hides the thoughts of models that think regardless.
         thinking = "on" if self.think == "on" else "hide"
         # JSON is not Markdown.

@@ -10,12 +10,11 @@ from typing import ClassVar, NamedTuple
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import COLOR_SYSTEMS, Console, ConsoleOptions, RenderableType, RenderResult
-from rich.markdown import CodeBlock, Markdown, MarkdownElement, TableElement
+from rich.markdown import CodeBlock, Markdown, MarkdownElement
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.style import Style
 from rich.syntax import Syntax
-from rich.table import Table
 from rich.text import Text
 
 # The terminal's own colours, so that code is readable on any background.
@@ -35,50 +34,40 @@ _FENCE = re.compile(r"\s*(`{3,}|~{3,})[^`]*\Z")
 _ITEM = re.compile(r"([-*+]|\d+[.)]) ")
 
 
-class Cut(NamedTuple):
-    """A place where a text can be cut. `fence` is the line that opens the code around it. What
-    follows is right below what precedes it, or after an empty row if it `has_gap`."""
-
-    at: int
-    fence: str = ""
-    has_gap: bool = False
-
-
 class Cuts(NamedTuple):
-    """Where a growing text can be cut.
+    """Where a growing text can be cut: what is before `block` is final. The rows of what follows
+    only grow at their end if it is a list or code, which `scrolls`.
 
-    `block`: everything before it is final. `item`: the last item, or line of code, of what follows;
-    0 if there is none. `end`: the end of the text, or the start of its last line if that opens or
-    closes code, and so is not shown.
+    `end` is the end of the text, or the start of its last line if that opens or closes code, and so
+    is not shown. `fence` is the line that opens the code around it.
     """
 
-    block: Cut
-    item: Cut
-    end: Cut
+    block: int
+    scrolls: bool
+    end: int
+    fence: str
 
 
 def find_cuts(source: str) -> Cuts:
     """Blocks are separated by empty lines outside code; indented lines continue a block."""
-    block = item = end = Cut(0)
-    at, is_after_blank = 0, False
-    fence = mark = ""
+    block = at = end = 0
+    is_after_blank, scrolls = True, False
+    fence = around = mark = ""
     for line in source.split("\n"):
         text, opens = line.strip(), _FENCE.match(line)
-        end = Cut(at if opens else at + len(line), fence)
+        end, around = at if opens else at + len(line), fence
         if fence:
-            item = Cut(at, fence, is_after_blank) if text else item
             if text.startswith(mark) and not text.strip(mark[0]):
                 fence = mark = ""
         elif text:
             if line[0] not in " \t" and is_after_blank:
-                block = Cut(at, has_gap=True)
-            elif _ITEM.match(line):
-                item = Cut(at)
+                block, scrolls = at, _ITEM.match(line) is not None
             if opens:
                 fence, mark = line, opens[1]
+                scrolls = True
         is_after_blank = not text
         at += len(line) + 1
-    return Cuts(block, item if item.at > block.at else Cut(0), end)
+    return Cuts(block, scrolls, end, around)
 
 
 class Renderer:
@@ -139,16 +128,6 @@ class _Code(CodeBlock):
         yield Padding(shown, (0, 0, 0, CODE_INDENT))
 
 
-class _DrawnTable(TableElement):
-    """A table without the empty rows that Rich draws above and below it."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for table in super().__rich_console__(console, options):
-            assert isinstance(table, Table)
-            table.show_edge = False
-            yield table
-
-
 class _DrawnReply(Markdown):
     """Rich's Markdown from our tokens."""
 
@@ -156,7 +135,6 @@ class _DrawnReply(Markdown):
         **Markdown.elements,
         "fence": _Code,
         "code_block": _Code,
-        "table_open": _DrawnTable,
     }
 
     def __init__(self, tokens: list[Token]) -> None:

@@ -7,18 +7,17 @@ terminal obeys none of its control characters.
 import os
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import takewhile
 from operator import eq
-from typing import Literal, Protocol, Self
+from typing import Literal, Self
 
 from rich.console import Console
 from rich.text import Text
 
 from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
-from mlxchat.terminal.markdown import Cut, Renderer, find_cuts
+from mlxchat.terminal.markdown import Renderer, find_cuts
 from mlxchat.terminal.output import Stdout
 from mlxchat.text.pieces import OuterWhitespace
 
@@ -34,7 +33,7 @@ _ERASE_BELOW = "\r\x1b[J"
 REST_PER_DRAWING = 4
 
 
-def reply_view(*, plain: bool, thinking: Thinking) -> "ReplyView":
+def reply_view(*, plain: bool, thinking: Thinking) -> "PlainView":
     """Return a view on stdout: plain if requested, or if stdout cannot move a cursor.
 
     Raises OutputError.
@@ -43,24 +42,20 @@ def reply_view(*, plain: bool, thinking: Thinking) -> "ReplyView":
     console = Console(file=sys.stdout)
     moves_cursor = stdout.is_terminal and console.is_terminal and not console.is_dumb_terminal
     if plain or not moves_cursor or not os.environ.get("TERM"):
-        return PlainView(stdout, thinking)
+        return PlainView(stdout.write, thinking)
     return MarkdownView(console, thinking)
 
 
-class TextSink(Protocol):
-    """The destination of a plain reply; `write` must flush."""
+class PlainView:
+    """A reply in progress: `write` gets it as it comes. Thoughts are trimmed, and apart from each
+    other and from the answer. Leaving the context finishes it, unless writing it failed."""
 
-    def write(self, text: str, /) -> object: ...
-
-
-class ReplyView(ABC):
-    """A reply in progress. Thoughts are trimmed, and apart from each other and from the answer.
-    Leaving the context finishes it, unless writing it failed."""
-
-    def __init__(self, thinking: Thinking) -> None:
+    def __init__(self, write: Callable[[str], object], thinking: Thinking = "on") -> None:
+        self._write_text = write
         self._hides_thoughts = thinking == "hide"
         self._trim = OuterWhitespace()
         self._is_thought = self._is_apart = False
+        self._last = ""
 
     def __enter__(self) -> Self:
         return self
@@ -69,7 +64,10 @@ class ReplyView(ABC):
         if not isinstance(error, OutputError):
             self.finish()
 
-    def add(self, text: str, thought: bool = False) -> None:
+    def add(self, text: str, thought: bool = False, another: bool = False) -> None:
+        """`another` thought is apart from the one before it."""
+        if another:
+            self._is_apart, self._trim = True, OuterWhitespace()
         text = visible(self._trim.add(text) if thought else text)
         if text and (thought is not self._is_thought or self._is_apart):
             self._begin_part()
@@ -79,56 +77,34 @@ class ReplyView(ABC):
                 self._trim = OuterWhitespace()
         self._put(text)
 
-    def begin_another_thought(self) -> None:
-        """Separate the next text from the thought before it."""
-        self._is_apart, self._trim = True, OuterWhitespace()
+    def finish(self) -> None:
+        """End the last line."""
+        if self._last not in ("", "\n"):
+            self._put_anyway("\n")
 
     def stand(self) -> None:
         """From now on, leave what is drawn in place. Callable from any thread."""
-        return
 
     @property
     def _is_hidden(self) -> bool:
         return self._is_thought and self._hides_thoughts
 
-    @abstractmethod
-    def finish(self) -> None: ...
-
-    @abstractmethod
     def _begin_part(self) -> None:
         """What follows is a thought after an answer, an answer after a thought, or another
         thought."""
-
-    @abstractmethod
-    def _put(self, text: str) -> None: ...
-
-
-class PlainView(ReplyView):
-    """Writes the reply as it comes. `finish` ends the last line."""
-
-    def __init__(self, sink: TextSink, thinking: Thinking = "on") -> None:
-        super().__init__(thinking)
-        self._sink = sink
-        self._last = ""
-
-    def finish(self) -> None:
-        if self._last not in ("", "\n"):
-            self._write("\n")
-
-    def _begin_part(self) -> None:
         if self._last:
-            self._write("\n\n")
+            self._put_anyway("\n\n")
 
     def _put(self, text: str) -> None:
         if text and not self._is_hidden:
-            self._write(text)
+            self._put_anyway(text)
 
-    def _write(self, text: str) -> None:
-        self._sink.write(text)
+    def _put_anyway(self, text: str) -> None:
+        self._write_text(text)
         self._last = text[-1]
 
 
-class MarkdownView(ReplyView):
+class MarkdownView(PlainView):
     """Renders a growing reply as Markdown, on a terminal that can move its cursor.
 
     Text that can no longer change is printed once and scrolls away. The rest, at most a screenful,
@@ -147,14 +123,15 @@ class MarkdownView(ReplyView):
         thinking: Thinking = "on",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(thinking)
+        super().__init__(console.print, thinking)
         self._clock = clock
         self._console, self._size = console, console.size
         self._renderer = Renderer(console)
-        # The text that is not printed for good, how much of it is drawn, and in which rows: only
-        # the last ones if it `_is_cropped`.
+        # The text that is not printed for good, and how much of it is drawn.
         self._source, self._drawn_chars = "", 0
-        self._rows: list[str] = []
+        # How many of its rows are printed for good, and the rows after them: only the last ones if
+        # it `_is_cropped`.
+        self._kept, self._rows = 0, list[str]()
         self._is_cropped = False
         # Whether an empty row separates it from what is printed.
         self._has_gap = False
@@ -193,46 +170,47 @@ class MarkdownView(ReplyView):
             self._let_stand()
         if self._is_hidden:
             self._source = "" if is_done else self._source
-            self._write([], self._renderer.rows(THINKING) if self._source else [])
+            self._rows = self._write(self._renderer.rows(THINKING) if self._source else [])
             return
-        cut = Cut(len(self._source)) if is_done else self._next_cut()
-        final = self._rendered(self._source[: cut.at])
-        self._go_on_after(cut, bool(final))
-        live = [] if is_done else self._rendered(self._source)
-        self._write(final, live)
+        cuts = find_cuts(self._source)
+        cut, scrolls = cuts.block, cuts.scrolls
+        if self._is_thought:
+            cut = self._source.rfind("\n") + 1
+        final = self._print_for_good(len(self._source) if is_done else cut)
+        live = self._rendered(self._source)[self._kept :]
+        # How many rows can be replaced.
+        excess = len(live) - max(self._size.height - 2, 1)
+        self._is_cropped = excess > 0 and not scrolls
+        if excess > 0 and scrolls:
+            self._kept += excess
+            final, live = [*final, *live[:excess]], live[excess:]
+        shown = live[max(excess, 0) :] if self._is_cropped else live
+        self._write([*final, *shown])
+        self._rows = shown
+        self._has_printed = self._has_printed or bool(final)
         self._drawn_chars = len(self._source)
+
+    def _print_for_good(self, cut: int) -> list[str]:
+        """Take the text before the cut; return its rows."""
+        final = self._rendered(self._source[:cut])[self._kept :]
+        if cut:
+            printed = self._has_printed or bool(final)
+            self._source, self._kept = self._source[cut:], 0
+            self._has_gap = printed and not self._is_thought
+        return final
 
     def _let_stand(self) -> None:
         self._may_have_moved = False
         rows, self._rows = self._rows, []
         if not rows or self._is_hidden:
             return
-        drawn = self._source[: self._drawn_chars]
-        end = Cut(len(drawn)) if self._is_thought else find_cuts(drawn).end
+        cuts = find_cuts(self._source[: self._drawn_chars])
+        end, fence = (self._drawn_chars, "") if self._is_thought else (cuts.end, cuts.fence)
         if self._is_cropped:
             # Some rows were left out for lack of room: only here are rows repeated.
-            self._write(self._rendered(drawn[: end.at]), [])
-        self._go_on_after(end, True)
-
-    def _next_cut(self) -> Cut:
-        """Where to cut the text: what is before it can no longer change."""
-        if self._is_thought:
-            return Cut(self._source.rfind("\n") + 1)
-        cuts = find_cuts(self._source)
-        # Rather print a long list or code in parts than only its end.
-        is_long = cuts.item.at and len(self._rendered(self._source[cuts.block.at :])) > self._room
-        return cuts.item if is_long else cuts.block
-
-    def _go_on_after(self, cut: Cut, has_printed: bool) -> None:
-        fence = f"{cut.fence}\n" if cut.fence else ""
-        self._source = fence + self._source[cut.at :]
-        if has_printed:
-            self._has_gap = cut.has_gap
-
-    @property
-    def _room(self) -> int:
-        """How many rows can be replaced."""
-        return max(self._size.height - 2, 1)
+            self._write(self._rendered(self._source[:end]))
+        self._source = (f"{fence}\n" if fence else "") + self._source[end:]
+        self._kept, self._has_gap, self._has_printed = 0, False, True
 
     def _rendered(self, source: str) -> list[str]:
         """The rows of the text, after an empty one if there is a gap."""
@@ -242,11 +220,9 @@ class MarkdownView(ReplyView):
             rows = self._renderer.markdown(source)
         return ["", *rows] if self._has_gap and rows else rows
 
-    def _write(self, final: list[str], live: list[str]) -> None:
-        """Replace the rows by `final`, which stays, and the last ones of `live`. Unchanged rows are
-        not written again."""
-        shown = live[-self._room :]
-        rows, before = [*final, *shown], self._rows
+    def _write(self, rows: list[str]) -> list[str]:
+        """Replace the drawn rows, and return them. Unchanged ones are not written again."""
+        before = self._rows
         same = sum(1 for _ in takewhile(lambda pair: eq(*pair), zip(rows, before, strict=False)))
         if rows != before:
             up = len(before) - same
@@ -257,5 +233,4 @@ class MarkdownView(ReplyView):
                 self._console.file.flush()
             except OSError as error:
                 raise OutputError(f"cannot write to the terminal: {error.strerror}") from error
-        self._rows, self._is_cropped = shown, len(live) > len(shown)
-        self._has_printed = self._has_printed or bool(final)
+        return rows
