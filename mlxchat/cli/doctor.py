@@ -1,15 +1,17 @@
 """`mlxchat doctor`: checks the installation and suggests fixes."""
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mlxchat import paths
 from mlxchat.cli.configured import check_file, checked
 from mlxchat.cli.options import COMMANDS, Json
 from mlxchat.config.file import read_user_config, variables_for
 from mlxchat.errors import ConfigError, ExitStatus
-from mlxchat.terminal.table import write, write_json_lines
+from mlxchat.terminal.table import format_finding, format_table, write, write_json_lines
 
 if TYPE_CHECKING:
     from mlxchat.doctor import Finding
@@ -30,39 +32,21 @@ def doctor(
     from mlxchat.units import count
 
     tally = dict.fromkeys(Verdict, 0)
-    for finding in examine(configuration=lambda: _configuration(context), offline=offline):
-        tally[finding.verdict] += 1
-        _show(finding, as_json)
+    for each in examine(configuration=lambda: _configuration(context), offline=offline):
+        tally[each.verdict] += 1
+        cells = (str(each.verdict), each.topic, each.found, each.fix)
+        if as_json:
+            write_json_lines([dict(zip(("verdict", "topic", "found", "fix"), cells, strict=True))])
+        elif sys.stdout.isatty():
+            write(format_finding(*cells))
+        else:
+            write(format_table((), [[cell or "" for cell in cells]], for_terminal=False))
     problems, warnings = tally[Verdict.PROBLEM], tally[Verdict.WARNING]
-    if problems or warnings:
-        Messages().note(f"{count(problems, 'problem')}, {count(warnings, 'warning')}")
-    else:
-        Messages().note("all is well")
+    Messages().note(f"{count(problems, 'problem')}, {count(warnings, 'warning')}")
     raise typer.Exit(ExitStatus.FAILURE if problems else ExitStatus.OK)
 
 
-def _show(finding: "Finding", as_json: bool) -> None:
-    import sys
-
-    from mlxchat.terminal.table import format_finding, format_table
-
-    row = {
-        "topic": finding.topic,
-        "verdict": str(finding.verdict),
-        "found": finding.found,
-        "fix": finding.fix,
-    }
-    cells = (row["verdict"], finding.topic, finding.found, finding.fix)
-    if as_json:
-        write_json_lines([row])
-    elif sys.stdout is not None and sys.stdout.isatty():
-        write(format_finding(*cells))
-    else:
-        write(format_table((), [[each or "" for each in cells]], for_terminal=False))
-
-
 def _configuration(context: typer.Context) -> Iterator["Finding"]:
-    from mlxchat import paths
     from mlxchat.doctor import Finding
 
     root: Any = context.find_root().command
