@@ -15,7 +15,7 @@ import typer
 
 from mlxchat import cli, paths
 from mlxchat.manual import PAGES, read_page
-from mlxchat.manual.equivalents import NONE, OURS
+from mlxchat.manual.equivalents import OURS
 from mlxchat.terminal.commands import COMMANDS
 from mlxchat.terminal.manual_page import render_page
 from mlxchat.terminal.slash import OTHER_NAMES
@@ -149,8 +149,7 @@ def own_options(*command: str) -> set[str]:
 
 def test_names_of_other_programs_lead_to_ours_which_exist() -> None:
     help_of = {name: own_options(*name.split()) for name in ("", "chat", "generate", "batch")}
-    ours = [row for rows in OURS.values() for row in rows.values() if not row.startswith(NONE)]
-    for row in ours:
+    for row in (row for rows in OURS.values() for row in rows.values()):
         words = shlex.split(row.partition(";")[0].partition(",")[0])
         if words[0].startswith("/"):
             assert OTHER_NAMES.get(words[0], words[0]) in COMMANDS

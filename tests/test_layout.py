@@ -21,7 +21,7 @@ PACKAGE = ROOT / "mlxchat"
 CEILINGS = {
     "": 1_552,
     "request": 1_031,
-    "manual": 322,
+    "manual": 252,
     "config": 247,
     "text": 2_304,
     "recall": 415,
@@ -38,8 +38,8 @@ CEILINGS = {
     "app": 3_414,
     "bench": 1_079,
     "terminal": 3_747,
-    "doctor": 283,
-    "cli": 1_871,
+    "doctor": 223,
+    "cli": 1_855,
 }
 
 # The package's entry points come after everything else.

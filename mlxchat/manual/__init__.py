@@ -11,23 +11,9 @@ from mlxchat.manual.equivalents import as_markdown
 
 # In the order of the list that `mlxchat help` shows.
 PAGES = (
-    *(
-        "chat",
-        "sessions",
-        "pipes",
-        "documents",
-        "answers",
-        "batch",
-        "models",
-        "sampling",
-        "window",
-        "positions",
-        "lookup",
-        "cache",
-        "blocks",
-    ),
-    *("overnight", "json", "configuration", "machines", "python", "benchmarks", "figures"),
-    *("files", "switching", "troubleshooting"),
+    *("chat", "sessions", "pipes", "documents", "answers", "batch", "models", "sampling"),
+    *("window", "positions", "lookup", "cache", "blocks", "overnight", "json", "configuration"),
+    *("machines", "python", "benchmarks", "figures", "files", "switching", "troubleshooting"),
 )
 
 

@@ -6,12 +6,11 @@ commit 0717955 of llama.cpp.
 """
 
 import re
+from collections.abc import Callable
 
 PAGE = "switching"
-NONE = "none: "
 
-# By program: their names, separated by commas, and ours, with a remark after a semicolon; or why
-# there is none.
+# By program: their names, separated by commas, and ours, with a remark after a semicolon.
 OURS = {
     "mlx-lm": {
         "mlx_lm.generate": "mlxchat generate",
@@ -21,7 +20,6 @@ OURS = {
         "mlx_lm.benchmark": "mlxchat bench",
         "--adapter-path": "--adapter",
         "--prompt, -p": "mlxchat generate PROMPT, without an option",
-        "--system-prompt": "--system",
         "--prefill-response": "--prefill",
         "--ignore-chat-template": "mlxchat generate --raw",
         "--chat-template-config": "--template-arg; once for each variable",
@@ -29,18 +27,6 @@ OURS = {
         "--extra-eos-token": "--stop",
         "--prompt-cache-file": "--prefix-cache; on by default, needs no file",
         "--verbose": "--stats",
-        "q": "/exit",
-        "r": "/clear",
-        "h": "/help",
-        "--image": "none: only text is read",
-        "--draft-model": "none: drafts come from the text itself (--lookup)",
-        "--trust-remote-code": "none: code in a model's repository is never run",
-        "--use-default-chat-template": "none: models without a template need generate --raw",
-        "--kv-bits, --kv-group-size": "none: keys and values keep the weights' precision",
-        "--quantize-activations, -qa": "none: activations keep the weights' precision",
-        "mlx_lm.convert, mlx_lm.lora, mlx_lm.fuse, mlx_lm.awq": "none: mlxchat only runs models",
-        "mlx_lm.server": "none: there is no server",
-        "--min-tokens-to-keep": "none: --min-p always keeps the likeliest token",
     },
     "llm": {
         "llm prompt": "mlxchat QUESTION, in quotes",
@@ -49,13 +35,10 @@ OURS = {
         "llm logs": "mlxchat session list",
         "llm aliases": "mlxchat config edit",
         "llm templates": "mlxchat config show",
-        "-m": "--model",
-        "-s": "--system",
         "--fragment, -f": "--file; a file, folder or pattern, not an address",
         "--template, -t": "--prompt; a prompt in the configuration",
-        "--continue, -c": "mlxchat --continue",
         "--conversation, --cid": "mlxchat --session",
-        "--no-log, -n": "mlxchat --no-save",
+        "--no-log": "mlxchat --no-save",
         "--log": "mlxchat --save; on by default",
         "-x": "--extract",
         "--xl": "--extract-last",
@@ -69,24 +52,12 @@ OURS = {
         "-o seed": "--seed",
         "-o json_object": '--schema \'{"type": "object"}\'',
         "-o reasoning_effort": "--template-arg reasoning_effort=…",
-        "-o logprobs": "mlxchat generate --logprobs",
         "--hide-reasoning, -R": "--think hide",
         "--usage, -u": "--stats",
         "--options": "mlxchat generate --help-all",
         "!multi, !end": 'Alt-Enter, or """ around the lines',
         "!edit": "/edit",
         "!fragment": "/file",
-        "--attachment, -a, --attachment-type, --at, -o image_detail": "none: only text is read",
-        "llm tools, --tool, -T, --functions, --tools-debug, --td": "none: models call no tools",
-        "llm keys, llm openai, --key": "none: models run on this machine",
-        "--save, --param": "none: a prompt has one place to fill in",
-        "--system-fragment, --sf": "none: the system prompt is one text",
-        "--database, -d": "none: all sessions are in one database",
-        "--query, -q": "none: a model is named, not searched for",
-        "--no-stream, --async": "none: text always appears as it is generated",
-        "llm embed, llm embed-models, llm embed-multi": "none: embeddings are not computed",
-        "llm schemas, llm fragments": "none: schemas and documents are files",
-        "llm plugins, llm install, llm uninstall": "none: there are no plugins",
     },
     "ollama": {
         "ollama run": "mlxchat --model",
@@ -98,43 +69,27 @@ OURS = {
         "ADAPTER": "--adapter",
         "SYSTEM": "--system",
         "TEMPLATE": "--chat-template; a file in Jinja",
-        "/set system": "/system",
         "MESSAGE": "mlxchat session import",
         "--format": '--schema; --schema \'{"type": "object"}\' for json',
-        "/set format": '/schema; /schema {"type": "object"} for json',
-        "/set noformat": "/schema off",
-        "/set think": "/think on",
-        "/set nothink": "/think off",
         "--hidethinking": "--think hide",
         "temperature": "--temp",
-        "top_k": "--top-k",
-        "top_p": "--top-p",
-        "min_p": "--min-p",
         "repeat_penalty": "--repetition-penalty",
-        "presence_penalty": "--presence-penalty",
-        "frequency_penalty": "--frequency-penalty",
-        "seed": "--seed",
         "num_ctx": "--max-kv-size",
         "num_keep": "mlxchat generate --keep",
         "num_batch": "--prefill-step-size",
         "num_predict": "--max-tokens",
         "draft_num_predict": "--num-draft-tokens",
-        "stop": "--stop",
         "--verbose": "--stats",
+        "/set system": "/system",
+        "/set format": '/schema; /schema {"type": "object"} for json',
+        "/set noformat": "/schema off",
+        "/set think": "/think on",
+        "/set nothink": "/think off",
         "/set verbose": "/stats",
         "/set quiet": "--quiet",
         "/set parameter": "/set",
         "/show": "/set for the options, mlxchat models info for the model",
         "/load": "/load for a session, /model for a model",
-        "/?": "/help",
-        "typical_p": "none: --top-p and --min-p take its place",
-        "repeat_last_n": "none: penalties look at the last 20 tokens",
-        "--keepalive, ollama serve, ollama ps, ollama stop": "none: there is no server",
-        "--insecure": "none: HF_ENDPOINT names another hub",
-        "--truncate, --dimensions": "none: embeddings are not computed",
-        "num_gpu, main_gpu, num_thread, use_mmap": "none: MLX chooses",
-        "ollama create, ollama cp": "none: there are no Modelfiles, only options and configuration",
-        "ollama signin, ollama signout, ollama login, ollama logout": "none: there are no accounts",
     },
     "llama.cpp": {
         "-m": "--model; a .gguf file, too",
@@ -144,8 +99,7 @@ OURS = {
         "-dev": "--device; auto, cpu or gpu",
         "--list-devices": "mlxchat --version",
         "--prompt, -p": "mlxchat generate PROMPT, without an option",
-        "-f": "--file; a document, before the prompt",
-        "--system-prompt, -sys": "--system",
+        "-sys": "--system",
         "--chat-template-file": "--chat-template; a file",
         "--chat-template-kwargs": "--template-arg; once for each variable",
         "--no-conversation, -no-cnv": "mlxchat generate --raw",
@@ -157,9 +111,7 @@ OURS = {
         "--cache-ram, -cram": "--prefix-cache-size; on the disk",
         "--predict, --n-predict, -n": "--max-tokens",
         "--reverse-prompt, -r": "--stop",
-        "--ignore-eos": "mlxchat generate --ignore-eos",
         "--parallel, -np": "mlxchat batch --rows",
-        "--temperature": "--temp",
         "--repeat-penalty": "--repetition-penalty",
         "-l": "--logit-bias; 15043=1, not 15043+1",
         "-s": "--seed; without it, random",
@@ -169,36 +121,43 @@ OURS = {
         "--reasoning-effort": "--template-arg reasoning_effort=…",
         "--spec-type, --spec-default": "--lookup; on by default",
         "--spec-draft-n-max, --draft-max, --draft-n, --draft": "--num-draft-tokens",
-        "--output, --output-file, -o": "mlxchat generate --output",
-        "--show-timings, --no-show-timings, --perf, --no-perf": "--stats",
+        "--output-file, -o": "mlxchat generate --output",
+        "--show-timings, --perf": "--stats",
         "--log-disable": "--quiet",
         "--simple-io": "mlxchat --plain",
-        "--version": "mlxchat --version",
         "--completion-bash": "mlxchat --install-completion",
         "/regen": "/retry",
         "/read, /glob": "/file",
-        "--jinja, --no-jinja": "none: a template is always Jinja",
-        "--system-prompt-file, -sysf": "none: the system prompt is one text",
-        "--binary-file, -bf": "none: files are text in UTF-8",
-        "--image, --audio, --video, --image-min-tokens": "none: only text is read",
-        "--model-url, -mu": "none: models come from the Hub or the disk",
-        "--lora-scaled, --control-vector": "none: one adapter at a time, as it was trained",
-        "--repeat-last-n, --dry-penalty-last-n": "none: penalties look at the last 20 tokens",
-        "--samplers, --sampler-seq, --sampling-seq": "none: the order of the samplers is fixed",
-        "--top-n-sigma, --top-nsigma, --typical-p": "none: other samplers take their place",
-        "--reasoning-budget": "none: thoughts count towards --max-tokens",
-        "--model-draft, -md": "none: drafts come from the text itself (--lookup)",
-        "--cache-type-k, -ctk, --cache-type-v": "none: keys and values keep the weights' precision",
-        "--rope-scaling, --rope-scale, --rope-freq-base": "none: positions follow from the model",
-        "--threads, -t, --gpu-layers, --n-gpu-layers, -ngl, --flash-attn, -fa": "none: MLX chooses",
-        "--rpc": "none: several machines run under mlx.launch (machines)",
-        "--server-base": "none: there is no server",
-        "--escape, -e, --no-escape": "none: the shell writes special characters, such as $'\\n'",
-        "--multiline-input, -mli": "none: Alt-Enter starts a new line",
-        "--color, -co": "none: colors follow the terminal and NO_COLOR",
-        "--special, -sp, --verbose-prompt, --display-prompt": "none: only the text is shown",
-        "--verbose, -v, --log-verbose": "none: there is no log; mlxchat doctor checks the machine",
     },
+}
+
+# Why there is nothing like it here, and their names for it.
+MISSING = {
+    "only text is read": "--image, --audio, --video, --attachment, -a",
+    "drafts come from the text itself (--lookup)": "--draft-model, --model-draft, -md",
+    "keys and values keep the weights' precision": "--kv-bits, --cache-type-k, --cache-type-v",
+    "models are only run": "mlx_lm.convert, mlx_lm.lora, mlx_lm.fuse, ollama create",
+    "there is no server": "mlx_lm.server, ollama serve, ollama ps, ollama stop, --keepalive",
+    "code in a model's repository is never run": "--trust-remote-code",
+    "models call no tools": "llm tools, --tool, -T, --functions",
+    "models run on this machine": "llm keys, --key, ollama signin, ollama signout, ollama login",
+    "a prompt has one place to fill in": "--save, --param",
+    "the system prompt is one text": "--system-prompt-file, -sysf, --system-fragment, --sf",
+    "text always appears as it is generated": "--no-stream, --async",
+    "embeddings are not computed": "llm embed, llm embed-models, --truncate, --dimensions",
+    "there are no plugins": "llm plugins, llm install, llm uninstall",
+    "--top-p and --min-p take its place": "--typical-p, --top-n-sigma, --top-nsigma",
+    "penalties look at the last 20 tokens": "--repeat-last-n, --dry-penalty-last-n",
+    "the order of the samplers is fixed": "--samplers, --sampler-seq, --sampling-seq",
+    "MLX chooses": "--threads, --gpu-layers, --n-gpu-layers, -ngl, --num-gpu, --num-thread, -fa",
+    "several machines run under mlx.launch (machines)": "--rpc",
+    "models come from the Hub or the disk": "--model-url, -mu",
+    "one adapter at a time, as it was trained": "--lora-scaled, --control-vector",
+    "thoughts count towards --max-tokens": "--reasoning-budget",
+    "positions follow from the model": "--rope-scaling, --rope-scale, --rope-freq-base",
+    "a template is always Jinja": "--jinja, --no-jinja",
+    "Alt-Enter starts a new line": "--multiline-input, -mli",
+    "there is no log; mlxchat doctor checks the machine": "--log-verbose, --verbose-prompt",
 }
 
 # Two dashes, or what llm writes before a model's option.
@@ -209,36 +168,16 @@ OPTION = re.compile(r"use --([\w-]+)")
 COMMAND = re.compile(r"^(?:llm |ollama |mlx_lm\.)")
 
 
-def hints() -> list[tuple[str, str, str]]:
-    """Each of their names, with its program and the hint for an error."""
-    return [
-        (name, program, _hint_to(ours))
-        for program, rows in OURS.items()
-        for names, ours in rows.items()
-        for name in names.split(", ")
-    ]
-
-
-def _hint_to(ours: str) -> str:
-    if ours.startswith(NONE):
-        return f"mlxchat has {ours}"
-    return f"use {ours.partition(';')[0]}"
-
-
 def as_markdown() -> str:
     """The tables for the manual."""
     lines: list[str] = []
     for program, rows in OURS.items():
         lines += [f"\n## From {program}\n", f"| {program} | mlxchat |", "|---|---|"]
-        missing: list[str] = []
         for names, ours in rows.items():
-            if ours.startswith(NONE):
-                missing.append(f"- {ours.removeprefix(NONE)}: {_code(names)}")
-            else:
-                name, semicolon, remark = ours.partition(";")
-                lines.append(f"| {_code(names)} | `{name}`{semicolon}{remark} |")
-        lines += ["\nMissing:\n", *missing]
-    return "\n".join(lines) + "\n"
+            name, semicolon, remark = ours.partition(";")
+            lines.append(f"| {_code(names)} | `{name}`{semicolon}{remark} |")
+    missing = [f"- {reason}: {_code(names)}" for reason, names in MISSING.items()]
+    return "\n".join([*lines, "\n## Missing\n", *missing, ""])
 
 
 def hint_for(name: str) -> str | None:
@@ -246,7 +185,7 @@ def hint_for(name: str) -> str | None:
 
     If programs mean different things by the name, the hint says which.
     """
-    return _hint([each for each in hints() if _key(name) == _key(each[0])])
+    return _hint(lambda theirs: _key(theirs) == _key(name))
 
 
 def option_for(name: str) -> str | None:
@@ -257,18 +196,23 @@ def option_for(name: str) -> str | None:
 
 def hint_for_command(word: str) -> str | None:
     """The same for a command of another program, such as `run`."""
-    return _hint(
-        [each for each in hints() if COMMAND.match(each[0]) and COMMAND.sub("", each[0]) == word]
+    return _hint(lambda theirs: COMMAND.sub("", theirs) == word != theirs)
+
+
+def _hint(is_meant: Callable[[str], bool]) -> str | None:
+    programs: dict[str, list[str]] = {}
+    for program, rows in OURS.items():
+        for names, ours in rows.items():
+            if any(map(is_meant, names.split(", "))):
+                programs.setdefault(f"use {ours.partition(';')[0]}", []).append(program)
+    if len(programs) > 1:
+        return "; ".join(f"from {' and '.join(each)}, {hint}" for hint, each in programs.items())
+    missing = (
+        f"mlxchat has none: {reason}"
+        for reason, names in MISSING.items()
+        if any(map(is_meant, names.split(", ")))
     )
-
-
-def _hint(found: list[tuple[str, str, str]]) -> str | None:
-    by_hint: dict[str, list[str]] = {}
-    for _, program, hint in found:
-        by_hint.setdefault(hint, []).append(program)
-    if len(by_hint) <= 1:
-        return next(iter(by_hint), None)
-    return "; ".join(f"from {' and '.join(programs)}, {hint}" for hint, programs in by_hint.items())
+    return next(iter(programs), None) or next(missing, None)
 
 
 def _key(name: str) -> str:
