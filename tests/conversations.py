@@ -13,10 +13,13 @@ import numpy as np
 
 from mlxchat.cache import make_cache, tokens_held
 from mlxchat.cache.layers import windows
+from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Forgot
+from mlxchat.constraint.constraint import Constraint
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
+from mlxchat.text.spans import TokenIds
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import byte_tokenizer, tiny_config
@@ -54,9 +57,18 @@ def make_conversation(
     )
 
 
-def say(conversation: Conversation, text: str, **options: Any) -> list[Forgot]:
+def say(
+    conversation: Conversation, text: str, constraint: Constraint | None = None, **watch: Any
+) -> list[Forgot]:
     """Say it and read the reply; returns the turns forgotten."""
-    return [x for x in conversation.say(text, **options) if isinstance(x, Forgot)]
+    said = conversation.say(text, Watch(**watch), constraint=constraint)
+    return [each for each in said if isinstance(each, Forgot)]
+
+
+def prompt_of(conversation: Conversation) -> TokenIds:
+    """The prompt of the last answer."""
+    assert conversation.answering is not None
+    return conversation.answering.prompt
 
 
 def check_in_step(conversation: Conversation) -> None:

@@ -139,18 +139,18 @@ def test_settings_stay_when_the_model_changes(options: Options, tiny_model: Path
         say(chat, "hello")
         chat.set(temp=0.5, top_k=3, seed=11, max_tokens=2, recalls=1, template_args={"a": 1})
         chat.conversation.pin(1)
-        before = chat.conversation
-        before.set_system("Be brief.")
-        before.set_note("Ada has a cat.")
-        before.think(False)
-        chat.change_model(str(tiny_model))
         now = chat.conversation
-        assert now is not before
+        now.set_system("Be brief.")
+        now.set_note("Ada has a cat.")
+        now.think(False)
+        variables, model = now.rendering.variables, now.model
+        chat.change_model(str(tiny_model))
+        assert now.model is not model
         assert (now.sampling.temp, now.sampling.top_k, now.seed) == (0.5, 3, 11)
         assert (now.generation.max_tokens, now.recalls) == (2, 1)
         assert (dict(now.template_args), now.turns[0].pinned) == ({"a": 1}, True)
         assert (now.system, now.note) == ("Be brief.", "Ada has a cat.")
-        assert now.view.rendering.variables == before.view.rendering.variables
+        assert now.rendering.variables == variables
         assert not now.turns[0].exact
         say(chat, "again")
         with pytest.raises(ModelNotFound):

@@ -4,7 +4,7 @@ import pytest
 
 from mlxchat.chat.memory import Memory, quotes
 from mlxchat.chat.state import State
-from mlxchat.chat.turn import Quoted, Turn
+from mlxchat.chat.turn import Turn
 from mlxchat.recall.said import Said
 
 QUESTION = "What is my sister's name?"
@@ -42,10 +42,10 @@ def test_a_change_that_only_names_what_the_fact_names_is_recalled_beside_it() ->
 def test_where_only_one_turn_has_room_it_is_one_that_the_message_is_about(
     change: str, kept: int
 ) -> None:
-    quoted = [Quoted(Turn("Carla leads our design team.", ""), 1), Quoted(Turn(change, ""), 2)]
+    quoted = [(1, Turn("Carla leads our design team.", "")), (2, Turn(change, ""))]
     ways = [few for few, _ in quotes(quoted, "Who leads our design team?", 200)]
     assert ways[0] == quoted
-    assert [each.number for each in ways[-1]] == [kept]
+    assert [number for number, _ in ways[-1]] == [kept]
 
 
 def test_a_turn_that_was_cleared_away_is_not_recalled_for_a_name() -> None:

@@ -20,7 +20,7 @@ from mlxchat.store.prefix_cache import PrefixCache
 from mlxchat.text.spans import TokenIds
 from scripts.families import build_family
 from tests import chat_templates
-from tests.conversations import check_in_step, make_conversation, network, say
+from tests.conversations import check_in_step, make_conversation, network, prompt_of, say
 
 FACT = "My name is Ada."
 QUESTION = "What is my name?"
@@ -53,7 +53,7 @@ def test_of_two_facts_that_do_not_fit_the_later_one_is_quoted() -> None:
     (event,) = recalled(conversation)
     assert event.numbers == (2,)
     assert event.tokens <= 960 // 8
-    prompt = conversation.model.tokenizer.decode(conversation.view.prompt)
+    prompt = conversation.model.tokenizer.decode(prompt_of(conversation))
     assert change not in prompt, "it has left the window again"
 
 
@@ -203,7 +203,7 @@ def test_a_known_prefix_and_a_recall_give_the_same_cache(family: str, tmp_path: 
     for _ in range(2):
         conversation = forgetful(net=net)
         pages = PrefixCache(tmp_path, conversation.model, 1 << 30)
-        conversation.view.prefixes = KnownPrefixes(pages)
+        conversation.prefixes = KnownPrefixes(pages)
         for text in (QUESTION, "go on"):
             answer(conversation, text)
         pages.close()
@@ -247,7 +247,7 @@ def test_a_narrow_window_quotes_without_the_time() -> None:
     for each in conversation.say(QUESTION):
         if isinstance(each, Recalled):
             assert each.tokens <= 480 // 8
-            prompts.append(conversation.model.tokenizer.decode(conversation.view.prompt))
+            prompts.append(conversation.model.tokenizer.decode(prompt_of(conversation)))
     (prompt,) = prompts
     assert f'(Earlier, in turn 1, I said: "{FACT}")' in prompt
 
@@ -257,6 +257,6 @@ def test_a_quoted_turn_never_becomes_a_control_token() -> None:
     prompts: list[int] = []
     for each in conversation.say(QUESTION):
         if isinstance(each, Recalled):
-            prompts += conversation.view.prompt.tolist()
-    plain = conversation.view.rendering.ids(conversation.state).tolist()
+            prompts += prompt_of(conversation).tolist()
+    plain = conversation.rendering.ids(conversation.state).tolist()
     assert prompts.count(258) == plain.count(258)

@@ -150,15 +150,15 @@ def test_another_model_continues_the_conversation(
     shown: ChatScreen, run: Run, tiny_model: Path
 ) -> None:
     shown.say("hello")
-    before = shown.conversation
+    before = shown.conversation.model
     run(f"/model {tiny_model}")
-    assert shown.conversation is not before
+    assert shown.conversation.model is not before
     assert [turn.user for turn in shown.conversation.turns] == ["hello"]
 
 
 def test_thoughts_are_turned_off_for_the_conversation(shown: ChatScreen, run: Run) -> None:
     assert run("/think off") == "thoughts: off\n"
-    assert shown.conversation.view.rendering.variables == thinking_variables(False)
+    assert shown.conversation.rendering.variables == thinking_variables(False)
 
 
 def test_the_rows_of_context_add_up_whatever_was_done_before(
@@ -319,7 +319,7 @@ def test_leaving_right_after_a_note_resumes_from_the_transcript(tiny_model: Path
         chat.begin()
         (notice,) = chat.notices
         assert notice.endswith(
-            "a different system prompt or note: your next message reads the transcript again"
+            "system prompt or note: your next message reads the transcript again"
         )
         list(chat.say("go on"))
         assert NOTE_BEGINS in chat.conversation.model.tokenizer.decode(chat.conversation.ledger.ids)

@@ -1,15 +1,18 @@
 """Notes: what they replace, what they leave alone, and how each of them can be undone."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mlxchat.cache import tokens_held
+from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.note import NOTE_SHARE
-from mlxchat.chat.room import room_for_note
+from mlxchat.chat.room import room_for_more
 from mlxchat.chat.state import NOTE_BEGINS
 from mlxchat.chat.turn import Compacted, Recalled
+from mlxchat.chat.window import Window
 from mlxchat.errors import DeviceError, UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.text.spans import TokenIds
@@ -70,13 +73,13 @@ def state(conversation: Conversation) -> tuple[object, ...]:
 def prompts_of(conversation: Conversation, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Collects the prompts that ask for notes."""
     prompts: list[str] = []
-    aside = conversation.view.aside
+    aside = Window.aside
 
-    def collect(ids: TokenIds) -> Any:
+    def collect(window: Window, ids: TokenIds) -> Any:
         prompts.append(conversation.model.tokenizer.decode(ids))
-        return aside(ids)
+        return aside(window, ids)
 
-    monkeypatch.setattr(conversation.view, "aside", collect)
+    monkeypatch.setattr(Window, "aside", collect)
     return prompts
 
 
@@ -148,7 +151,7 @@ def test_a_note_that_is_interrupted_anywhere_changes_nothing() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        conversation.compact(on_note=interrupt)
+        conversation.compact("", Watch(on_note=interrupt))
     assert state(conversation) == before
     check_in_step(conversation)
 
@@ -219,14 +222,13 @@ def test_an_edited_note_must_fit_and_not_be_empty() -> None:
         conversation.set_note(" \n")
     assert state(conversation) == before
     conversation.pin(4)
-    view = conversation.view
-    room = room_for_note(view.rendering, view.state, view.settings.max_kv_size)
-    assert room is not None
+    state_without = replace(conversation.state, note="")
+    room = int(room_for_more(conversation.rendering, state_without, WINDOW))
     with pytest.raises(UsageError, match=f"has {room + 1:,} tokens, and the window has room for"):
         conversation.set_note("y" * (room + 1))
     conversation.set_note("y" * room)
     say(conversation, "go on")
-    assert conversation.view.room_next_to_pins(0)
+    assert conversation.turns[-1].reply
 
 
 def test_there_must_be_something_to_compact_and_room_for_it() -> None:
@@ -247,7 +249,7 @@ def test_there_must_be_something_to_compact_and_room_for_it() -> None:
     large = make_conversation(1200, max_tokens=8)
     say(large, f"begins {'y' * 2000} ends")
     say(large, "go on")
-    large.view.state = large.state.change({1}, forgotten=False)
+    large.state = large.state.change({1}, forgotten=False)
     with pytest.raises(UsageError, match="no room in the window to write a note"):
         large.compact()
 

@@ -33,7 +33,7 @@ from scripts.tiny_model import byte_tokenizer
 from tests import chat_templates
 from tests.conftest import examples
 from tests.constrained import Walker
-from tests.conversations import END_IDS
+from tests.conversations import END_IDS, prompt_of
 from tests.reply_formats import APRIEL, FORMATS, MISTRAL
 from tests.scripted_model import Scripted
 
@@ -302,7 +302,7 @@ def test_with_thinking_off_no_thought_can_begin(scripted: Scripted) -> None:
     conversation = converse(scripted, thinks=False)
     say(conversation, Constraint.from_choices(CHOICES))
     turn = conversation.turns[-1]
-    is_opened = scripted.tokenizer().reader(conversation.view.prompt).is_thought
+    is_opened = scripted.tokenizer().reader(prompt_of(conversation)).is_thought
     assert turn.thought.strip() == (scripted.thought.strip() if is_opened else "")
     assert turn.reply in CHOICES
     assert is_complete(conversation)

@@ -79,21 +79,23 @@ def test_the_ledger_always_matches_the_cache(
 
 def check_usage(conversation: Conversation) -> None:
     """The parts are of this conversation, none is negative, and together they are what is held."""
-    usage, view = conversation.usage(), conversation.view
+    usage = conversation.usage()
     assert tuple(turn for turn, _ in usage.turns) == conversation.state.retained
     assert all(tokens >= 0 for _, tokens in usage.turns)
     assert usage.pinned > 0
-    if view.is_current:
+    if conversation.is_current:
         assert usage.tokens == len(conversation.ledger.ids)
     else:
         state = conversation.state
-        whole, empty = (view.rendering.ids(each) for each in (state.add(EMPTY), state.only(EMPTY)))
+        whole, empty = (
+            conversation.rendering.ids(each) for each in (state.add(EMPTY), state.only(EMPTY))
+        )
         assert usage.tokens == len(whole) - len(empty) + usage.pinned
 
 
 def check_pinned(conversation: Conversation) -> None:
     """Whatever has left the window, pinned turns are whole."""
-    if conversation.view.is_current:
+    if conversation.is_current:
         held = conversation.model.tokenizer.decode(conversation.ledger.ids)
         for turn in conversation.state.retained:
             assert not turn.pinned or turn.user in held
@@ -383,9 +385,9 @@ def test_long_texts_are_encoded_once() -> None:
 
     conversation.model.tokenizer._encoder._backend = Counting()  # type: ignore[assignment]
     first = Turn("many words " * 10_000, "yes", np.array(list(b"yes"), np.int32), exact=True)
-    view = conversation.view
-    view.rendering.ids(view.state.only(first, Turn("and?")))
-    view.rendering.ids(view.state.only(first, Turn("and?", "so"), Turn("now")))
+    state, rendering = conversation.state, conversation.rendering
+    rendering.ids(state.only(first, Turn("and?")))
+    rendering.ids(state.only(first, Turn("and?", "so"), Turn("now")))
     assert len([length for length in encoded if length > 10_000]) == 1
 
 

@@ -117,12 +117,12 @@ def test_only_a_turn_of_which_a_field_has_changed_is_written(
 ) -> None:
     turns = [answered("one"), answered("two")]
     journal.record(None, turns)
-    turns[0].ids = np.array([1, 2], np.int32)
-    turns[0].reply = "".join(["y", "es"])
+    same = "".join(["y", "es"])
+    turns[0] = replace(turns[0], ids=np.array([1, 2], np.int32), reply=same)
     statements.clear()
     journal.record(None, turns)
     assert statements == []
-    setattr(turns[0], name, value)
+    turns[0] = replace(turns[0], **{name: value})
     journal.record(None, turns)
     tables = re.findall(r"^(?:INSERT INTO|UPDATE) (?!words)(\w+)", "\n".join(statements), re.M)
     assert tables == ["turns", "sessions"]
@@ -144,7 +144,7 @@ def test_the_shown_part_of_an_unfinished_reply_is_read(journal: Journal) -> None
     turn = Turn("hello")
     journal.record(None, [turn])
     for piece in ("h", "é", "", "\0", "!\n"):
-        turn.reply += piece
+        turn = replace(turn, reply=turn.reply + piece)
         journal.show(piece)
         assert read_session("mine").turns[0].reply == turn.reply
     assert saved_state() == state(None, [Turn("hello", "hé\0!\n", finish_reason="interrupted")])
@@ -152,7 +152,7 @@ def test_the_shown_part_of_an_unfinished_reply_is_read(journal: Journal) -> None
 
     journal.record("changed meanwhile", [turn])
     assert read_session("mine").turns[0].reply == turn.reply
-    turn.finish_reason = "stop"
+    turn = replace(turn, finish_reason="stop")
     journal.record("changed meanwhile", [turn])
     assert read_session("mine").notices == ()
     assert saved_state() == state("changed meanwhile", [turn])
@@ -193,15 +193,13 @@ def test_decoding_does_not_wait_for_the_database(
     statements: list[str], sessions: Path, journal: Journal
 ) -> None:
     """On a network disk, each token was a transaction in a rollback journal, with all its syncs."""
-    turn = Turn("hello")
-    journal.record(None, [turn])
+    journal.record(None, [Turn("hello")])
     statements.clear()
     for _ in range(200):
-        turn.reply += "word "
         journal.show("word ")
     assert statements == []
+    turn = Turn("hello", "word " * 200, finish_reason="stop")
     assert read_session("mine").turns[0].reply == turn.reply
-    turn.finish_reason = "stop"
     journal.record(None, [turn])
     assert list(sessions.glob("*.reply")) == []
     assert saved_state() == state(None, [turn])
@@ -274,7 +272,7 @@ def test_a_disk_without_room_for_the_reply_is_reported_once(
     (sessions / "1.reply").rmdir()
     journal.show(" reply")
     assert read_session("mine").turns[0].reply == "half a reply"
-    turn.reply, turn.finish_reason = "half a reply", "stop"
+    turn = replace(turn, reply="half a reply", finish_reason="stop")
     journal.record(None, [turn])
     assert journal.recovered
 
@@ -332,12 +330,15 @@ class Chat(RuleBasedStateMachine):
     def answer(self, pieces: list[str], ids: list[int] | None, finish_reason: str) -> None:
         turn = self.turns[-1]
         for piece in pieces:
-            turn.reply += piece
+            turn = replace(turn, reply=turn.reply + piece)
             self.journal.show(piece)
             assert read_session("mine").turns[-1].reply == turn.reply
-        turn.ids = None if ids is None else np.array(ids, np.int32)
-        turn.exact = ids is not None
-        turn.finish_reason = finish_reason
+        self.turns[-1] = replace(
+            turn,
+            ids=None if ids is None else np.array(ids, np.int32),
+            exact=ids is not None,
+            finish_reason=finish_reason,
+        )
         self.record()
 
     pieces = st.lists(texts, max_size=4)
@@ -360,8 +361,9 @@ class Chat(RuleBasedStateMachine):
     @rule()
     def take_back_some(self) -> None:
         turn = self.turns[-1]
-        turn.reply, turn.ids, turn.exact = turn.reply[:1], None, False
-        turn.finish_reason = "length"
+        self.turns[-1] = replace(
+            turn, reply=turn.reply[:1], ids=None, exact=False, finish_reason="length"
+        )
         self.record()
 
     @precondition(lambda self: self.turns)
@@ -393,8 +395,7 @@ class Chat(RuleBasedStateMachine):
     @precondition(lambda self: self.turns)
     @rule(data=st.data(), flag=st.sampled_from(["forgotten", "pinned"]))
     def flag(self, data: st.DataObject, flag: str) -> None:
-        for turn in self.turns:
-            setattr(turn, flag, data.draw(st.booleans()))
+        self.turns = [replace(turn, **{flag: data.draw(st.booleans())}) for turn in self.turns]
         self.record()
 
     @rule(system=st.none() | texts)
@@ -418,14 +419,12 @@ class Chat(RuleBasedStateMachine):
 
     @rule(user=texts, pieces=st.lists(texts.filter(len), max_size=4))
     def be_killed_while_answering(self, user: str, pieces: list[str]) -> None:
-        turn = Turn(user)
-        self.turns.append(turn)
+        self.turns.append(Turn(user))
         self.record()
         for piece in pieces:
-            turn.reply += piece
             self.journal.show(piece)
-        if turn.reply:
-            turn.finish_reason = "interrupted"
+        if pieces:
+            self.turns[-1] = Turn(user, "".join(pieces), finish_reason="interrupted")
         self.session.close()
         self.session = Session.open("mine")
         assert state(self.journal.contents.system, self.journal.contents.turns) == state(

@@ -1,6 +1,7 @@
 """A session whose disk is full for a while, or whose writing is interrupted, loses nothing."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -88,15 +89,15 @@ def chat_with_faults(database: FailingDatabase) -> Observed:
             turns.append(Turn(f"message {n}"))
             call(journal.record, "Be kind.", turns)
             for piece in ("some", " thing"):
-                turns[-1].reply += piece
+                turns[-1] = replace(turns[-1], reply=turns[-1].reply + piece)
                 call(journal.show, piece)
-            turns[-1].ids, turns[-1].exact = np.array([n, 2]), True
-            turns[-1].finish_reason = "stop"
+            ids = np.array([n, 2])
+            turns[-1] = replace(turns[-1], ids=ids, exact=True, finish_reason="stop")
             call(journal.record, "Be kind.", turns)
             call(journal.settings, {"window": n})
         del turns[0]
         call(journal.record, "Be kind.", turns)
-        turns[0].forgotten = True
+        turns[0] = replace(turns[0], forgotten=True)
         call(journal.record, None, turns)
         database.failing = ()
         turns.append(answered("and in the end"))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import UsageError
@@ -90,7 +91,7 @@ def test_retry_begins_again_if_asked_to_and_undo_takes_back_everything() -> None
 
 def test_a_turn_stopped_at_its_beginning_or_refused_is_taken_back() -> None:
     conversation = make_conversation()
-    replies = conversation.say("Which?", prefill=BEGUN, should_stop=lambda: True)
+    replies = conversation.say("Which?", Watch(should_stop=lambda: True), prefill=BEGUN)
     list(replies)
     assert not conversation.turns
     with pytest.raises(UsageError, match="--prefill is not a beginning that --choice allows"):

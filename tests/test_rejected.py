@@ -39,7 +39,7 @@ HISTORY = [
 
 
 def rendered(conversation: Conversation) -> str:
-    ids = conversation.view.rendering.ids(conversation.state.add(Turn("next")))
+    ids = conversation.rendering.ids(conversation.state.add(Turn("next")))
     return conversation.model.tokenizer.decode(ids)
 
 
@@ -117,7 +117,7 @@ def test_a_text_that_the_tokenizer_rejects_costs_one_message() -> None:
     backend.add_special_tokens([AddedToken("<go>", special=True, normalized=True)])
     conversation = make_conversation(None)
     tokenizer = Tokenizer(backend, ChatTemplate(chat_templates.CHATML, {}), END_IDS)
-    conversation.view.rendering.tokenizer = tokenizer
+    conversation.rendering.tokenizer = tokenizer
     disguised = "\uff1cgo\uff1e"
     with pytest.raises(InputError):
         say(conversation, disguised)

@@ -132,7 +132,7 @@ def test_a_reply_is_split_and_kept_as_the_template_keeps_it(name: str, scripted:
     again.resume(None, read_session("mine").turns)
     for turn in (*conversation.turns, *again.turns):
         check(turn, scripted)
-    again.view.window = conversation.view.window.fork()
+    again.window = conversation.window.fork()
     for each in (again, conversation):
         say(each, "more")
     assert np.array_equal(again.ledger.ids, conversation.ledger.ids)

@@ -3,6 +3,7 @@
 import random
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -244,7 +245,7 @@ def test_a_row_that_is_gone_is_reported_when_it_is_to_be_changed(
         turns = session.journal.contents.turns
         with sqlite3.connect(sessions / "sessions.db") as connection:
             connection.execute("DELETE FROM turns WHERE user = 'question 3 of two'")
-        turns[3].pinned = True
+        turns[3] = replace(turns[3], pinned=True)
         with pytest.raises(
             SessionError, match=r"a row of turns has disappeared .*continues unsaved"
         ):

@@ -372,7 +372,7 @@ def test_what_was_undone_or_deleted_is_not_found(sessions: Path) -> None:
         session.journal.record(None, turns)
         session.journal.record(None, turns[1:])
         assert [(each.turn, each.role) for each in search("whale")] == [(1, "assistant")]
-        turns[1].reply = "shark"
+        turns[1] = replace(turns[1], reply="shark")
         session.journal.record(None, turns[1:])
         assert search("whale") == []
         assert [each.line for each in search("shark")] == ["shark"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import fields, replace
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 from mlx import nn
 
@@ -30,12 +30,13 @@ from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.app.session import Keeper, open_session, resumed, saved_template_args
 from mlxchat.cache import positions_bounded
-from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.answering import Watch
+from mlxchat.chat.conversation import UNWATCHED, Conversation
 from mlxchat.chat.rendering import Rendering
 from mlxchat.chat.room import check_room
 from mlxchat.chat.state import State
 from mlxchat.chat.turn import Compacted, Said, Turn
-from mlxchat.chat.watch import Watching
+from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.prefill import ShouldStop
 from mlxchat.engine.sampling import Token
@@ -67,10 +68,6 @@ GENERATION = frozenset(each.name for each in fields(GenerationSettings))
 
 def _nothing() -> None:
     return
-
-
-def _stopping(watching: Watching) -> Watching:
-    return {"stop_loops": True, **watching}
 
 
 class Chat:
@@ -224,9 +221,9 @@ class Chat:
         sampling = self._sampling_for(model)
         window = fit_window(self._setup, model, self._notify)
         drafter = make_drafter(model, self.conversation.generation)
-        self._conversation = self.conversation.with_model(model, window, sampling, drafter)
+        self.conversation.change_model(model, window, sampling, drafter)
         self._found = found
-        self._report(self._conversation)
+        self._report(self.conversation)
         self._describe()
 
     def _load(self, found: ResolvedModel, passed: Callable[[], None] = _nothing) -> Model:
@@ -240,7 +237,7 @@ class Chat:
         """Raises WindowTooSmall if the conversation could not begin."""
         options, conversation = self._options, self._conversation
         if conversation is not None:
-            rendering = replace(conversation.view.rendering, tokenizer=tokenizer)
+            rendering = replace(conversation.rendering, tokenizer=tokenizer)
             state = conversation.state
         else:
             system = options.system if options.system is not None else self._keeper.saved_system
@@ -278,7 +275,7 @@ class Chat:
         return sampling
 
     def _report(self, conversation: Conversation) -> None:
-        for notice in conversation.view.rendering.notices:
+        for notice in conversation.rendering.notices:
             self._notify(notice)
         bounded = conversation.settings.max_kv_size is not None
         if bounded and not positions_bounded(conversation.cache):
@@ -287,46 +284,44 @@ class Chat:
     # Turns
 
     def say(
-        self, text: str, *, on_end: Callable[[], object] = _nothing, **watching: Unpack[Watching]
+        self,
+        text: str,
+        watch: Watch = UNWATCHED,
+        *,
+        constraint: Constraint | None = None,
+        prefill: str | None = None,
     ) -> Generator[Said]:
-        """Send a message and return an iterator over the reply, as `Conversation.say` does. A reply
-        that repeats itself is stopped, unless `stop_loops` is False. `on_end` is called when the
-        reply has ended, before the turn is saved."""
-        return self._saved(self.conversation.say(text, **_stopping(watching)), on_end)
+        """Send a message and return an iterator over the reply, as `Conversation.say` does."""
+        said = self.conversation.say(text, watch, constraint=constraint, prefill=prefill)
+        # Save the message first: whatever happens, it was sent.
+        self.save()
+        return self._saved(said, watch)
 
     def retry(
-        self, *, on_end: Callable[[], object] = _nothing, **watching: Unpack[Watching]
+        self, watch: Watch = UNWATCHED, *, constraint: Constraint | None = None
     ) -> Generator[Said]:
-        """Answer the last message again, as `Conversation.retry` does."""
-        conversation = self.conversation
-        old = conversation.state.last
-        # Until there is another reply, the session has the old one.
-        reply = self._saved_reply(conversation.retry(**_stopping(watching)), on_end, sent=False)
-        assert old is not None
-        return self._compared(reply, old)
+        """Answer the last message again, as `Conversation.retry` does. Until there is another
+        reply, the session has the old one."""
+        old = self.conversation.state.last
+        reply = self.conversation.retry(watch, constraint=constraint)
+        return self._saved(reply, watch, instead_of=old)
 
-    def continue_reply(
-        self, *, on_end: Callable[[], object] = _nothing, **watching: Unpack[Watching]
-    ) -> Generator[Said]:
+    def continue_reply(self, watch: Watch = UNWATCHED) -> Generator[Said]:
         """Continue the last reply, as `Conversation.continue_reply` does."""
-        return self._saved(self.conversation.continue_reply(**_stopping(watching)), on_end)
+        return self._saved(self.conversation.continue_reply(watch), watch)
 
-    def compact(self, words: str = "", **watching: Unpack[Watching]) -> Compacted | None:
+    def compact(self, words: str = "", watch: Watch = UNWATCHED) -> Compacted | None:
         """Replace all turns in view but the last with a note, as `Conversation.compact` does, and
         save it."""
-        compacted = self.conversation.compact(words, **watching)
+        compacted = self.conversation.compact(words, watch)
         self.save()
         return compacted
 
-    def _saved(self, reply: Generator[Said], on_end: Callable[[], object]) -> Generator[Said]:
-        # Save the message first: whatever happens, it was sent.
-        self.save()
-        return self._saved_reply(reply, on_end, sent=True)
-
-    def _saved_reply(
-        self, reply: Generator[Said], on_end: Callable[[], object], *, sent: bool
+    def _saved(
+        self, reply: Generator[Said], watch: Watch, *, instead_of: Turn | None = None
     ) -> Generator[Said]:
-        """The reply, saved as it comes; the turn is saved with its first token unless `sent`."""
+        """The reply, saved as it comes; `instead_of` another, from its first text on."""
+        sent = instead_of is None
         self._prefixes.label = self.conversation.turns[0].user
         try:
             with closing(reply):
@@ -338,21 +333,19 @@ class Chat:
                         sent = True
                     yield said
         finally:
-            on_end()
+            watch.on_end()
             self._keeper.turn_over(self.conversation)
         stats = self.conversation.stats
         if stats is not None and stats.finish_reason == "loop":
             self._notify(LOOP)
-        if self.conversation.view.rendering.left_out and not self._leaves_out:
+        if self.conversation.rendering.left_out and not self._leaves_out:
             self._leaves_out = True
             self._notify(LEFT_OUT)
+        if instead_of is not None:
+            self._report_repeated(instead_of, self.conversation.turns[-1])
 
-    def _compared(self, reply: Generator[Said], old: Turn) -> Generator[Said]:
-        """The reply to a message that was answered before; reports one that is the same again."""
-        with closing(reply):
-            yield from reply
-        new = self.conversation.turns[-1]
-        if (new.thought, new.reply) == (old.thought, old.reply) and new is not old:
+    def _report_repeated(self, old: Turn, new: Turn) -> None:
+        if new is not old and (new.thought, new.reply) == (old.thought, old.reply):
             temp = self.conversation.sampling.temp
             self._notify(f"the same reply again at a temperature of {temp:g}: {HOTTER}")
 

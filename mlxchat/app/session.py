@@ -220,7 +220,7 @@ class Keeper:
             return
         self._see_result()
         self._saved_turns = len(conversation.turns)
-        serials, turns = journal.serials, conversation.view.window.turns
+        serials, turns = journal.serials, conversation.window.turns
         # A new session gets its file with its first turn.
         self._state.path = path
         facts: dict[str, Any] = {"held": [serials[n - 1] for n in turns if n <= len(serials)]}
@@ -266,7 +266,7 @@ class Keeper:
             return
         held = restored.facts.get("held")
         serials = set(held) if isinstance(held, list) else set[object]()
-        window = conversation.view.window
+        window = conversation.window
         window.cache, window.ledger = restored.cache, restored.ledger
         window.turns = tuple(
             n for n, serial in enumerate(self.session.journal.serials, 1) if serial in serials

@@ -1,16 +1,25 @@
-"""The answer to one turn: its tokens one by one, and the turns that leave the window meanwhile."""
+"""The answer to one turn: room is made for it, then its tokens come one by one, and turns that no
+longer fit leave the window meanwhile.
+
+The template's rendering of the state is compared, token by token, with the window; only the
+difference is prefilled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
 
+from mlxchat.cache.layers import recurrent_states
+from mlxchat.chat.memory import with_quote
+from mlxchat.chat.rendering import Rendering
+from mlxchat.chat.room import fitted, is_too_long
+from mlxchat.chat.state import State
 from mlxchat.chat.turn import Forgot, Said, Turn
-from mlxchat.chat.view import View
-from mlxchat.chat.watch import Watch
+from mlxchat.chat.window import KnownPrefixes, Window
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
@@ -26,108 +35,201 @@ from mlxchat.text.pieces import joined
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
+from mlxchat.units import Progress
+
+SEEDS = 2**64
+
+
+class StoppedEncoding(Exception):
+    """The turn was stopped before its prompt was ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a caller of a turn watches, and how it ends the turn early.
+
+    `on_encode` counts characters while a long text is tokenized, `on_prefill` the tokens that are
+    read, and `on_note` those written of a note. `should_stop` is called between steps, `on_end`
+    when the reply has ended, before it is saved.
+    """
+
+    on_encode: Progress | None = None
+    on_prefill: Progress | None = None
+    on_note: Progress | None = None
+    should_stop: Callable[[], bool] = lambda: False
+    on_end: Callable[[], object] = lambda: None
+
+    def count_encoding(self, done: int, total: int) -> None:
+        """Raises StoppedEncoding if the turn should stop before the end."""
+        if self.on_encode is not None:
+            self.on_encode(done, total)
+        if done < total and self.should_stop():
+            raise StoppedEncoding
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """A state to go back to, and the window as it was."""
+
+    state: State
+    window: Window | None
 
 
 @dataclass(slots=True)
 class Answering:
-    """Answers the last turn in `view`."""
+    """Answers the last turn of `state`, or continues its answer, in `window`: `said` changes both.
 
-    view: View
-    watch: Watch
+    `recall` finds the turns to quote before the message. `earlier` are states of before, the
+    latest last. The `prefill` begins the answer. `prompt` is the rendering for the turn, and
+    `recalled` are the turns that were quoted. `has_answer` is whether anything was generated.
+    """
+
+    state: State
+    window: Window
+    rendering: Rendering
     sampling: SamplingSettings
-    settings: GenerationSettings
-    pace: Pace | None
+    generation: GenerationSettings
+    watch: Watch
+    step_size: int
+    pace: Pace
     drafter: Drafter | None
+    prefixes: KnownPrefixes | None
+    earlier: Sequence[Earlier]
+    recall: Callable[[State], Sequence[int]]
+    constraint: Constraint | None = None
+    prefill: str | None = None
+    prompt: TokenIds = field(init=False)
+    recalled: tuple[int, ...] = field(default=(), init=False)
+    has_answer: bool = field(default=False, init=False)
     _stats: Stats = field(init=False)
     # While tokens are generated.
-    _reply: Reply | None = None
+    _reply: Reply | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        complete = None if self.watch.constraint is None else False
-        self._stats = replace(nothing_done(self.view.window.cache), complete=complete)
+        complete = None if self.constraint is None else False
+        self._stats = replace(nothing_done(self.window.cache), complete=complete)
 
     @property
     def stats(self) -> Stats:
         return self._stats if self._reply is None else self._reply.stats
 
-    def tokens(self, written: TokenIds) -> Generator[Said]:
-        """Generate the reply, or the rest of it after the tokens already `written`."""
-        turn = self.view.state.turns[-1]
-        view, watch, tokenizer = self.view, self.watch, self.view.model.tokenizer
+    def said(self) -> Generator[Said]:
+        """The tokens of the reply, or of the rest of it, and what leaves the window. Raises
+        StoppedEncoding, with nothing changed, WindowFull, and what rejects the message."""
+        yield from self.make_room()
+        try:
+            yield from self._tokens()
+        except GeneratorExit:
+            self._end_quote()
+            raise
+        self._end_quote()
+
+    def make_room(self) -> Iterator[Said]:
+        """Forget the oldest turns until the rest fits, and render it as `prompt`."""
+        window, size = self.window, self.window.ledger.window
+        # Turns that are not in the cache too: a device failure may have dropped it.
+        window.turns = tuple(sorted({*window.turns, *self.state.in_view}))
+        state, ids = fitted(self.rendering, self.state, size, self.watch.count_encoding)
+        if is_too_long(ids, size) and state.pinned_earlier:
+            raise WindowFull(
+                f"this message does not fit next to the pinned turns in a window of {size:,} "
+                "tokens: shorten it, or unpin them (/unpin)"
+            )
+        numbers = self.recall(state)
+        self.state, self.prompt, recalled = with_quote(self.rendering, state, ids, numbers, size)
+        forgotten, evicted = self._leaving(window)
+        if forgotten:
+            window.evict(self.prompt, evicted)
+            yield self._forgot(forgotten, evicted)
+        if recalled is not None:
+            self.recalled = recalled.numbers
+            yield recalled
+
+    def _tokens(self) -> Generator[Said]:
+        window, turn = self.window, self.state.turns[-1]
+        tokenizer = self.rendering.tokenizer
+        written = turn.ids
+        if written is None:
+            written = tokenizer.beginning(turn.reply, self.prompt, thought=turn.thought).ids
+        # The rest of a reply has its own stream of random numbers.
+        seed = ((self.sampling.seed or 0) + (len(written) << 32)) % SEEDS
+        self.sampling = replace(self.sampling, seed=seed)
         prompt = tokenizer.with_beginning(
-            Prompt(view.prompt), watch.prefill, newlines=watch.constraint is None
+            Prompt(self.prompt), self.prefill, newlines=self.constraint is None
         )
-        is_new = watch.prefill is not None or watch.constraint is not None
-        assert not (is_new and len(written)), "only a new answer can be begun or constrained"
         written = np.concatenate([written, prompt.begun])
-        ids = np.concatenate([view.prompt, written])
+        ids = np.concatenate([self.prompt, written])
         reader, turn = self._reader_after(turn, written)
-        constrained = self._constrained(watch.constraint, prompt)
-        cached = view.become(ids)
+        _, begun = tokenizer.reader_after(prompt)
+        settings, constrained = self._within_window(len(written)), self._constrained(prompt)
+        cached = window.become(ids, self._earlier_windows(), self.prefixes)
+        window.turns = self.state.in_view
         if self.drafter is not None and not len(self.drafter.history):
             self.drafter.history.extend(ids[:cached])
         self._reply = reply = Reply(
-            view.model,
+            window.model,
             ids,
-            view.window.cache,
+            window.cache,
             sampling=self.sampling,
-            settings=self._within_window(len(written)),
+            settings=settings,
             cached_tokens=cached,
             reader=reader,
             constrained=constrained,
             drafter=self.drafter,
         )
-        generated_tokens = generate(
+        tokens = generate(
             reply,
-            ends=[*([LoopDetector()] if watch.stop_loops else []), Asked(watch.is_stopped)],
-            step_size=view.settings.prefill_step_size,
+            ends=[LoopDetector(), Asked(self.watch.should_stop)],
+            step_size=self.step_size,
             pace=self.pace,
-            on_prefill=watch.on_prefill,
-            on_held=view.window.add,
+            on_prefill=self.watch.on_prefill,
+            on_held=window.add,
         )
-        overflowed = view.window.ledger.overflowed
+        overflowed = window.ledger.overflowed
+        thought, text, later = turn.thought, turn.reply, turn.later_thoughts
         generated: list[int] = []
-        in_place: bool | Forgot = True
-        _, begun = tokenizer.reader_after(prompt)
+        is_shown, in_place = False, True
         try:
-            for token in chain([Token(None, begun)] if begun else [], generated_tokens):
-                turn = _with_token(turn, token)
-                view.state = view.state.with_last(turn)
+            for token in chain([Token(None, begun)] if begun else [], tokens):
+                if token.another:
+                    later = (*later, len(thought))
+                if token.thought:
+                    thought += token.text
+                else:
+                    text += token.text
                 if token.id is not None:
                     generated.append(token.id)
+                if token.text and not is_shown:
+                    # Not for every token: that would copy all turns.
+                    is_shown = True
+                    self.state = self.state.with_last(replace(turn, thought=thought, reply=text))
                 yield token
-                while in_place and view.is_full:
-                    in_place = view.evict_in_place()
-                    if isinstance(in_place, Forgot):
-                        yield in_place
+                while in_place and window.is_full:
+                    forgot, in_place = self._evict_in_place()
+                    if forgot is not None:
+                        yield forgot
         finally:
             self._stats, self._reply = reply.stats, None
+            self.has_answer = (thought, text) != (turn.thought, turn.reply + begun)
             written = np.concatenate([written, np.array(generated, np.int32)])
-            exact = tokenizer.replies.spells(written, turn.reply, turn.thought)
-            reason = self._stats.finish_reason
-            turn = replace(turn, ids=written, exact=exact, finish_reason=reason)
-            view.state = view.state.with_last(turn)
-        if view.window.ledger.overflowed > overflowed:
-            evicted = view.window.ledger.overflowed - overflowed
-            yield Forgot(0, evicted, (len(view.state.turns),), turn.user)
-
-    def _constrained(self, constraint: Constraint | None, prompt: Prompt) -> Constrained | None:
-        """The constraint on the reply that the prompt asks for, and may have begun."""
-        if constraint is None:
-            return None
-        rendering = self.view.rendering
-        return Constrained.begin(
-            constraint,
-            rendering.tokenizer,
-            prompt.asked,
-            may_think=allows_thinking({**rendering.variables, **rendering.template_args}),
-            beginning=prompt.beginning,
-        )
+            turn = replace(
+                turn,
+                thought=thought,
+                reply=text,
+                later_thoughts=later,
+                ids=written,
+                exact=tokenizer.replies.spells(written, text, thought),
+                finish_reason=self._stats.finish_reason,
+            )
+            self.state = self.state.with_last(turn)
+        if window.ledger.overflowed > overflowed:
+            evicted = window.ledger.overflowed - overflowed
+            yield Forgot(0, evicted, (len(self.state.turns),), turn.user)
 
     def _reader_after(self, turn: Turn, written: TokenIds) -> tuple[Reader, Turn]:
         """A reader for the rest of the reply, having read the tokens already `written`, and the
         turn with what it read of them."""
-        reader = self.view.model.tokenizer.reader(self.view.prompt)
+        reader = self.rendering.tokenizer.reader(self.prompt)
         pieces = [piece for id_ in written.tolist() for piece in reader.add(id_)]
         if turn.exact:
             # The reader holds back half a character or half a tag until the rest arrives.
@@ -136,22 +238,88 @@ class Answering:
             turn = replace(turn, thought=thought, reply=reply, later_thoughts=later)
         return reader, turn
 
+    def _constrained(self, prompt: Prompt) -> Constrained | None:
+        """The constraint on the reply that the prompt asks for, and may have begun."""
+        if self.constraint is None:
+            return None
+        variables = {**self.rendering.variables, **self.rendering.template_args}
+        return Constrained.begin(
+            self.constraint,
+            self.rendering.tokenizer,
+            prompt.asked,
+            may_think=allows_thinking(variables),
+            beginning=prompt.beginning,
+        )
+
     def _within_window(self, written: int) -> GenerationSettings:
         """The settings with no more tokens than there is room for, next to the pinned turns."""
-        room = self.view.room_next_to_pins(written)
-        if room is None:
-            return self.settings
+        size, pinned = self.window.ledger.window, self.state.pinned_earlier
+        if size is None or not pinned:
+            return self.generation
+        others = self.rendering.ids(self.state.only(*pinned, self.state.turns[-1]))
+        room = size - len(others) - written
         if room < 1:
-            window = f"the window of {self.view.settings.max_kv_size:,} tokens is full"
+            window = f"the window of {size:,} tokens is full"
             raise WindowFull(f"{window} next to the pinned turns: unpin them (/unpin)")
-        maximum = self.settings.max_tokens
-        return replace(self.settings, max_tokens=room if maximum < 0 else min(maximum, room))
+        maximum = self.generation.max_tokens
+        return replace(self.generation, max_tokens=room if maximum < 0 else min(maximum, room))
 
+    # What leaves the window
 
-def _with_token(turn: Turn, token: Token) -> Turn:
-    """The turn with the token's text."""
-    if token.another:
-        turn = replace(turn, later_thoughts=(*turn.later_thoughts, len(turn.thought)))
-    if token.thought:
-        return replace(turn, thought=turn.thought + token.text)
-    return replace(turn, reply=turn.reply + token.text)
+    def _leaving(self, window: Window) -> tuple[tuple[int, ...], int]:
+        """The turns that a window was for and that have been forgotten, and their tokens."""
+        turns = self.state.turns
+        leaving = tuple(n for n in window.turns if n <= len(turns) and turns[n - 1].forgotten)
+        if not leaving:
+            return (), 0
+        before = self.state.change(leaving, forgotten=False)
+        return leaving, len(self.rendering.ids(before)) - len(self.rendering.ids(self.state))
+
+    def _forgot(self, numbers: tuple[int, ...], tokens: int) -> Forgot:
+        size, oldest = self.window.ledger.window, self.state.turns[numbers[0] - 1]
+        # If a turn is larger than the window, most of its tokens left before the turn does.
+        in_view = tokens if size is None else min(tokens, size - self.window.pinned)
+        return Forgot(len(numbers), in_view, numbers, oldest.user)
+
+    def _earlier_windows(self) -> Iterator[Window]:
+        """Forks of those before the latest turns, without the turns that were forgotten."""
+        for each in reversed(self.earlier):
+            if each.window is not None and each.window.cache:
+                window = each.window.fork()
+                forgotten, tokens = self._leaving(window)
+                if not forgotten or window.evict(self.rendering.ids(self.state), tokens):
+                    yield window
+
+    def _evict_in_place(self) -> tuple[Forgot | None, bool]:
+        """Evict the quote, or else the oldest turn, while the turn is being answered. False if
+        nothing is left that can be evicted."""
+        if self.state.quote and self._shrink(replace(self.state, quote="")):
+            return None, True
+        leaving = ()
+        for number in self.state.may_be_forgotten:
+            leaving = (*leaving, number)
+            # A turn that the template rejects has no tokens.
+            if tokens := self._shrink(self.state.forget(leaving)):
+                return self._forgot(leaving, tokens), True
+        return None, False
+
+    def _shrink(self, state: State) -> int:
+        """Evict what this state lacks; return its tokens, 0 if nothing was evicted."""
+        ids = self.rendering.ids(state)
+        tokens = len(self.prompt) - len(ids)
+        if not self.window.evict(ids, tokens):
+            return 0
+        self.state, self.prompt, self.window.turns = state, ids, state.in_view
+        return tokens
+
+    def _end_quote(self) -> None:
+        """Take the quote out of the window. If layers would remember it, or it cannot be evicted,
+        what follows it goes too, and the next turn prefills that again."""
+        if not self.recalled:
+            return
+        state = replace(self.state, quote="")
+        remembered = bool(recurrent_states(self.window.cache))
+        if remembered or (self.state.quote and not self._shrink(state)):
+            self.state = state
+            self.window.become(self.rendering.ids(state), self._earlier_windows())
+            self.window.turns = state.in_view[:-1]

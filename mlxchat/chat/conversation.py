@@ -1,51 +1,43 @@
 """A conversation: say something, retry an answer, continue a reply. Does no input or output.
 
-`view` decides what the model sees of it.
+`answering` writes the replies, and decides what the window holds meanwhile.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Unpack
+from typing import Any
 
 from mlxchat.cache import Cache
-from mlxchat.chat.answering import Answering
+from mlxchat.chat.answering import SEEDS, Answering, Earlier, StoppedEncoding, Watch
 from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.memory import Memory
-from mlxchat.chat.note import compact
-from mlxchat.chat.rendering import NOTHING, Rendering
-from mlxchat.chat.room import check_pin
+from mlxchat.chat.note import write_note
+from mlxchat.chat.rendering import Rejected, Rendering
+from mlxchat.chat.room import check_note, check_pin, check_room
 from mlxchat.chat.state import State
-from mlxchat.chat.turn import Compacted, Quoted, Said, Turn, Usage
-from mlxchat.chat.view import View
-from mlxchat.chat.watch import StoppedEncoding, Watch, Watching
-from mlxchat.chat.window import KnownPrefixes
+from mlxchat.chat.turn import Compacted, Said, Turn, Usage
+from mlxchat.chat.window import KnownPrefixes, Window
+from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.prefill import Pace, first_step
 from mlxchat.engine.reply import Stats
-from mlxchat.errors import (
-    DeviceError,
-    InputError,
-    MlxchatError,
-    RanksError,
-    UsageError,
-    device_failures,
-)
+from mlxchat.errors import DeviceError, InputError, RanksError, UsageError, device_failures
 from mlxchat.models.model import Model
 from mlxchat.request.pairs import refuse_pairs
-from mlxchat.request.template_args import thinking_variables
-from mlxchat.settings import (
-    CacheSettings,
-    GenerationSettings,
-    SamplingSettings,
-    random_seed,
-)
+from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings, random_seed
 
 RETRY = 1_000_003
-SEEDS = 2**64
+# Earlier states that are remembered, and of how many the window is.
+STATES = 64
+WINDOWS = 2
+
+UNWATCHED = Watch()
 
 
 class Conversation:
@@ -68,6 +60,12 @@ class Conversation:
     room in the window.
     """
 
+    model: Model
+    settings: CacheSettings
+    rendering: Rendering
+    state: State
+    window: Window
+
     def __init__(
         self,
         model: Model,
@@ -83,18 +81,35 @@ class Conversation:
         recalls: int = 0,
     ) -> None:
         self.recalls = recalls
-        self._memory = Memory()
         self.sampling = sampling or SamplingSettings()
         self.generation = generation or GenerationSettings()
-        self._any_seed = random_seed()
-        self._retries = 0
-        self._drafter = drafter
+        self.prefixes = prefixes
         # The last answer, or the one in progress.
-        self._answering: Answering | None = None
-        rendering = Rendering(model.tokenizer, dict(variables or {}), dict(template_args or {}))
-        settings = settings or CacheSettings(keep=0)
+        self.answering: Answering | None = None
+        self._memory = Memory()
+        self._any_seed, self._retries = random_seed(), 0
         self._pace = Pace(first_step(model.network))
-        self.view = View(model, settings, rendering, State(system), prefixes=prefixes)
+        self._drafter = drafter
+        self._past = deque[Earlier](maxlen=STATES)
+        rendering = Rendering(model.tokenizer, dict(variables or {}), dict(template_args or {}))
+        self._use(model, settings or CacheSettings(keep=0), rendering, State(system))
+
+    def _use(
+        self, model: Model, settings: CacheSettings, rendering: Rendering, state: State
+    ) -> None:
+        """Take up this state with an empty window: the next turn prefills the retained turns.
+
+        Raises CacheError if the pinned tokens leave no room, TemplateError or InputError if they
+        are rejected; either way, nothing changes.
+        """
+        pinned = check_room(rendering, state, settings.max_kv_size)
+        window = Window.make(model, settings.max_kv_size, pinned, state.in_view)
+        self.model, self.settings, self.rendering = model, settings, rendering
+        self.state, self.window = state, window
+        self._past.clear()
+
+    def _begin(self, state: State) -> None:
+        self._use(self.model, self.settings, self.rendering, state)
 
     @property
     def seed(self) -> int:
@@ -104,46 +119,117 @@ class Conversation:
     @property
     def stats(self) -> Stats | None:
         """Statistics of the last reply, or of the one in progress."""
-        return None if self._answering is None else self._answering.stats
+        return None if self.answering is None else self.answering.stats
 
     @property
     def reply_seed(self) -> int:
         """The seed of the last reply."""
-        seed = None if self._answering is None else self._answering.sampling.seed
-        return seed or 0
-
-    # The conversation so far
+        return 0 if self.answering is None else self.answering.sampling.seed or 0
 
     @property
-    def state(self) -> State:
-        return self.view.state
+    def recalled(self) -> tuple[int, ...]:
+        """The turns that were quoted for the last message."""
+        return () if self.answering is None else self.answering.recalled
+
+    # The conversation so far
 
     @property
     def turns(self) -> tuple[Turn, ...]:
         """All turns, forgotten or not."""
         return self.state.turns
 
+    @property
+    def system(self) -> str | None:
+        return self.state.system
+
+    @property
+    def note(self) -> str | None:
+        """The note on forgotten turns, after the system prompt."""
+        return self.state.note
+
+    @property
+    def template_args(self) -> Mapping[str, Any]:
+        return self.rendering.template_args
+
+    @property
+    def cache(self) -> Cache:
+        return self.window.cache
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.window.ledger
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the window holds the retained turns; not after /forget, for example."""
+        return self.window.turns == self.state.in_view and len(self.ledger) > 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the window; if it is out of date, the tokens before the next message."""
+        if self.is_current:
+            return len(self.ledger)
+        return self.window.pinned + self.rendering.tokens_of(self.state, *self.state.retained)
+
+    def usage(self) -> Usage:
+        """Tokens in the window, by turn, as the template renders them; of the last turn, those in
+        the cache."""
+        turns = self.state.retained
+        sizes = [self.rendering.tokens_of(self.state, turn) for turn in turns]
+        if turns:
+            sizes[-1] = max(self.tokens - self.window.pinned - sum(sizes[:-1]), 0)
+        counted = tuple(zip(turns, sizes, strict=True))
+        return Usage(self.window.pinned, counted, self.settings.max_kv_size, self._note_tokens)
+
+    @property
+    def _note_tokens(self) -> int:
+        """The tokens that the note adds to the system prompt."""
+        if self.note is None:
+            return 0
+        # It replaces a system prompt that the template has by default.
+        without = self.rendering.count_pinned(replace(self.state, note=None))
+        return max(self.window.pinned - without, 0)
+
+    def tokens_of_text(self, text: str) -> int:
+        """How many tokens this text adds to the next message, in front of it."""
+        with_text, without = (
+            self.rendering.tokens_of(self.state, Turn(each)) for each in (f"{text}\n\na", "a")
+        )
+        return with_text - without
+
+    # Changes
+
     def resume(self, system: str | None, turns: Sequence[Turn], note: str | None = None) -> None:
         """Replace everything with a saved conversation. The next turn prefills as much of it as
         fits. Raises CacheError if its pinned tokens leave no room."""
         split = self.model.tokenizer.replies.split
-        # Transcripts of other programs have the thought and the reply in one text.
-        texts = [
-            (turn.thought, turn.reply) if turn.thought else split(turn.reply) for turn in turns
-        ]
-        state = State(
-            system,
-            note,
-            tuple(
-                turn
-                if (turn.thought, turn.reply) == (thought, reply)
-                else replace(turn, thought=thought, reply=reply)
-                for turn, (thought, reply) in zip(turns, texts, strict=True)
-            ),
-        )
+
+        def with_thought(turn: Turn) -> Turn:
+            # Transcripts of other programs have the thought and the reply in one text.
+            thought, reply = split(turn.reply)
+            is_split = bool(turn.thought) or reply == turn.reply
+            return turn if is_split else replace(turn, thought=thought, reply=reply)
+
+        state = State(system, note, tuple(with_thought(turn) for turn in turns))
         # If everything is forgotten, the conversation was saved right after it was cleared.
-        self.view.begin(state if state.retained else replace(state, cleared=len(turns)))
+        self._begin(state if state.retained else replace(state, cleared=len(turns)))
         self.draft_with(self._drafter)
+
+    def change_model(
+        self,
+        model: Model,
+        settings: CacheSettings,
+        sampling: SamplingSettings,
+        drafter: Drafter | None = None,
+    ) -> None:
+        """Continue with another model, which prefills the retained turns again. Raises what the
+        constructor raises; then nothing changes."""
+        # Another tokenizer produces other ids.
+        turns = tuple(replace(turn, ids=None, exact=False) for turn in self.turns)
+        rendering = replace(self.rendering, tokenizer=model.tokenizer, left_out=0)
+        self._use(model, settings, rendering, replace(self.state, turns=turns))
+        self.sampling, self._pace = sampling, Pace(first_step(model.network))
+        self.draft_with(drafter)
 
     def draft_with(self, drafter: Drafter | None) -> None:
         """Draft from all turns, forgotten ones included; None drafts nothing."""
@@ -161,44 +247,46 @@ class Conversation:
     def add(self, *turns: Turn) -> None:
         """Add turns that were said elsewhere."""
         for turn in turns:
-            self.view.state = self.state.add(turn)
-
-    def undo(self) -> Turn:
-        """Take back the last turn, and restore the turns it made the window forget. Raises
-        UsageError if there is none."""
-        self._check_has_turn()
-        turn = self.turns[-1]
-        self.view.go_back(len(self.turns) - 1)
-        return turn
-
-    def _check_has_turn(self) -> None:
-        """Raise UsageError if no message was sent since everything was cleared."""
-        if self.state.last is None:
-            raise UsageError("no messages yet")
-
-    def take_back(self, *, note: bool) -> bool:
-        """Take back what `continue_reply` added to the last reply, or what `compact` or `set_note`
-        changed, if `note`; False if the last action was something else."""
-        return self.view.take_back(note=note)
+            self.state = self.state.add(turn)
 
     def pin(self, number: int) -> None:
         """Never forget turn `number`, counted from 1. Raises UsageError for an unknown turn, or if
         the pinned turns would leave no room in the window."""
-        turn = self.state.turn_in_view(number)
-        check_pin(self.view.rendering, self.state, self.settings.max_kv_size, turn)
-        self.view.state = self.state.change({number}, pinned=True)
+        check_pin(self.rendering, self.state, self.settings.max_kv_size, number)
+        self.state = self.state.change({number}, pinned=True)
 
     def unpin(self) -> None:
         """Allow all pinned turns to be forgotten again."""
-        self.view.state = self.state.with_pins(())
+        self.state = self.state.with_pins(())
 
     def forget(self, count: int) -> int:
         """Forget the `count` oldest turns that are not pinned; return how many were forgotten."""
-        in_view = [n for n in self.state.in_view if not self.turns[n - 1].pinned]
-        self.view.state = self.state.forget(in_view[:count])
-        return len(in_view[:count])
+        oldest = [n for n in self.state.in_view if not self.turns[n - 1].pinned][:count]
+        self.state = self.state.forget(oldest)
+        return len(oldest)
 
-    def compact(self, words: str = "", **watching: Unpack[Watching]) -> Compacted | None:
+    def clear(self) -> None:
+        """Forget all turns, pinned ones and the note included, and start over. The transcript keeps
+        the turns."""
+        self._begin(self.state.clear())
+
+    def set_system(self, text: str | None) -> None:
+        """Change the system prompt. The next turn prefills all retained turns again."""
+        self._begin(replace(self.state, system=text))
+
+    def set_note(self, text: str | None, about: Sequence[int] = ()) -> None:
+        """Change the note, or remove it, and forget the turns that it is about. Raises UsageError
+        if it is empty or does not fit."""
+        text = None if text is None else text.strip()
+        if text == "":
+            raise UsageError("the note is empty")
+        if text is not None:
+            check_note(self.rendering, self.state, self.settings.max_kv_size, text)
+        before = Earlier(self.state, self.window)
+        self._begin(replace(self.state.forget(about), note=text))
+        self._past.append(before)
+
+    def compact(self, words: str = "", watch: Watch = UNWATCHED) -> Compacted | None:
         """Have the model write a note about the turns in view, except pinned ones and the last, and
         forget them. The note replaces the one before, which it was written from; `words` say what
         matters most in it. None, with nothing changed, if stopped.
@@ -206,87 +294,112 @@ class Conversation:
         Raises UsageError if there is nothing to compact or the note is useless, DeviceError if the
         device fails; then nothing changes either.
         """
-        sampling = replace(self.sampling, seed=self._next_stream())
-        return compact(self.view, words, sampling, self._pace, Watch(**watching))
-
-    def set_note(self, text: str | None) -> None:
-        """Change the note, or remove it; the turns it was written about stay forgotten. Raises
-        UsageError if it is empty or does not fit."""
-        if text is not None and not text.strip():
-            raise UsageError("the note is empty")
-        self.view.set_note(None if text is None else text.strip())
-
-    def clear(self) -> None:
-        """Forget all turns, pinned ones and the note included, and start over. The transcript keeps
-        the turns."""
-        self.view.begin(self.state.clear())
-
-    def set_system(self, text: str | None) -> None:
-        """Change the system prompt. The next turn prefills all retained turns again."""
-        self.view.begin(replace(self.state, system=text))
+        started_s = time.perf_counter()
+        try:
+            with device_failures():
+                text, numbers, stats = write_note(
+                    self.window,
+                    self.rendering,
+                    self.state,
+                    words,
+                    replace(self.sampling, seed=self._next_seed()),
+                    watch=watch,
+                    step_size=self.settings.prefill_step_size,
+                    pace=self._pace,
+                )
+            if stats.finish_reason == "interrupted":
+                return None
+            self.set_note(text, numbers)
+        except StoppedEncoding:
+            return None
+        except DeviceError:
+            self._drop()
+            raise
+        except (UsageError, *Rejected) as error:
+            raise UsageError(f"{error}: nothing has changed") from error
+        return Compacted(
+            text,
+            tuple(numbers),
+            self._note_tokens,
+            stats.prefilled_tokens,
+            stats.generated_tokens,
+            time.perf_counter() - started_s,
+        )
 
     def think(self, wanted: bool) -> None:
         """Turn thinking on or off, overriding the user's own variables. Raises what
         `set_template_args` raises."""
-        names = thinking_variables(False)
-        args = {name: each for name, each in self.template_args.items() if name not in names}
-        self.view.set_variables(thinking_variables(wanted), args)
+        self._render_with(self.rendering.with_thinking(wanted))
 
     def set_template_args(self, args: Mapping[str, Any]) -> None:
         """Replace the user's own template variables. Raises TemplateError if the template rejects
         them, CacheError if the pinned tokens leave no room; either way, nothing changes."""
-        self.view.set_variables(self.view.rendering.variables, args)
+        self._render_with(replace(self.rendering, template_args=dict(args)))
 
-    @property
-    def model(self) -> Model:
-        return self.view.model
+    def _render_with(self, rendering: Rendering) -> None:
+        if rendering.count_pinned(self.state) != self.window.pinned:
+            self._use(self.model, self.settings, rendering, self.state)
+        self.rendering = rendering
 
-    @property
-    def settings(self) -> CacheSettings:
-        return self.view.settings
+    # Going back
 
-    @property
-    def system(self) -> str | None:
-        return self.state.system
+    def undo(self) -> Turn:
+        """Take back the last turn, and restore the turns it made the window forget. Raises
+        UsageError if there is none."""
+        turn = self._last()
+        count = len(self.turns) - 1
+        while self._past:
+            before = self._past.pop()
+            if len(before.state.turns) == count:
+                self._go_back(before)
+                return turn
+        self.state = self.state.without_last()
+        return turn
 
-    @property
-    def note(self) -> str | None:
-        """The note on forgotten turns, after the system prompt."""
-        return self.state.note
+    def take_back(self, *, note: bool) -> bool:
+        """Take back what `continue_reply` added to the last reply, or what `compact` or `set_note`
+        changed, if `note`; False if the last action was something else."""
+        last = self._past[-1].state if self._past else None
+        if last is None or len(last.turns) != len(self.turns):
+            return False
+        if (last.note != self.note) != note:
+            return False
+        self._go_back(self._past.pop())
+        return True
 
-    @property
-    def template_args(self) -> Mapping[str, Any]:
-        return self.view.rendering.template_args
+    def _go_back(self, before: Earlier) -> None:
+        """Turns that were pinned since then stay pinned."""
+        state = before.state.with_pins(self.state.pinned)
+        if before.window is None and state.note != self.note:
+            self._begin(state)
+        elif before.window is not None:
+            self.window = before.window
+        self.state = state
 
-    @property
-    def cache(self) -> Cache:
-        return self.view.window.cache
+    def _last(self) -> Turn:
+        """Raises UsageError if no message was sent since everything was cleared."""
+        if self.state.last is None:
+            raise UsageError("no messages yet")
+        return self.state.last
 
-    @property
-    def ledger(self) -> Ledger:
-        return self.view.window.ledger
-
-    def usage(self) -> Usage:
-        """Tokens in the window, by turn, counted as the template renders them."""
-        return self.view.usage()
-
-    @property
-    def tokens(self) -> int:
-        """The total of `usage`, without counting each turn."""
-        return self.view.tokens
-
-    def tokens_of_text(self, text: str) -> int:
-        """How many tokens this text adds to the next message, in front of it."""
-        with_text, without = (
-            self.view.rendering.tokens_of(self.state, Turn(each)) for each in (f"{text}\n\na", "a")
-        )
-        return with_text - without
+    def _drop(self) -> None:
+        """Drop the window: the next turn starts with an empty one."""
+        self.window.drop()
+        self._past.clear()
 
     # Turns
 
-    def say(self, text: str, **watching: Unpack[Watching]) -> Generator[Said]:
+    def say(
+        self,
+        text: str,
+        watch: Watch = UNWATCHED,
+        *,
+        constraint: Constraint | None = None,
+        prefill: str | None = None,
+    ) -> Generator[Said]:
         """Add a turn and return an iterator over the tokens of the reply and the turns forgotten
-        to make room for it. `Watching` lists the callbacks.
+        to make room for it. The `prefill` begins the reply, and the constraint rules out the rest.
+        A reply that repeats itself ends with the finish reason "loop".
 
         A reply that ends early, for any reason, is closed properly when the next turn begins. If
         stopped before its first token, the turn is taken back. The iterator takes it back and
@@ -296,152 +409,99 @@ class Conversation:
         UsageError if the settings rule out a constraint.
         """
         self._retries = 0
-        watch = Watch(**watching)
-        if watch.constraint is not None:
-            refuse_pairs(self.generation, constraint=watch.constraint.kind)
-        return self._say(text, self._next_stream(), watch)
+        if constraint is not None:
+            refuse_pairs(self.generation, constraint=constraint.kind)
+        before, seed = self.state, self._next_seed()
+        sent = self.state.add(Turn(text, time=datetime.now(UTC).isoformat(timespec="seconds")))
+        answering = self._answering(sent, seed, watch, constraint=constraint, prefill=prefill)
+        return self._answered(answering, before, is_sent=True)
 
-    def retry(self, **watching: Unpack[Watching]) -> Generator[Said]:
+    def retry(
+        self,
+        watch: Watch = UNWATCHED,
+        *,
+        constraint: Constraint | None = None,
+        prefill: str | None = None,
+    ) -> Generator[Said]:
         """Answer the last turn again with different random numbers. If this produces nothing, the
         old reply stays. Raises what `say` raises, UsageError if there is no turn."""
-        self._check_has_turn()
+        self._last()
         self._retries += 1
-        seed = self._next_stream()
-        old = self.undo()
-        before = len(self.turns)
-        reply = self._say(old.user, seed, Watch(**watching))
-        return self._or_else(reply, before, old)
+        before, seed = self.state, self._next_seed()
+        turn = Turn(self.undo().user, time=datetime.now(UTC).isoformat(timespec="seconds"))
+        state = self.state.add(turn)
+        answering = self._answering(state, seed, watch, constraint=constraint, prefill=prefill)
+        return self._answered(answering, before)
 
-    def continue_reply(self, **watching: Unpack[Watching]) -> Generator[Said]:
+    def continue_reply(self, watch: Watch = UNWATCHED) -> Generator[Said]:
         """Continue the last reply as if it had never ended. If this produces nothing, the reply
         stays as it is. Raises DeviceError as `say` does, UsageError if there is no turn."""
-        self._check_has_turn()
-        watch = Watch(**watching)
-        return self._or_drop(self._continuation(watch))
+        before, turn = self.state, replace(self._last(), forgotten=False)
+        answering = self._answering(before.with_last(turn), self._next_seed(), watch, recalls=0)
+        return self._answered(answering, before)
 
-    def with_model(
+    def _next_seed(self) -> int:
+        """The seed of the next reply, which has its own stream of random numbers."""
+        return (self.seed + len(self.turns) + RETRY * self._retries) % SEEDS
+
+    def _answering(
         self,
-        model: Model,
-        settings: CacheSettings,
-        sampling: SamplingSettings,
-        drafter: Drafter | None = None,
-    ) -> Conversation:
-        """The same conversation with another model, which prefills the retained turns again.
-        Raises what the constructor raises; this conversation remains usable."""
-        other = Conversation(
-            model,
-            settings,
-            system=self.system,
-            sampling=sampling,
-            generation=self.generation,
-            variables=self.view.rendering.variables,
-            template_args=self.template_args,
-            prefixes=self.view.prefixes,
-            drafter=drafter,
-            recalls=self.recalls,
+        state: State,
+        seed: int,
+        watch: Watch,
+        *,
+        constraint: Constraint | None = None,
+        prefill: str | None = None,
+        recalls: int | None = None,
+    ) -> Answering:
+        """Answers the last turn of this state. Remembers the state and the window before it."""
+        self._past.append(Earlier(self.state, self.window.fork()))
+        if len(self._past) > WINDOWS:
+            self._past[-1 - WINDOWS] = replace(self._past[-1 - WINDOWS], window=None)
+        self.state = state
+        at_most = self.recalls if recalls is None else recalls
+        find = self._memory.find
+        self.answering = Answering(
+            state,
+            self.window,
+            self.rendering,
+            replace(self.sampling, seed=seed),
+            self.generation,
+            watch,
+            self.settings.prefill_step_size,
+            self._pace,
+            self._drafter,
+            self.prefixes,
+            self._past,
+            recall=lambda now: find(now.turns[-1].user, now, at_most) if at_most else (),
+            constraint=constraint,
+            prefill=prefill,
         )
-        # Another tokenizer produces other ids.
-        turns = [replace(turn, ids=None, exact=False) for turn in self.turns]
-        other.resume(self.system, turns, self.note)
-        other.view.state = replace(other.state, cleared=self.state.cleared)
-        other._any_seed, other._retries = self._any_seed, self._retries
-        return other
+        return self.answering
 
-    # Saying
-
-    def _next_stream(self, written: int = 0) -> int:
-        """The seed of the next reply, which has its own stream, or of its rest."""
-        return (self.seed + len(self.turns) + RETRY * self._retries + (written << 32)) % SEEDS
-
-    def _say(self, text: str, seed: int, watch: Watch) -> Generator[Said]:
-        answering = self._begin_answer(seed, watch)
-        turn = Turn(text, time=datetime.now(UTC).isoformat(timespec="seconds"))
-        self.view.state = self.state.add(turn)
-        return self._or_drop(self._reply(answering))
-
-    def _begin_answer(self, seed: int, watch: Watch) -> Answering:
-        self.view.remember()
-        sampling = replace(self.sampling, seed=seed)
-        self._answering = Answering(
-            self.view, watch, sampling, self.generation, self._pace, self._drafter
-        )
-        return self._answering
-
-    def _reply(self, answering: Answering) -> Generator[Said]:
-        watch = answering.watch
-
-        def recall(state: State) -> Sequence[Quoted]:
-            if not self.recalls:
-                return ()
-            numbers = self._memory.find(state.turns[-1].user, state, self.recalls)
-            return [Quoted(state.turns[number - 1], number) for number in numbers]
-
-        def has_answer() -> bool:
-            turn = self.turns[-1]
-            return bool(turn.thought) or turn.reply not in ("", watch.prefill)
-
+    def _answered(
+        self, answering: Answering, before: State, *, is_sent: bool = False
+    ) -> Generator[Said]:
+        """The reply. If it produces nothing, the state is `before` again, unless the message
+        `is_sent` and the device or a rank failed. A window that may be half updated is dropped: its
+        contents cannot be trusted."""
+        keeps = False
         try:
-            yield from self.view.make_room(watch.count_encoding, recall)
-            yield from answering.tokens(NOTHING)
-        except StoppedEncoding:
-            self.undo()
-            return
-        except (DeviceError, RanksError):
-            raise
-        except (MlxchatError, KeyboardInterrupt, GeneratorExit) as error:
-            if not has_answer():
-                self.undo()
-            elif isinstance(error, KeyboardInterrupt):
-                # It came in the middle of a step: the cache may be half updated.
-                self.view.drop()
-            else:
-                self.view.end_quote()
-            raise
-        self.view.end_quote()
-        if self.turns[-1].finish_reason == "interrupted" and not has_answer():
-            self.undo()
-
-    def _continuation(self, watch: Watch) -> Generator[Said]:
-        answering = self._begin_answer(0, watch)
-        before = self.turns[-1]
-        self.view.state = self.state.with_last(replace(before, forgotten=False))
-        failed = True
-        try:
-            yield from self.view.make_room(watch.count_encoding, lambda _: ())
-            written = before.ids
-            if written is None:
-                beginning = self.model.tokenizer.beginning
-                written = beginning(before.reply, self.view.prompt, thought=before.thought).ids
-            seed = self._next_stream(len(written))
-            answering.sampling = replace(answering.sampling, seed=seed)
-            for said in answering.tokens(written):
-                failed = failed and not said.text
-                yield said
-            failed = failed and self.turns[-1].finish_reason == "interrupted"
+            with device_failures(), closing(answering.said()) as reply:
+                for said in reply:
+                    self.state = answering.state
+                    yield said
+            keeps = answering.has_answer or answering.stats.finish_reason != "interrupted"
         except StoppedEncoding:
             pass
-        finally:
-            if failed:
-                self.view.go_back(len(self.turns))
-
-    def _or_else(self, reply: Generator[Said], before: int, old: Turn) -> Generator[Said]:
-        """The reply; if it produces nothing, restore the old turn."""
-        try:
-            yield from reply
-        except DeviceError:
-            if not (self.turns[-1].reply or self.turns[-1].thought):
-                self.view.state = self.state.without_last()
+        except BaseException as error:
+            keeps = answering.has_answer
+            if isinstance(error, DeviceError | RanksError):
+                keeps = keeps or is_sent
+            if isinstance(error, DeviceError) or (isinstance(error, KeyboardInterrupt) and keeps):
+                self._drop()
             raise
         finally:
-            if len(self.turns) == before:
-                self.view.state = self.state.add(old)
-
-    def _or_drop(self, reply: Generator[Said]) -> Generator[Said]:
-        """The reply. If the device fails during the turn, drop the cache: it may be half updated,
-        and its contents cannot be trusted."""
-        try:
-            with device_failures(), closing(reply):
-                yield from reply
-        except DeviceError:
-            self.view.drop()
-            raise
+            self.state = replace(answering.state, quote="") if keeps else before
+            if not keeps and self._past:
+                self.window = self._past.pop().window or self.window

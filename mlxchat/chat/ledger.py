@@ -13,10 +13,6 @@ import numpy as np
 from mlxchat.text.spans import TokenIds
 
 
-def _nothing() -> TokenIds:
-    return np.empty(0, np.int32)
-
-
 @dataclass(slots=True)
 class Ledger:
     """Token ids `(T,)` in temporal order. The first `keep` are never evicted. `window` bounds T
@@ -24,7 +20,7 @@ class Ledger:
 
     window: int | None
     keep: int
-    ids: TokenIds = field(default_factory=_nothing)
+    ids: TokenIds = field(default_factory=lambda: np.empty(0, np.int32))
     overflowed: int = 0
 
     def __len__(self) -> int:
@@ -57,6 +53,3 @@ class Ledger:
         while start > self.keep and ids[start - 1] == ids[start + tokens - 1]:
             start -= 1
         return start
-
-    def copy(self) -> Ledger:
-        return Ledger(self.window, self.keep, self.ids, self.overflowed)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from mlxchat.chat.rendering import Rejected
+from mlxchat.chat.rendering import Rejected, Rendering
+from mlxchat.chat.room import fitted, is_too_long
 from mlxchat.chat.state import State
-from mlxchat.chat.turn import Quoted, Turn
+from mlxchat.chat.turn import Recalled, Turn
 from mlxchat.recall.choice import COMMON, Close, chosen, closest
 from mlxchat.recall.index import Index
 from mlxchat.recall.said import Said, excerpt, is_typed, sentences
 from mlxchat.recall.words import CALENDAR_WORDS, informative, is_short_number, names, words
+from mlxchat.text.spans import TokenIds
 
 # What was asked or answered counts less than what was stated, and has to say more of the message.
 ASKED = 0.5
@@ -27,6 +29,9 @@ QUOTE_SHARE = 8
 QUOTE_TOKENS = 256
 # A quote is not cut to fewer characters.
 FEWEST_CHARS = 8
+
+# A turn and its number, counted from 1.
+Numbered = tuple[int, Turn]
 
 
 @dataclass(slots=True)
@@ -160,31 +165,38 @@ def in_view(message: str, state: State) -> float:
     return max((close.closeness for close in closest(index, message)), default=0.0)
 
 
-def fitting_quote(
-    quoted: Sequence[Quoted], message: str, window: int | None, tokens_of: Callable[[str], int]
-) -> tuple[str, Sequence[Quoted], int]:
-    """A quote for a message, the turns in it, and its tokens; of no turn if none fits, or the
-    template rejects it."""
+def with_quote(
+    rendering: Rendering, plain: State, ids: TokenIds, numbers: Sequence[int], window: int | None
+) -> tuple[State, TokenIds, Recalled | None]:
+    """The state with these turns quoted before the message, and its rendering: only one of them, if
+    there is no room for more; as it is, rendered as `ids`, if none fits."""
     most = QUOTE_TOKENS if window is None else window // QUOTE_SHARE
-    for few, text in quotes(quoted, message, 4 * most):
+    quoted = [(number, plain.turns[number - 1]) for number in numbers]
+    for few, text in quotes(quoted, plain.turns[-1].user, 4 * most):
         try:
-            tokens = tokens_of(text)
+            tokens = len(rendering.ids(replace(plain, quote=text))) - len(ids)
         except Rejected:
             continue
         if tokens <= most:
-            return text, few, tokens
-    return "", (), 0
+            state, with_it = fitted(rendering, replace(plain, quote=text), window)
+            if is_too_long(with_it, window):
+                break
+            shown = tuple(n for n, _ in few), tuple(turn.user for _, turn in few)
+            return state, with_it, Recalled(*shown, tokens)
+    return plain, ids, None
 
 
 def quotes(
-    quoted: Sequence[Quoted], message: str, limit: int
-) -> Iterator[tuple[Sequence[Quoted], str]]:
+    quoted: Sequence[Numbered], message: str, limit: int
+) -> Iterator[tuple[Sequence[Numbered], str]]:
     """Ever shorter ways to quote turns for a message, and which are in them. The first has at most
     `limit` characters of each text; then come those without replies, with one turn only, and
     without its time. That is the last one with a word of the message: not "Carla left", but whom
     she led."""
+    if not quoted:
+        return
     known = frozenset(informative(message))
-    fitting = [each for each in quoted if not known.isdisjoint(informative(each.turn.user))]
+    fitting = [each for each in quoted if not known.isdisjoint(informative(each[1].user))]
     one = (fitting or quoted)[-1:]
     for few in (quoted, one) if len(quoted) > 1 else (quoted,):
         yield few, _quote(few, message, limit, replies=True)
@@ -201,14 +213,18 @@ def _halves(most: int, least: int) -> Iterator[int]:
 
 
 def _quote(
-    quoted: Sequence[Quoted], message: str, limit: int, *, replies: bool = False, times: bool = True
+    quoted: Sequence[Numbered],
+    message: str,
+    limit: int,
+    *,
+    replies: bool = False,
+    times: bool = True,
 ) -> str:
     """The turns as they were said; of each text at most `limit` characters, those around what the
     message asks about."""
     parts: list[str] = []
-    for each in quoted:
-        turn = each.turn
-        when = f"in turn {each.number}{_when(turn) if times else ''}"
+    for number, turn in quoted:
+        when = f"in turn {number}{_when(turn) if times else ''}"
         part = f'(Earlier, {when}, I said: "{excerpt(turn.user, message, limit)}"'
         if replies and turn.reply.strip():
             part += f' You answered: "{excerpt(turn.reply, message, limit)}"'

@@ -1,25 +1,21 @@
-"""Has the model write a note about turns that it is going to forget, in a prompt of its own.
-
-`view` pins the note and forgets the turns.
-"""
+"""Has the model write a note about turns that it is going to forget, in a prompt of its own."""
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mlxchat.chat.rendering import Rejected, Rendering
-from mlxchat.chat.room import room_for_note
-from mlxchat.chat.turn import Compacted, Turn
-from mlxchat.chat.view import View
-from mlxchat.chat.watch import StoppedEncoding, Watch
+from mlxchat.chat.answering import Watch
+from mlxchat.chat.rendering import Rendering
+from mlxchat.chat.room import room_for_more
+from mlxchat.chat.state import State
+from mlxchat.chat.turn import Turn
+from mlxchat.chat.window import Window
 from mlxchat.engine.brief import MAX_TEMP, SPARE_TOKENS, write_brief
 from mlxchat.engine.prefill import Pace
-from mlxchat.engine.reply import Reply
-from mlxchat.errors import DeviceError, UsageError, device_failures
-from mlxchat.request.template_args import thinking_variables
+from mlxchat.engine.reply import Reply, Stats
+from mlxchat.errors import UsageError
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.spans import TokenIds
 
@@ -32,14 +28,82 @@ MIN_NOTE_TOKENS = 32
 THOUGHT_TOKENS = 4_096
 
 
-def note_limit(window: int | None, room: int | None) -> int:
-    """How many tokens a note may have in this window, with this `room` in it; None: any number."""
-    limits = [NOTE_TOKENS]
-    if window is not None:
-        limits.append(window // NOTE_SHARE)
-    if room is not None:
-        limits.append(max(room - SPARE_TOKENS, 0))
-    return min(limits)
+def write_note(
+    window: Window,
+    rendering: Rendering,
+    state: State,
+    words: str,
+    sampling: SamplingSettings,
+    *,
+    watch: Watch,
+    step_size: int,
+    pace: Pace,
+) -> tuple[str, Sequence[int], Stats]:
+    """A note about the turns that may be forgotten: if they do not fit in the window next to it,
+    the oldest, as many as do. Also their numbers, and the cost.
+
+    Raises UsageError if there is nothing to write about or the note is useless, and StoppedEncoding
+    if stopped while the prompt is tokenized; later, the finish reason is "interrupted".
+    """
+    numbers, size = state.may_be_forgotten, window.ledger.window
+    if not numbers:
+        raise UsageError("nothing to compact: only the last turn is in view, or pinned ones")
+    limit = note_limit(rendering, state, size)
+    if limit < MIN_NOTE_TOKENS:
+        raise UsageError(
+            f"no room for a note: it needs {MIN_NOTE_TOKENS} tokens, and the window has room "
+            f"for {limit}"
+        )
+    plain = rendering.with_thinking(False)
+    turns = [state.turns[number - 1] for number in numbers]
+    asked = Turn(request(limit, words, has_note=state.note is not None))
+
+    def prompt(count: int) -> TokenIds:
+        return plain.ids(state.only(*turns[:count], asked), watch.count_encoding)
+
+    def is_too_long(count: int) -> bool:
+        return size is not None and len(prompt(count)) + limit > size
+
+    count = bisect_right(range(1, len(turns) + 1), False, key=is_too_long)
+    if count == 0:
+        raise UsageError("no room in the window to write a note")
+    ids = prompt(count)
+    cache, cached = window.aside(ids)
+    reply = Reply(
+        window.model,
+        ids,
+        cache,
+        sampling=replace(sampling, temp=min(sampling.temp, MAX_TEMP)),
+        settings=GenerationSettings(
+            max_tokens=limit + THOUGHT_TOKENS if size is None else size - len(ids)
+        ),
+        cached_tokens=cached,
+        reader=window.model.tokenizer.reader(ids),
+    )
+    on_note = watch.on_note
+    text = write_brief(
+        reply,
+        limit,
+        watch.should_stop,
+        on_tokens=lambda tokens: None if on_note is None else on_note(tokens, limit),
+        step_size=step_size,
+        pace=pace,
+        on_prefill=watch.on_prefill,
+    )
+    reason = reply.stats.finish_reason
+    if reason == "loop":
+        raise UsageError("the note repeats itself")
+    if not text and reason != "interrupted":
+        raise UsageError("the note is empty")
+    return text, numbers[:count], reply.stats
+
+
+def note_limit(rendering: Rendering, state: State, window: int | None) -> int:
+    """How many tokens a note may have in this window."""
+    if window is None:
+        return NOTE_TOKENS
+    room = int(room_for_more(rendering, replace(state, note=""), window))
+    return min(NOTE_TOKENS, window // NOTE_SHARE, max(room - SPARE_TOKENS, 0))
 
 
 def request(limit: int, words: str, *, has_note: bool) -> str:
@@ -53,99 +117,3 @@ def request(limit: int, words: str, *, has_note: bool) -> str:
         "Write only the summary.",
     ]
     return " ".join(filter(None, parts))
-
-
-def compact(
-    view: View, words: str, sampling: SamplingSettings, pace: Pace | None, watch: Watch
-) -> Compacted | None:
-    """Have a note written about the turns that may be forgotten, and forget them: if they do not
-    fit in the window next to the note, the oldest, as many as do. None if stopped."""
-    numbers = view.state.may_be_forgotten
-    if not numbers:
-        raise UsageError("nothing to compact: only the last turn is in view, or pinned ones")
-    started_s = time.perf_counter()
-    try:
-        with device_failures():
-            reply, limit, count = _begin(view, numbers, words=words, sampling=sampling, watch=watch)
-            text = write_brief(
-                reply,
-                limit,
-                watch.is_stopped,
-                on_tokens=lambda tokens: watch.count_note(tokens, limit),
-                step_size=view.settings.prefill_step_size,
-                pace=pace,
-                on_prefill=watch.on_prefill,
-            )
-        stats = reply.stats
-        if stats.finish_reason == "interrupted":
-            return None
-        if stats.finish_reason == "loop":
-            raise UsageError("the note repeats itself")
-        if not text:
-            raise UsageError("the note is empty")
-        view.set_note(text, numbers[:count])
-    except StoppedEncoding:
-        return None
-    except DeviceError:
-        view.drop()
-        raise
-    except (UsageError, *Rejected) as error:
-        raise UsageError(f"{error}: nothing has changed") from error
-    return Compacted(
-        text,
-        numbers[:count],
-        view.note_tokens,
-        stats.prefilled_tokens,
-        stats.generated_tokens,
-        time.perf_counter() - started_s,
-    )
-
-
-def _begin(
-    view: View,
-    numbers: Sequence[int],
-    *,
-    words: str,
-    sampling: SamplingSettings,
-    watch: Watch,
-) -> tuple[Reply, int, int]:
-    """The note that is to be written, its maximum tokens, and how many of the turns it is about."""
-    window = view.settings.max_kv_size
-    limit = note_limit(window, room_for_note(view.rendering, view.state, window))
-    if limit < MIN_NOTE_TOKENS:
-        raise UsageError(
-            f"no room for a note: it needs {MIN_NOTE_TOKENS} tokens, and the window has room "
-            f"for {limit}"
-        )
-    rendering = _without_thinking(view.rendering)
-    turns = [view.state.turns[number - 1] for number in numbers]
-    asked = Turn(request(limit, words, has_note=view.state.note is not None))
-
-    def prompt(count: int) -> TokenIds:
-        return rendering.ids(view.state.only(*turns[:count], asked), watch.count_encoding)
-
-    def is_too_long(count: int) -> bool:
-        return window is not None and len(prompt(count)) + limit > window
-
-    count = bisect_right(range(1, len(turns) + 1), False, key=is_too_long)
-    if count == 0:
-        raise UsageError("no room in the window to write a note")
-    ids = prompt(count)
-    cache, cached = view.aside(ids)
-    max_tokens = limit + THOUGHT_TOKENS if window is None else window - len(ids)
-    reply = Reply(
-        view.model,
-        ids,
-        cache,
-        sampling=replace(sampling, temp=min(sampling.temp, MAX_TEMP)),
-        settings=GenerationSettings(max_tokens=max_tokens),
-        cached_tokens=cached,
-        reader=view.model.tokenizer.reader(ids),
-    )
-    return reply, limit, count
-
-
-def _without_thinking(rendering: Rendering) -> Rendering:
-    off = thinking_variables(False)
-    args = {name: each for name, each in rendering.template_args.items() if name not in off}
-    return replace(rendering, variables={**rendering.variables, **off}, template_args=args)

@@ -7,17 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.state import State
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import InputError, TemplateError
+from mlxchat.request.template_args import thinking_variables
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import ChatMessage, Tokenizer
 from mlxchat.units import Progress
-
-NOTHING = np.empty(0, np.int32)
 
 # How the template and the tokenizer reject a message.
 Rejected = (TemplateError, InputError)
@@ -93,6 +90,13 @@ class Rendering:
         )
         self.notices = prompt.notices
         return prompt.ids
+
+    def with_thinking(self, wanted: bool) -> Rendering:
+        """The same with thinking on or off, whatever the user's own variables say."""
+        own = thinking_variables(wanted)
+        names = thinking_variables(False)
+        args = {name: each for name, each in self.template_args.items() if name not in names}
+        return replace(self, variables={**self.variables, **own}, template_args=args)
 
     def count_pinned(self, state: State) -> int:
         """Number of tokens before the first user's text, which no turn can change."""

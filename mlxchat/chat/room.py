@@ -3,12 +3,12 @@ as possible. Nothing here changes anything."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import replace
 
 from mlxchat.chat.rendering import Rendering
 from mlxchat.chat.state import State
-from mlxchat.chat.turn import Turn
 from mlxchat.errors import UsageError, WindowTooSmall
 from mlxchat.text.spans import TokenIds
 from mlxchat.units import Progress
@@ -41,6 +41,16 @@ def fitted(
     return without(min(place + 1, len(oldest)))
 
 
+def room_for_more(rendering: Rendering, state: State, window: int | None) -> float:
+    """How many tokens have room next to the system prompt, the note, the pinned turns, and a
+    message with its reply."""
+    if window is None:
+        return math.inf
+    pinned = [turn for turn in state.retained if turn.pinned]
+    taken = rendering.count_pinned(state) + rendering.tokens_of(state, *pinned)
+    return window - taken - 2 * RESERVE
+
+
 def check_room(rendering: Rendering, state: State, window: int | None) -> int:
     """How many tokens come before the first user's text. Raises WindowTooSmall if they leave no
     room in the window."""
@@ -54,45 +64,28 @@ def check_room(rendering: Rendering, state: State, window: int | None) -> int:
     return pinned
 
 
-def check_pin(rendering: Rendering, state: State, window: int | None, turn: Turn) -> None:
+def check_pin(rendering: Rendering, state: State, window: int | None, number: int) -> None:
     """Raises UsageError if the model cannot see the turn, or if the turns that are already pinned
     and this one would leave no room in the window."""
-    own = rendering.tokens_of(state, turn)
-    if own == 0:
+    turn = state.turn_in_view(number)
+    tokens = rendering.tokens_of(state, turn)
+    if tokens == 0:
         raise UsageError("the chat template rejects this turn: the model cannot see it")
-    if window is None:
-        return
-    pinned = [each for each in state.retained if each.pinned and each is not turn]
-    room = window - rendering.count_pinned(state) - 2 * RESERVE
-    others = rendering.tokens_of(state, *pinned)
-    if own > room:
+    room = room_for_more(rendering, state.change({number}, pinned=False), window)
+    if tokens > room:
+        unpin = ", or unpin other turns (/unpin)" if state.pinned else ""
         raise UsageError(
-            f"too large to pin: the turn has {own:,} tokens, and the window has room to pin "
-            f"{max(room, 0):,}"
+            f"too large to pin: the turn has {tokens:,} tokens, and the window has room to pin "
+            f"{max(room, 0):,}: use a larger --max-kv-size{unpin}"
         )
-    if own + others > room:
-        raise UsageError(
-            f"too large to pin: the turn has {own:,} tokens, and the turns already "
-            f"pinned leave room for {max(room - others, 0):,}: unpin them first (/unpin)"
-        )
-
-
-def room_for_note(rendering: Rendering, state: State, window: int | None) -> int | None:
-    """How many tokens a note may add to the system prompt, next to the pinned turns and a message
-    with its reply; None: any number."""
-    if window is None:
-        return None
-    pinned = [turn for turn in state.retained if turn.pinned]
-    others = rendering.count_pinned(replace(state, note=""))
-    return window - others - rendering.tokens_of(state, *pinned) - 2 * RESERVE
 
 
 def check_note(rendering: Rendering, state: State, window: int | None, text: str) -> None:
     """Raises UsageError if the note has more tokens than there is room for."""
-    room = room_for_note(rendering, state, window)
     with_note, without = (replace(state, note=note) for note in (text, ""))
     tokens = rendering.count_pinned(with_note) - rendering.count_pinned(without)
-    if room is not None and tokens > room:
+    room = room_for_more(rendering, without, window)
+    if tokens > room:
         raise UsageError(
             f"the note does not fit: it has {tokens:,} tokens, and the window has room for "
             f"{max(room, 0):,}"

@@ -53,6 +53,11 @@ class State:
         return tuple(n for n, turn in enumerate(self.turns, 1) if turn.pinned)
 
     @property
+    def pinned_earlier(self) -> tuple[Turn, ...]:
+        """The pinned turns before the last one."""
+        return tuple(turn for turn in self.turns[:-1] if turn.pinned)
+
+    @property
     def may_be_forgotten(self) -> tuple[int, ...]:
         """The numbers of turns that may be forgotten, oldest first; never the last one."""
         return tuple(n for n in self.in_view[:-1] if not self.turns[n - 1].pinned)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 from mlxchat.engine.sampling import Token
 from mlxchat.text.spans import TokenIds
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Turn:
     """A message and its complete reply, forgotten or not.
 
@@ -50,46 +51,20 @@ class Forgot:
     tokens: int
     numbers: tuple[int, ...] = ()
     message: str = ""
-
-    @property
-    def text(self) -> str:
-        """Empty: it is not part of the reply."""
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Quoted:
-    """A turn that is quoted to the model: number `number` of this chat, counted from 1."""
-
-    # Arrays in a turn cannot be compared.
-    turn: Turn = field(compare=False)
-    number: int
-
-    def __str__(self) -> str:
-        return f"turn {self.number}"
+    # It is not part of the reply.
+    text: ClassVar[str] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """Turns quoted before the message, with the `tokens` of the quote, which leaves the window
-    after the reply."""
+    """The turns `numbers`, counted from 1, are quoted before the message; `messages` are theirs.
+    The quote has this many `tokens`, and leaves the window after the reply."""
 
-    quoted: tuple[Quoted, ...]
+    numbers: tuple[int, ...]
+    messages: tuple[str, ...]
     tokens: int
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The numbers of this chat's turns."""
-        return tuple(each.number for each in self.quoted)
-
-    @property
-    def messages(self) -> tuple[str, ...]:
-        return tuple(each.turn.user for each in self.quoted)
-
-    @property
-    def text(self) -> str:
-        """Empty: it is not part of the reply."""
-        return ""
+    # It is not part of the reply.
+    text: ClassVar[str] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,14 @@
-"""The model's window: the cache, and the ids in it. `view` decides what it should hold."""
+"""The model's window: the cache, and the ids in it. It knows nothing about what they mean."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
 from mlxchat.cache import Cache
-from mlxchat.cache.layers import windows
 from mlxchat.chat.ledger import Ledger
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.errors import CacheError
@@ -31,53 +30,56 @@ class KnownPrefixes(Protocol):
 @dataclass(slots=True)
 class Window:
     """The ledger's ids always match the tokens in the cache. A cache without layers is empty and
-    has to be made. `turns` are the numbers of the turns that it is for."""
+    has to be made. The first `pinned` tokens come before all turns; `turns` are the numbers of the
+    turns that it is for."""
 
     model: Model
     ledger: Ledger
-    cache: Cache = field(default_factory=Cache)
-    turns: tuple[int, ...] = ()
+    cache: Cache
+    pinned: int
+    turns: tuple[int, ...]
     # Gets the ids of each step prefilled after a known prefix.
-    _record: OnHeld | None = None
+    _record: OnHeld | None = field(default=None, init=False)
 
     @classmethod
-    def make(cls, model: Model, size: int | None, keep: int, turns: tuple[int, ...] = ()) -> Window:
-        return cls(model, Ledger(size, keep), model.make_cache(size, keep), turns)
+    def make(cls, model: Model, size: int | None, pinned: int, turns: tuple[int, ...]) -> Window:
+        keep = 0 if size is None else pinned
+        return cls(model, Ledger(size, keep), model.make_cache(size, keep), pinned, turns)
 
     def fork(self) -> Window:
         """A copy-on-write copy."""
-        return Window(self.model, self.ledger.copy(), self.cache.fork(), self.turns)
+        return replace(self, ledger=replace(self.ledger), cache=self.cache.fork())
 
     def drop(self) -> None:
         """Drop the cache, whose contents cannot be trusted."""
         self.ledger, self.cache = Ledger(self.ledger.window, self.ledger.keep), Cache()
 
-    def become(self, ids: TokenIds, earlier: Iterable[Window] = ()) -> int:
-        """Hold the longest prefix of `ids: (T,)` that needs no computing, and at most T - 1; return
-        its length. If a layer cannot be rewound, this is one of the `earlier` windows, or empty."""
-        self._record = None
-        if not self.cache:
-            self._make()
-        try:
-            return self._rewind_to(ids)
-        except CacheError:
-            pass
-        for window in earlier:
-            n = len(window.ledger)
-            if 0 < n < len(ids) and window.ledger.common_prefix(ids) == n:
-                self.cache, self.ledger = window.cache, window.ledger
-                return n
-        self._make()
-        return 0
+    @property
+    def is_full(self) -> bool:
+        return self.ledger.window is not None and len(self.ledger) >= self.ledger.window
 
-    def fill(self, ids: TokenIds, prefixes: KnownPrefixes) -> int:
-        """Fill the empty window with the known prefix of `ids`; return its length."""
-        if any(part.total for part in windows(self.cache)):
-            # Rewound tokens still count towards positions.
-            self._make()
-        cached, self._record = prefixes.begin(self.model, self.cache, ids, self.ledger.window)
-        self.ledger.add(ids[:cached])
-        return cached
+    def become(
+        self,
+        ids: TokenIds,
+        earlier: Iterable[Window] = (),
+        prefixes: KnownPrefixes | None = None,
+    ) -> int:
+        """Hold the longest prefix of `ids: (T,)` that needs no computing, and at most T - 1; return
+        its length. If a layer cannot be rewound, this is one of the `earlier` windows, or empty. An
+        empty window is filled from known `prefixes`."""
+        self._record = None
+        held = self._held_of(ids, earlier)
+        if held or prefixes is None:
+            return held
+        held, self._record = prefixes.begin(self.model, self.cache, ids, self.ledger.window)
+        self.ledger.add(ids[:held])
+        return held
+
+    def aside(self, ids: TokenIds) -> tuple[Cache, int]:
+        """A cache for a prompt that is not part of the conversation, and how many of its tokens it
+        holds: those that the conversation begins with, too."""
+        window = self.fork()
+        return window.cache, window.become(ids)
 
     def add(self, step: TokenIds) -> None:
         """Note the ids of a step that the cache has been given."""
@@ -103,17 +105,24 @@ class Window:
         ledger.evict(start, start + tokens)
         return True
 
-    def _make(self) -> None:
-        # If the device fails meanwhile, the window is empty.
-        self.drop()
-        self.cache = self.model.make_cache(self.ledger.window, self.ledger.keep)
-
-    def _rewind_to(self, ids: TokenIds) -> int:
-        """Rewind to the common prefix with `ids`. Raises CacheError, with nothing changed, if a
-        layer cannot be rewound."""
-        shared = min(self.ledger.common_prefix(ids), len(ids) - 1)
-        surplus = len(self.ledger) - shared
-        if surplus:
-            self.cache.rewind(surplus)
-            self.ledger.rewind(surplus)
+    def _held_of(self, ids: TokenIds, earlier: Iterable[Window]) -> int:
+        """Rewind to the common prefix with `ids`, or to that of an earlier window."""
+        ledger = self.ledger
+        shared = min(ledger.common_prefix(ids), len(ids) - 1)
+        if surplus := len(ledger) - shared:
+            try:
+                self.cache.rewind(surplus)
+                ledger.rewind(surplus)
+            except CacheError:
+                shared = 0
+                for window in earlier:
+                    n = len(window.ledger)
+                    if 0 < n < len(ids) and window.ledger.common_prefix(ids) == n:
+                        self.cache, self.ledger = window.cache, window.ledger
+                        return n
+        if not shared and (surplus or not self.cache):
+            # Rewound tokens still count towards positions. If the device fails meanwhile, the
+            # window is empty.
+            self.drop()
+            self.cache = self.model.make_cache(ledger.window, ledger.keep)
         return shared

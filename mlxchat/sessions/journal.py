@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mlxchat.chat.turn import Turn
@@ -20,7 +20,6 @@ from mlxchat.sessions.saved import NOTE, Saved, Scalar
 from mlxchat.units import count
 
 INTERRUPTED = "interrupted"
-_FIELDS = [each.name for each in fields(Turn)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,9 +30,10 @@ class _Recorded:
     turn: Turn
 
     def has(self, turn: Turn) -> bool:
-        # Of thousands of turns, nearly all are unchanged, which comparing identities shows.
-        same = all(getattr(turn, name) is getattr(self.turn, name) for name in _FIELDS)
-        return same or records.turn_columns(0, turn) == records.turn_columns(0, self.turn)
+        # Of thousands of turns, nearly all are unchanged.
+        return turn is self.turn or records.turn_columns(0, turn) == records.turn_columns(
+            0, self.turn
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class _Stored:
     def with_turns(self, turns: Sequence[Turn]) -> _Stored:
         """What it should have: a row for each turn, those that are there already first."""
         rows = [
-            row if row.has(turn) else replace(row, turn=replace(turn))
+            row if row.has(turn) else replace(row, turn=turn)
             for row, turn in zip(self.rows, turns, strict=False)
         ]
-        rows += [_Recorded(0, replace(turn)) for turn in turns[len(rows) :]]
+        rows += [_Recorded(0, turn) for turn in turns[len(rows) :]]
         return self if rows == list(self.rows) else replace(self, rows=tuple(rows))
 
 
@@ -236,7 +236,7 @@ def read_contents(
         lost=len(damaged) + missing,
     )
     shown = read_reply(reply_path(directory, session.id))
-    turns = [replace(row.turn) for row in rows]
+    turns = [row.turn for row in rows]
     if shown is not None and rows and shown[0] == rows[-1].id:
         last, turns[-1] = turns[-1], _with_shown(turns[-1], *shown[1:])
         if turns[-1] is not last:

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TypeVar
 
 from mlxchat.app.chat import Chat
+from mlxchat.chat.answering import Watch
 from mlxchat.chat.turn import Change, Said, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Stats
@@ -152,7 +153,7 @@ class ChatScreen(Talk):
         before = len(conversation.turns)
         self._obeyed = self.constraint
         try:
-            self._show(lambda **how: self.chat.say(whole, constraint=self._obeyed, **how), kept)
+            self._show(lambda watch: self.chat.say(whole, watch, constraint=self._obeyed), kept)
         except (DeviceError, OutputError):
             raise
         except MlxchatError as error:
@@ -175,7 +176,7 @@ class ChatScreen(Talk):
     def retry(self) -> None:
         """Answer the last message again, and show the reply."""
         kept = "the old reply stays"
-        self._show(lambda **how: self.chat.retry(constraint=self._obeyed, **how), kept)
+        self._show(lambda watch: self.chat.retry(watch, constraint=self._obeyed), kept)
 
     def continue_reply(self) -> None:
         """Continue the last reply, and show it."""
@@ -186,10 +187,12 @@ class ChatScreen(Talk):
         with progress(self.messages.quiet) as line:
             compacted = self.chat.compact(
                 words,
-                on_encode=line.counting("tokenizing", "characters"),
-                on_prefill=line.counting("reading", "tokens"),
-                on_note=line.counting("writing a note", "tokens"),
-                should_stop=self.stop.requested,
+                Watch(
+                    on_encode=line.counting("tokenizing", "characters"),
+                    on_prefill=line.counting("reading", "tokens"),
+                    on_note=line.counting("writing a note", "tokens"),
+                    should_stop=self.stop.requested,
+                ),
             )
             self.stop.over()
         if compacted is None:

@@ -149,7 +149,7 @@ def _context(shown: ChatScreen, _: str) -> None:
     if note is not None:
         shown.screen.say(f"note: {note}")
     forgotten = len(conversation.state.forgotten)
-    shown.screen.say(summary(usage, attached_tokens, forgotten, conversation.view.recalled))
+    shown.screen.say(summary(usage, attached_tokens, forgotten, conversation.recalled))
 
 
 @command("/recall WORD [#N]", "search the whole chat; #N quotes match N")

@@ -82,7 +82,8 @@ def forgotten_line(forgot: Forgot) -> str:
 
 def recalled_line(recalled: Recalled) -> str:
     """The turns that are quoted before the message."""
-    quoted = [f'{each} "{first_words(each.turn.user)}"' for each in recalled.quoted]
+    pairs = zip(recalled.numbers, recalled.messages, strict=True)
+    quoted = [f'turn {number} "{first_words(message)}"' for number, message in pairs]
     return f"recalled {' and '.join(quoted)} ({count(recalled.tokens, 'token')})"
 
 

@@ -91,7 +91,7 @@ class PipedChat(Talk):
             "model": conversation.model.name,
             "session": None if session is None else session.name,
             **asdict(conversation.settings),
-            "keep": conversation.view.pinned_tokens,
+            "keep": conversation.window.pinned,
             **asdict(conversation.sampling),
         }
         self._stdout.write(EventWriter(conversation.model.tokenizer, False).start(facts))

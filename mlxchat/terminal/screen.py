@@ -18,7 +18,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from mlxchat.chat.room import RESERVE
-from mlxchat.chat.turn import Quoted, Turn, Usage
+from mlxchat.chat.turn import Turn, Usage
 from mlxchat.terminal import is_dumb, visible
 from mlxchat.units import count
 
@@ -122,7 +122,7 @@ def _rows(
 
 
 def summary(
-    usage: Usage, attached_tokens: int, forgotten: int, recalled: Sequence[Quoted] = ()
+    usage: Usage, attached_tokens: int, forgotten: int, recalled: Sequence[int] = ()
 ) -> str:
     """The total, which turns the last message recalled, and whether the next one will push anything
     out."""
@@ -130,7 +130,7 @@ def summary(
     limit = "" if window is None else f" of {window:,}"
     parts = [f"{used:,}{limit} tokens", f"{count(forgotten, 'turn')} forgotten"]
     if recalled:
-        parts.append(f"recalled {' and '.join(map(str, recalled))}")
+        parts.append(f"recalled {' and '.join(f'turn {number}' for number in recalled)}")
     if window is not None and used + RESERVE > window and usage.turns:
         parts.append("your next message will push out the oldest turns")
     return " · ".join(parts)

@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 from typing import TypeVar
 
 from mlxchat.app.chat import Chat
+from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Said
 from mlxchat.errors import ExitStatus
@@ -17,8 +18,8 @@ from mlxchat.text.documents import SEPARATOR
 
 T = TypeVar("T")
 
-# Starts a reply, as `Chat.say` does; takes the options of `Watching` and `on_end`.
-Begin = Callable[..., Generator[Said]]
+# Starts a reply, as `Chat.continue_reply` does.
+Begin = Callable[[Watch], Generator[Said]]
 
 
 class Talk:
@@ -94,12 +95,12 @@ class Talk:
                 # Nothing may be printed into the line.
                 line.stop()
 
-            reply = begin(
+            watch = Watch(
                 on_encode=line.counting("tokenizing", "characters"),
                 on_prefill=line.counting("reading", "tokens"),
                 should_stop=lambda: is_enough() or self.stop.requested(),
                 on_end=on_end,
             )
-            with closing(reply):
+            with closing(begin(watch)) as reply:
                 yield reply
         self.seconds = time.perf_counter() - begun_s

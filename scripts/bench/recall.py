@@ -23,7 +23,7 @@ from scripts.bench.facts import LONG, SHORT, TOPICS, UNRELATED, Answering, Fact
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.memory import Memory
 from mlxchat.chat.state import State
-from mlxchat.chat.turn import Quoted, Recalled, Turn
+from mlxchat.chat.turn import Recalled, Turn
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.recall.said import sentences
@@ -162,10 +162,11 @@ class Asked:
     def __init__(self, model: Model, said: Sequence[Turn], window: int) -> None:
         self.window, self._model = window, model
         chat = Conversation(model, CacheSettings(window))
-        chat.resume(None, [replace(turn) for turn in said])
-        chat.add(Turn("And now?"))
-        list(chat.view.make_room(lambda *_: None, lambda _: ()))
-        self.turns = list(chat.turns[:-1])
+        chat.resume(None, said)
+        chat.say("And now?")
+        assert chat.answering is not None
+        list(chat.answering.make_room())
+        self.turns = list(chat.answering.state.turns[:-1])
         some, others = (self.prompt(text)[0] for text in ("And now?", "So what?"))
         self.answering = Answering(model, some, others)
 
@@ -175,14 +176,15 @@ class Asked:
         """The prompt, and how many of its tokens are a quote of the turns `recalled`. The turns
         `in_view` are said again in the middle of the window."""
         chat = Conversation(self._model, CacheSettings(self.window))
-        turns = [replace(turn) for turn in self.turns]
+        turns = list(self.turns)
         middle = len(turns) - sum(not turn.forgotten for turn in turns) // 2
         turns[middle:middle] = [replace(turns[n - 1], forgotten=False) for n in in_view]
         chat.resume(None, turns)
-        chat.add(Turn(question))
-        quoted = [Quoted(turns[number - 1], number) for number in recalled]
-        yielded = list(chat.view.make_room(lambda *_: None, lambda _: quoted))
-        return chat.view.prompt, sum(e.tokens for e in yielded if isinstance(e, Recalled))
+        chat.say(question)
+        assert chat.answering is not None
+        chat.answering.recall = lambda _: recalled
+        yielded = list(chat.answering.make_room())
+        return chat.answering.prompt, sum(e.tokens for e in yielded if isinstance(e, Recalled))
 
 
 def answer(asked: Asked, way: str, facts: Sequence[Fact], places: dict[str, list[int]]) -> None:

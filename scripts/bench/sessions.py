@@ -48,13 +48,12 @@ def main() -> None:
 
 def _streaming(sessions: int) -> None:
     with Session.open("streaming", create=True) as session:
-        turn = Turn("hello")
-        session.journal.record(None, [turn])
+        session.journal.record(None, [Turn("hello")])
         _show(
             f"save a token, in a database of {sessions:,} sessions",
             [_seconds(lambda: session.journal.show(" word")) for _ in range(PIECES)],
         )
-        turn.reply, turn.finish_reason = " word" * PIECES, "stop"
+        turn = Turn("hello", " word" * PIECES, finish_reason="stop")
         session.journal.record(None, [turn])
 
 
