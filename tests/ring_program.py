@@ -12,18 +12,15 @@ import sys
 from dataclasses import replace
 
 from mlxchat.bench import decode
-from mlxchat.distributed import lost
 from mlxchat.distributed.ranks import Ranks
 from tests.in_process import run_in_process
 
 
 def main() -> None:
-    # It would capture the stream that carries the results.
-    lost.hide_backend_messages = lambda: None
     # The tests do not look at durations.
     decode.QUICK = replace(decode.QUICK, stretches=1, rounds=1)
     ring = Ranks.join()
-    Ranks.join = classmethod(lambda _: Ranks(ring.group, ring.sockets))  # type: ignore[assignment]
+    Ranks.join = classmethod(lambda _: Ranks(ring.group))  # type: ignore[assignment]
     for line in sys.stdin:
         command = json.loads(line)
         os.environ.update(command["environment"])

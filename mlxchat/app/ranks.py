@@ -24,11 +24,6 @@ def lead_or_follow(
     """
     if platform.launched_rank() is None:
         return lead(None)
-    from mlxchat.distributed.lost import end_with_launcher, hide_backend_messages
-
-    hide_backend_messages()
-    if platform.launched_rank() == 0:
-        end_with_launcher()
     ranks: Ranks = in_thread(Ranks.join)
     if ranks.size == 1:
         return lead(None)

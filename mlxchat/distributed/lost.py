@@ -13,15 +13,15 @@ import re
 import select
 import signal
 import socket
-import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import mlx.core as mx
+import psutil
 
 from mlxchat import platform
 from mlxchat.errors import ExitStatus, RanksError
@@ -54,47 +54,32 @@ HUNG_UP = getattr(select, "POLLRDHUP", 0)
 # In MLX's errors.
 BACKEND = re.compile(r"\[(ring|jaccl|mpi|nccl)\]")
 
-# MLX writes a line in pieces: when two threads fail at the same time, the end of one message, such
-# as " Sending to socket 6 failed with errno 32", may end up on a separate line.
-NOISE = re.compile(rb"\[(?:ring|jaccl)\]|.*failed with errno \d")
-
-
-def open_sockets() -> frozenset[int]:
-    """File descriptors of this process's sockets."""
-    found: set[int] = set()
-    for path in Path("/dev/fd").iterdir():
-        # The descriptor used to read the directory is closed by now.
-        with suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(int(path.name)).st_mode):
-                found.add(int(path.name))
-    return frozenset(found)
-
 
 class RingSockets:
-    """This rank's connections to its two neighbours, by descriptor; none with another backend."""
+    """The connections of `rank` to its two neighbours; none with another backend."""
 
-    def __init__(self, rank_of: dict[int, int]) -> None:
-        # Our own descriptors, since MLX may close its own.
-        self._ranks = {socket.socket(fileno=os.dup(fd)): rank for fd, rank in rank_of.items()}
-        for each in self._ranks:
-            _keep_alive(each)
-
-    @classmethod
-    def opened_since(cls, before: Set[int], rank: int, size: int) -> RingSockets:
-        """The sockets opened by joining the ring."""
+    def __init__(self, rank: int, size: int) -> None:
+        self._ranks: dict[socket.socket, int] = {}
         hostfile = os.environ.get("MLX_HOSTFILE")
         if hostfile is None:
-            return cls({})
+            return
         hosts: list[list[str]] = json.loads(Path(hostfile).read_text(encoding="utf-8"))
-        listening = {int(address.rpartition(":")[2]) for address in hosts[rank]}
-        ranks: dict[int, int] = {}
-        for fd in open_sockets() - before:
-            with socket.socket(fileno=os.dup(fd)) as each, suppress(OSError):
-                each.getpeername()
-                # The left neighbour connected to us, and we to the right one.
-                is_left = each.getsockname()[1] in listening
-                ranks[fd] = (rank - 1 if is_left else rank + 1) % size
-        return cls(ranks)
+        left, right = (rank - 1) % size, (rank + 1) % size
+        ours, theirs = ({int(each.rpartition(":")[2]) for each in hosts[n]} for n in (rank, right))
+        for found in psutil.Process().net_connections("tcp"):
+            if not found.raddr:
+                continue
+            # The left neighbour connected to us, and we to the right one.
+            if found.laddr.port in ours:
+                self._add(found.fd, left)
+            elif found.raddr.port in theirs:
+                self._add(found.fd, right)
+
+    def _add(self, descriptor: int, rank: int) -> None:
+        # Our own descriptor, since MLX may close its own.
+        each = socket.socket(fileno=os.dup(descriptor))
+        _keep_alive(each)
+        self._ranks[each] = rank
 
     @property
     def neighbours(self) -> set[int]:
@@ -119,13 +104,10 @@ class RingSockets:
 
 def _has_ended(each: socket.socket) -> bool:
     """Whether the other end is closed, even if some of its data was never read."""
-    if HUNG_UP:
-        poll = select.poll()
-        poll.register(each, HUNG_UP)
-        if poll.poll(0):
-            return True
+    poll = select.poll()
+    poll.register(each, HUNG_UP)
     try:
-        return each.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        return bool(poll.poll(0)) or each.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:
         return False
     except OSError:
@@ -143,7 +125,8 @@ def _keep_alive(each: socket.socket) -> None:
 
 
 class Watchdog:
-    """Ends this process, from its own thread, if what needs the other ranks does not finish.
+    """Ends this process, from its own thread, if what needs the other ranks does not finish, and
+    rank 0 as on SIGTERM if its launcher is killed, which then stops nobody and reads no output.
 
     `is_off` while a model loads, which may take any time.
     """
@@ -151,6 +134,7 @@ class Watchdog:
     def __init__(self, rank: int, size: int, sockets: RingSockets) -> None:
         self.is_off = False
         self._others = set(range(size)) - {rank}
+        self._launcher = os.getppid() if rank == 0 and platform.stdin_stays_open() else None
         self._sockets = sockets
         # When it began, and what is launched, if it is not waited for.
         self._begun: tuple[float, mx.array | None] | None = None
@@ -215,6 +199,9 @@ class Watchdog:
     def _watch(self) -> None:
         while True:
             time.sleep(LOOK_EVERY_S)
+            if self._launcher not in (None, os.getppid()):
+                self._launcher = None
+                os.kill(os.getpid(), signal.SIGTERM)
             begun = self._begun
             if begun is None:
                 continue
@@ -255,39 +242,3 @@ def _is_evaluated(array: mx.array | None) -> bool:
 
     threading.Thread(target=look, daemon=True).start()
     return evaluated.wait(1)
-
-
-# What the launcher has started
-
-
-def hide_backend_messages() -> None:
-    """Filter output written directly to descriptor 2; `sys.stderr` bypasses the filter."""
-    sys.stderr.flush()
-    real = os.dup(2)
-    sys.stderr = os.fdopen(real, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
-    reading, writing = os.pipe()
-    os.dup2(writing, 2)
-    os.close(writing)
-
-    def pass_on() -> None:
-        with os.fdopen(reading, "rb") as lines:
-            for line in lines:
-                if not NOISE.match(line):
-                    os.write(real, line)
-
-    threading.Thread(target=pass_on, name="stderr", daemon=True).start()
-
-
-def end_with_launcher() -> None:
-    """If the launcher whose pipe is our stdin is killed, exit as on SIGTERM: it can no longer stop
-    us, and nothing reads our output."""
-    if not platform.stdin_stays_open():
-        return
-    launcher = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == launcher:
-            time.sleep(LOOK_EVERY_S)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, name="launcher", daemon=True).start()

@@ -16,7 +16,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat import platform
-from mlxchat.distributed.lost import RingSockets, Watchdog, open_sockets
+from mlxchat.distributed.lost import RingSockets, Watchdog
 from mlxchat.errors import MlxchatError, RanksError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -59,11 +59,11 @@ class Ranks:
     Raises RanksError if a rank does not arrive or is lost.
     """
 
-    def __init__(self, group: mx.distributed.Group, sockets: RingSockets) -> None:
+    def __init__(self, group: mx.distributed.Group) -> None:
         self.group = group
         self.rank: int = group.rank()
         self.size: int = group.size()
-        self.sockets = sockets
+        self.sockets = sockets = RingSockets(self.rank, self.size)
         self.watchdog = Watchdog(self.rank, self.size, sockets)
         # Whether the others are waiting for this rank to finish an operation.
         self.is_in_step = False
@@ -76,12 +76,10 @@ class Ranks:
     @classmethod
     def join(cls) -> Ranks:
         """Connect to the other ranks started by the launcher."""
-        before = open_sockets()
         try:
-            group = mx.distributed.init(strict=True)
+            return cls(mx.distributed.init(strict=True))
         except RuntimeError as error:
             raise RanksError(f"the ranks cannot connect to each other: {error}") from error
-        return cls(group, RingSockets.opened_since(before, group.rank(), group.size()))
 
     @property
     def ranks(self) -> Ranks:
