@@ -1,13 +1,11 @@
-"""Stop texts and tags: found across token boundaries, wherever tokens begin and end."""
+"""Stop texts: found across token boundaries, wherever tokens begin and end."""
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat.text.pieces import StopTexts
-from mlxchat.text.token_bytes import TagTokens
 
 short_text = st.text(alphabet="ab\n", max_size=12)
 stop_texts = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size=3)
@@ -43,44 +41,3 @@ def test_text_that_only_begins_like_a_stop_text_is_shown() -> None:
     matcher = StopTexts(["END"])
     assert [matcher.add(piece) for piece in ("a", "E", "N", "x", "E")] == ["a", "", "", "ENx", ""]
     assert matcher.finish() == "E"
-
-
-# Tags spelled with ordinary tokens, which may contain half a tag or more than one
-
-TOKENS = [
-    *(b"<", b"<th", b"ink", b">", b">\n", b">{"),
-    *(b"\n", b"\n<", b"{", b"><", b"</think", b"<think>"),
-]
-CONTROL = {11}
-
-
-@pytest.fixture
-def tokens() -> TagTokens:
-    return TagTokens(TOKENS, CONTROL)
-
-
-def named(ids: object) -> set[bytes]:
-    assert isinstance(ids, set | list)
-    return {TOKENS[id_] for id_ in ids}
-
-
-@pytest.mark.parametrize(
-    ("written", "following"),
-    [
-        (b"", {b"<", b"<th", b"\n", b"\n<", b"</think"}),
-        (b"\n", {b"<", b"<th", b"\n", b"\n<", b"</think"}),
-        (b"<th", {b"ink"}),
-        (b"<think", {b">", b">\n"}),
-        (b"{", set()),
-    ],
-)
-def test_tokens_that_continue_a_tag(
-    tokens: TagTokens, written: bytes, following: set[bytes]
-) -> None:
-    assert named(tokens.continuing(("<think>", "</think>"), written)) == following
-
-
-def test_tokens_that_would_begin_the_answer_within_the_tag(tokens: TagTokens) -> None:
-    """Their text after the tag would not be constrained."""
-    assert named(tokens.crossing("</think>", b"Hm</think")) == {b">{", b"><"}
-    assert named(tokens.crossing("</think>", b"a think")) == set()

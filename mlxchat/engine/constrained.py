@@ -1,7 +1,7 @@
 """A constraint on a reply while it is generated: which tokens may follow.
 
 Thoughts and markers are free, but the reply cannot end before its answer, with which the constraint
-begins.
+begins. Where tags are ordinary text, a thought is one that the prompt has opened.
 """
 
 from collections import deque
@@ -14,27 +14,18 @@ import numpy as np
 
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.matcher import Matcher, Vocabulary
-from mlxchat.errors import ModelError, UsageError
+from mlxchat.errors import ConstraintError, UsageError
 from mlxchat.options import flag
 from mlxchat.text.reply_reader import Reader
 from mlxchat.text.spans import TokenIds
-from mlxchat.text.token_bytes import TagTokens
 from mlxchat.text.tokens import Beginning, Tokenizer
 
 BITS = 32
-
-# Bytes of a thought that may be the beginning of a tag: more than any tag has.
-TAIL = 64
 
 
 @lru_cache(maxsize=1)
 def _vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     return Vocabulary(tokenizer)
-
-
-@lru_cache(maxsize=1)
-def _tag_tokens(tokenizer: Tokenizer) -> TagTokens:
-    return TagTokens(tokenizer.token_bytes(), tokenizer.control_ids)
 
 
 class Constrained:
@@ -49,19 +40,13 @@ class Constrained:
         eos_ids: Collection[int],
         *,
         header: Iterable[int] = (),
-        tags: TagTokens | None = None,
     ) -> None:
         self._matcher = matcher
         self._reader = reader
         self._eos_ids = eos_ids
         self._header = deque(header)
-        self._tags = tags
-        self._written = b""
         # Nothing else may begin within an answer, not even within its first character.
         self._has_begun = False
-        # The answer's beginning, if the text so far may turn out to be a tag.
-        self._before = matcher.copy() if reader.tags else matcher
-        self._may_be_answer = True
         self._check: Callable[[str], str | None] = lambda answer: None
 
     @classmethod
@@ -82,8 +67,7 @@ class Constrained:
         matcher = Matcher(_vocabulary(tokenizer), constraint)
         reader = tokenizer.reader(prompt, may_think=may_think)
         header = () if may_think else tokenizer.header_of_answer(prompt).tolist()
-        tags = _tag_tokens(tokenizer) if reader.tags or reader.closing_tag else None
-        begun = cls(matcher, reader, tokenizer.eos_ids, header=header, tags=tags)
+        begun = cls(matcher, reader, tokenizer.eos_ids, header=header)
         begun._check = constraint.problem
         if beginning is not None:
             if matcher.accepts(beginning.answer_ids) < len(beginning.answer_ids):
@@ -97,12 +81,12 @@ class Constrained:
     @property
     def is_complete(self) -> bool:
         """Whether nothing may follow."""
-        return self._is_answer and self._matcher.is_complete
+        return self._reader.in_answer and self._matcher.is_complete
 
     @property
     def may_end(self) -> bool:
         """Whether the answer so far is one that the constraint describes."""
-        return self._is_answer and self._matcher.may_end
+        return self._reader.in_answer and self._matcher.may_end
 
     @property
     def problem(self) -> str | None:
@@ -110,8 +94,9 @@ class Constrained:
         return self._check(self._matcher.text)
 
     def accept(self, id_: int) -> None:
-        """Add the next token. Raises ModelError if an answer begins without the markers that
-        precede answers in the model's format: it would not be constrained."""
+        """Add the next token. Raises ConstraintError if an answer begins without the markers that
+        precede answers in the model's format, or within the token that ends a thought: it would not
+        be constrained."""
         if id_ in self._eos_ids or self._reader.ends(id_):
             return
         if self._header:
@@ -119,33 +104,12 @@ class Constrained:
             assert id_ == expected
             self._reader.add(id_)
             return
-        if self._tags is not None:
-            self._written = (self._written + self._tags.tokens[id_])[-TAIL:]
-        if self._reader.tags:
-            self._accept_first(id_)
-        elif self._reader.in_answer and id_ not in self._reader.openers:
+        if self._reader.in_answer and id_ not in self._reader.openers:
             self._matcher.accept(id_)
             self._has_begun = True
             self._reader.add(id_)
-        else:
-            self._accept_free(id_)
-
-    def _accept_first(self, id_: int) -> None:
-        """Add a token of the answer or of a tag before it, which may not be decided yet."""
-        self._may_be_answer = self._may_be_answer and self._matcher.accepts([id_]) == 1
-        if self._may_be_answer:
-            self._matcher.accept(id_)
-            is_answer = any(not is_thought for is_thought, _ in self._reader.add(id_))
-        else:
-            is_answer = False
-            self._accept_free(id_)
-        if not self._reader.tags and not is_answer:
-            self._matcher, self._may_be_answer = self._before, True
-
-    def _accept_free(self, id_: int) -> None:
-        pieces = self._reader.add(id_)
-        if any(text.strip() for is_thought, text in pieces if not is_thought):
-            raise ModelError("the model began its answer in a way that cannot be constrained")
+        elif any(text.strip() for is_thought, text in self._reader.add(id_) if not is_thought):
+            raise ConstraintError("the model began its answer in a way that cannot be constrained")
 
     def forced(self) -> Sequence[int]:
         """The tokens that follow if there is only one way to continue."""
@@ -167,37 +131,21 @@ class Constrained:
     def _mask(self) -> np.ndarray:
         """A bit for each token, in uint32."""
         if not self._header and not self._reader.in_answer:
-            return self._mask_of_thought()
+            # Rules out the end of the reply.
+            return self._matcher.free_mask()
         mask = self._matcher.mask()
-        if self._header or not self._may_be_answer:
-            mask[:] = 0
         if self._header:
+            mask[:] = 0
             _allow(mask, [self._header[0]])
             return mask
         if not self._has_begun:
             _allow(mask, self._reader.openers)
-        if self._tags is not None and self._reader.tags:
-            _allow(mask, self._tags.continuing(self._reader.tags, self._written))
         return mask
-
-    def _mask_of_thought(self) -> np.ndarray:
-        """Rules out the end of the reply, and tokens with the end of the thought and the beginning
-        of the answer in one."""
-        tag = self._reader.closing_tag
-        crossing = self._tags.crossing(tag, self._written) if self._tags and tag else ()
-        mask = self._matcher.free_mask()
-        for id_ in crossing:
-            mask[id_ // BITS] &= ~np.uint32(1 << id_ % BITS)
-        return mask
-
-    @property
-    def _is_answer(self) -> bool:
-        return self._reader.in_answer and self._may_be_answer
 
     @property
     def _is_certain(self) -> bool:
         """Whether the next token is certain to belong to the answer."""
-        return self._reader.in_answer and not self._reader.openers and not self._reader.tags
+        return self._reader.in_answer and not self._reader.openers
 
 
 def _allow(mask: np.ndarray, ids: Iterable[int]) -> None:

@@ -151,13 +151,6 @@ class Matcher:
         # The empty text may be complete before llguidance notices.
         return self._inner.is_stopped() or np.array_equal(self.mask(), self._vocabulary.ends_mask)
 
-    def copy(self) -> "Matcher":
-        """An independent matcher in the same state."""
-        copied = object.__new__(Matcher)
-        copied.__dict__.update(self.__dict__)
-        copied._inner, copied._ids = self._inner.deep_copy(), [*self._ids]
-        return copied
-
     def _check(self) -> None:
         reason = failure(self._inner)
         if reason is not None:

@@ -138,11 +138,6 @@ class Reader:
         return self._markers.having(Role.ANSWER, *others)
 
     @property
-    def tags(self) -> Sequence[str]:
-        """The texts that may begin something else here; empty once the reply has begun."""
-        return self._markers.tags if self._may_think and self.place is Place.START else ()
-
-    @property
     def closing_tag(self) -> str:
         """The text that ends the current thought; empty if it ends with a marker."""
         return self._markers.tags[1] if self.is_thought and self._markers.tags else ""
