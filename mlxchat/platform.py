@@ -317,6 +317,12 @@ def launched_rank() -> int | None:
     return next((int(rank) for rank in ranks if rank.isdecimal()), None)
 
 
+def open_connections() -> list[tuple[int, int, int]]:
+    """This process's TCP connections: the descriptor, its port and the other end's."""
+    found = psutil.Process().net_connections("tcp")
+    return [(each.fd, each.laddr.port, each.raddr.port) for each in found if each.raddr]
+
+
 def stdin_stays_open() -> bool:
     """Whether stdin is the pipe of MLX's launcher, which forwards input but not its end."""
     return "MLX_RANK" in os.environ and not os.isatty(0)

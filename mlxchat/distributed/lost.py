@@ -21,7 +21,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import mlx.core as mx
-import psutil
 
 from mlxchat import platform
 from mlxchat.errors import ExitStatus, RanksError
@@ -66,14 +65,12 @@ class RingSockets:
         hosts: list[list[str]] = json.loads(Path(hostfile).read_text(encoding="utf-8"))
         left, right = (rank - 1) % size, (rank + 1) % size
         ours, theirs = ({int(each.rpartition(":")[2]) for each in hosts[n]} for n in (rank, right))
-        for found in psutil.Process().net_connections("tcp"):
-            if not found.raddr:
-                continue
+        for descriptor, own_port, other_port in platform.open_connections():
             # The left neighbour connected to us, and we to the right one.
-            if found.laddr.port in ours:
-                self._add(found.fd, left)
-            elif found.raddr.port in theirs:
-                self._add(found.fd, right)
+            if own_port in ours:
+                self._add(descriptor, left)
+            elif other_port in theirs:
+                self._add(descriptor, right)
 
     def _add(self, descriptor: int, rank: int) -> None:
         # Our own descriptor, since MLX may close its own.
