@@ -5,18 +5,17 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import mlx.core as mx
 import pytest
 
-from mlxchat.bench import BENCHES, Benchmark, batch, decode, paired, startup, theirs
-from mlxchat.bench.paired import Spread, ratios
-from mlxchat.bench.report import Figures, tables
+from mlxchat.bench import BENCHES, Benchmark, batch, compare, decode, startup, theirs
+from mlxchat.bench.compare import Comparison, Side, Spread, ratios, table
 from mlxchat.bench.startup import process_seconds
 from mlxchat.bench.subject import Subject
 from mlxchat.errors import ModelError
@@ -93,7 +92,7 @@ def bench_everything(tiny_model: Path, directory: Path) -> Everything:
         patch.setattr(startup, "process_seconds", lambda command, _: started(tuple(command)))
         patch.setattr(decode, "QUICK", replace(decode.QUICK, rounds=1))
         patch.setattr(batch, "QUICK", TINY_BATCH)
-        patch.setattr(paired, "settle", lambda: None)
+        patch.setattr(compare, "settle", lambda: None)
         done = run_in_process("bench", *arguments)
     assert done.returncode == 0, done.stderr
     return Everything(
@@ -133,8 +132,8 @@ def test_a_pipe_gets_only_tables(everything: Everything) -> None:
     tables = everything.stdout.split("\n\n")
     assert tables.pop() == ""
     assert len(tables) >= len(BENCHES)
-    for table in tables:
-        rows = [line for line in table.splitlines() if not line.startswith("#")]
+    for each in tables:
+        rows = [line for line in each.splitlines() if not line.startswith("#")]
         assert len({row.count("\t") for row in rows}) == 1
         assert len(rows) > 1
 
@@ -161,18 +160,21 @@ def test_impossible_requests_are_a_one_line_error_before_measuring(
 def test_one_failing_benchmark_does_not_stop_the_others(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Fails:
-        TITLES: ClassVar = {"sample": "A sample"}
+    def fail() -> None:
+        raise RuntimeError("[malloc] Unable to allocate\nmuch more")
 
-        def measure(self, subject: Subject) -> Iterator[list[Figures]]:
-            yield [Figures("sample", {"tokens": 1})]
-            raise RuntimeError("[malloc] Unable to allocate\nmuch more")
+    def works() -> None:
+        pass
 
-    class Works(Fails):
-        def measure(self, subject: Subject) -> Iterator[list[Figures]]:
-            yield [Figures("sample", {"tokens": 2})]
+    class Bench:
+        def __init__(self, *runs: Callable[[], None]) -> None:
+            self.runs = runs
 
-    benches = {"one": Fails(), "two": Works()}
+        def comparisons(self, _: Subject) -> list[Comparison[int, None]]:
+            sides = {n: Side("", run, works) for n, run in enumerate(self.runs)}
+            return [Comparison("sample", "A sample", sides, 1, lambda key, _: [{"tokens": key}])]
+
+    benches = {"one": Bench(works, fail), "two": Bench(works)}
     monkeypatch.setattr(run_bench, "load", benches.__getitem__)
     request = BenchRequest(
         entries=tuple(Benchmark(name, "") for name in benches),
@@ -195,9 +197,6 @@ def test_one_failing_benchmark_does_not_stop_the_others(
 # Statistics of runs, and what is measured
 
 
-NO_TICK = lambda done, total, what: None  # noqa: E731
-
-
 @pytest.fixture
 def subject(tiny_model: Path, tmp_path: Path) -> Subject:
     return Subject(
@@ -205,7 +204,6 @@ def subject(tiny_model: Path, tmp_path: Path) -> Subject:
         "tiny",
         partial(load, str(tiny_model), offline=True),
         scratch=tmp_path,
-        tick=NO_TICK,
         quick=True,
         notify=lambda _: None,
     )
@@ -230,9 +228,8 @@ def test_a_slowdown_of_the_machine_does_not_change_ratios() -> None:
     ],
 )
 def test_a_ratio_is_a_tie_or_unclear(ratio: Spread | None, cell: str) -> None:
-    values = {"side": "mlxchat", "speed_ratio": ratio}
-    (table,) = tables([Figures("reading", values)], {"reading": "Reading"})
-    assert table.rows == (("mlxchat", cell) if cell else ("mlxchat",),)
+    drawn = table("Reading", [{"side": "mlxchat", "speed_ratio": ratio}])
+    assert drawn.rows == (("mlxchat", cell) if cell else ("mlxchat",),)
 
 
 def test_a_failed_process_is_an_error_with_its_last_line() -> None:

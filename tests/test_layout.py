@@ -36,8 +36,8 @@ CEILINGS = {
     "rows": 1_067,
     "distributed": 879,
     "app": 3_402,
-    "bench": 1_079,
-    "terminal": 3_752,
+    "bench": 997,
+    "terminal": 3_733,
     "doctor": 223,
     "cli": 1_855,
 }

@@ -1,9 +1,8 @@
 """Start-up, prefill, decode and batch, measured; nothing is printed. `terminal/run_bench` shows it.
 
-Each benchmark is a module of this folder with TITLES, one for each kind of its figures, and
-`measure(subject)`, which yields all figures so far, repeatedly, so that an interrupted run keeps
-them. `paired` alternates the sides, `report` makes tables, `record` lines of JSON. Quality is
-measured by `scripts/bench`. Read `prefill` first.
+Each benchmark is a module of this folder with `comparisons(subject)`, a list. `compare` alternates
+their sides and makes tables, `record` lines of JSON. Quality is measured by `scripts/bench`. Read
+`prefill` first.
 """
 
 from dataclasses import dataclass

@@ -4,8 +4,9 @@ ones that share their beginning."""
 import io
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import mlx.core as mx
 import numpy as np
@@ -13,9 +14,8 @@ import numpy as np
 from mlxchat.app.opening import Loaded
 from mlxchat.app.side_by_side import SideBySide
 from mlxchat.bench import theirs
-from mlxchat.bench.paired import Side, Spread, interleave, ratios
-from mlxchat.bench.report import Figures, one_after_another
-from mlxchat.bench.subject import SENTENCES, Subject
+from mlxchat.bench.compare import Comparison, Figures, Side, Spread, ratios
+from mlxchat.bench.subject import OURS, SENTENCES, Subject
 from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply
 from mlxchat.errors import ModelError
@@ -26,16 +26,16 @@ from mlxchat.rows.read import Rows
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.units import count
 
-OURS, ALONE, THEIRS = "mlxchat", "one by one", theirs.NAME
+ALONE = "one by one"
 PROMPT_TOKENS = 40
 OWN_TOKENS = 8
 SHARED_ROWS = 32
 WARM_UP_PROMPTS, WARM_UP_TOKENS = 2, 4
-TITLES = {
-    "rows": "Different prompts, tokens generated per second, reading the prompts included; gain "
-    "over one by one",
-    "shared": f"Prompts that begin alike, at most {SHARED_ROWS} side by side, seconds for all",
-}
+DIFFERENT = (
+    "Different prompts, tokens generated per second, reading the prompts included; gain over one "
+    "by one"
+)
+SHARED = f"Prompts that begin alike, at most {SHARED_ROWS} side by side, seconds for all"
 
 # Called with the number of tokens generated since the last call.
 Take = Callable[[int], object]
@@ -71,33 +71,64 @@ FULL = Amounts(rows=(1, 8, 32), tokens=64, rounds=3, prompts=64)
 QUICK = Amounts(rows=(1, 8), tokens=16, rounds=2, prompts=8)
 
 
-def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
+def comparisons(
+    subject: Subject,
+) -> list[Comparison[Case, Generated] | Comparison[str, Generated]]:
     """Greedy generation, without an end token."""
     amounts = QUICK if subject.quick else FULL
-    return one_after_another((_different(subject, amounts), _shared(subject, amounts)))
+    return [_different(subject, amounts), _shared(subject, amounts)]
 
 
-def _different(subject: Subject, amounts: Amounts) -> Iterator[Sequence[Figures]]:
+def _side(
+    generate: Generate, subject: Subject, prompts: Sequence[str], case: Case, tokens: int
+) -> Side[Generated]:
+    name, rows = case
+    run = partial(_generated, generate, subject)
+    # Of prompts with a long beginning in common, few.
+    first = prompts[: WARM_UP_PROMPTS if len(prompts) > rows else rows]
+    return Side(
+        f"{count(rows, 'row')}, {name}",
+        run=lambda: run(prompts, rows, tokens),
+        warm_up=lambda: run(first, rows, WARM_UP_TOKENS),
+    )
+
+
+def _different(subject: Subject, amounts: Amounts) -> Comparison[Case, Generated]:
     prompts = _different_prompts(subject.model, max(amounts.rows))
     generators: dict[str, Generate] = {OURS: _side_by_side, ALONE: _one_by_one}
     if subject.against:
-        generators[THEIRS] = _by_mlx_lm
+        generators[theirs.NAME] = _by_mlx_lm
     sides = {
-        (name, rows): Side(
-            f"{count(rows, 'row')}, {name}",
-            run=lambda generate=generate, rows=rows: _generated(
-                generate, subject, prompts[:rows], rows, amounts.tokens
-            ),
-            warm_up=lambda generate=generate, rows=rows: _generated(
-                generate, subject, prompts[:rows], rows, WARM_UP_TOKENS
-            ),
-        )
+        (name, rows): _side(generate, subject, prompts[:rows], (name, rows), amounts.tokens)
         for rows in amounts.rows
         for name, generate in generators.items()
     }
     prompt_tokens = len(subject.model.tokenizer.prompt(prompts[0]).ids)
-    for runs in interleave(sides, amounts.rounds, subject.tick):
-        yield [_figures(case, runs, prompt_tokens, amounts.tokens) for case in runs]
+
+    def figures_of(case: Case, runs: Mapping[Case, Sequence[Generated]]) -> Sequence[Figures]:
+        name, rows = case
+
+        def speeds(side: str) -> list[float]:
+            return [run.tokens / run.seconds for run in runs.get((side, rows), [])]
+
+        own = runs[case]
+        return [
+            {
+                "rows": rows,
+                "side": name,
+                "prompt_tokens": prompt_tokens,
+                "tokens": amounts.tokens,
+                "tokens_per_s": Spread.of(speeds(name)),
+                "ttft_s": Spread.of([run.ttft_s for run in own]),
+                "peak_memory_bytes": Spread.of([float(run.peak_memory_bytes) for run in own]),
+                "gain": None if name == ALONE else ratios(speeds(name), speeds(ALONE)),
+                "speed_ratio": None
+                if name == theirs.NAME
+                else ratios(speeds(name), speeds(theirs.NAME)),
+            }
+        ]
+
+    return Comparison("rows", DIFFERENT, sides, amounts.rounds, figures_of)
 
 
 def _different_prompts(model: Model, number: int) -> list[str]:
@@ -147,7 +178,7 @@ def _side_by_side(
     loaded = Loaded(model.name, model, settings, SamplingSettings(seed=0), cache)
     lines = "\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)
     pending = Pending(Rows(BatchInput(), io.BytesIO(lines.encode())), lambda _: None)
-    runner = SideBySide(request, loaded, pending, lambda: False, subject.notify_once)
+    runner = SideBySide(request, loaded, pending, lambda: False, subject.notify)
     taken = 0
     for result in runner.results():
         if result is not None and result.error is not None:
@@ -176,32 +207,7 @@ def _by_mlx_lm(
         take(new)
 
 
-def _figures(
-    case: Case, runs: Mapping[Case, list[Generated]], prompt_tokens: int, tokens: int
-) -> Figures:
-    name, rows = case
-
-    def speeds(side: str) -> list[float]:
-        return [run.tokens / run.seconds for run in runs.get((side, rows), [])]
-
-    own = runs[case]
-    return Figures(
-        "rows",
-        {
-            "rows": rows,
-            "side": name,
-            "prompt_tokens": prompt_tokens,
-            "tokens": tokens,
-            "tokens_per_s": Spread.of(speeds(name)),
-            "ttft_s": Spread.of([run.ttft_s for run in own]),
-            "peak_memory_bytes": Spread.of([float(run.peak_memory_bytes) for run in own]),
-            "gain": None if name == ALONE else ratios(speeds(name), speeds(ALONE)),
-            "speed_ratio": None if name == THEIRS else ratios(speeds(name), speeds(THEIRS)),
-        },
-    )
-
-
-def _shared(subject: Subject, amounts: Amounts) -> Iterator[Sequence[Figures]]:
+def _shared(subject: Subject, amounts: Amounts) -> Comparison[str, Generated]:
     tokenizer = subject.model.tokenizer
     begin = tokenizer.decode(subject.prompt_ids(amounts.shared).tolist())
     prompts: list[str] = []
@@ -210,35 +216,26 @@ def _shared(subject: Subject, amounts: Amounts) -> Iterator[Sequence[Figures]]:
         prompts.append(begin + tokenizer.decode(own.tolist()))
     generators: dict[str, Generate] = {OURS: _side_by_side}
     if subject.against:
-        generators[THEIRS] = _by_mlx_lm
+        generators[theirs.NAME] = _by_mlx_lm
     rows = min(SHARED_ROWS, len(prompts))
     sides = {
-        name: Side(
-            name,
-            run=lambda generate=generate: _generated(
-                generate, subject, prompts, rows, amounts.shared_tokens
-            ),
-            warm_up=lambda generate=generate: _generated(
-                generate, subject, prompts[:WARM_UP_PROMPTS], rows, WARM_UP_TOKENS
-            ),
-        )
+        name: _side(generate, subject, prompts, (name, rows), amounts.shared_tokens)
         for name, generate in generators.items()
     }
     prompt_tokens = len(tokenizer.prompt(prompts[0]).ids)
-    for runs in interleave(sides, 1, subject.tick):
-        seconds = {name: [run.seconds for run in each] for name, each in runs.items()}
-        yield [
-            Figures(
-                "shared",
-                {
-                    "side": name,
-                    "prompts": amounts.prompts,
-                    "shared_tokens": amounts.shared,
-                    "prompt_tokens": prompt_tokens,
-                    "tokens": amounts.shared_tokens,
-                    "seconds": Spread.of(seconds[name]),
-                    "times_ours": None if name == OURS else ratios(seconds[name], seconds[OURS]),
-                },
-            )
-            for name in runs
+
+    def figures_of(name: str, runs: Mapping[str, Sequence[Generated]]) -> Sequence[Figures]:
+        own, ours = ([run.seconds for run in runs[side]] for side in (name, OURS))
+        return [
+            {
+                "side": name,
+                "prompts": amounts.prompts,
+                "shared_tokens": amounts.shared,
+                "prompt_tokens": prompt_tokens,
+                "tokens": amounts.shared_tokens,
+                "seconds": Spread.of(own),
+                "times_ours": None if name == OURS else ratios(own, ours),
+            }
         ]
+
+    return Comparison("shared", SHARED, sides, 1, figures_of)

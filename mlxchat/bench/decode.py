@@ -1,24 +1,23 @@
 """Generation: speed and memory over time, with and without a window."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 
 from mlxchat.bench import theirs
-from mlxchat.bench.paired import Side, Spread, interleave, ratios
-from mlxchat.bench.report import Figures
-from mlxchat.bench.subject import Subject
+from mlxchat.bench.compare import Comparison, Figures, Side, Spread, ratios
+from mlxchat.bench.subject import OURS, Subject
 from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply
-from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 
 PROMPT_TOKENS = 16
 WARM_UP_TOKENS = 8
-OURS, THEIRS = "mlxchat", theirs.NAME
+TITLE = "Generating, by stretches; active memory is MLX's at the end of each"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,6 @@ class Stretches:
 
 FULL = Stretches(200, stretches=5, window=512, rounds=5)
 QUICK = Stretches(16, stretches=4, window=32, rounds=3)
-TITLES = {"stretch": "Generating, by stretches; active memory is MLX's at the end of each"}
 
 # The side, and its window.
 Case = tuple[str, int | None]
@@ -41,22 +39,17 @@ Case = tuple[str, int | None]
 Timed = list[tuple[float, int]]
 
 
-def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
+def comparisons(subject: Subject) -> list[Comparison[Case, Timed]]:
     """Greedy generation after a short prompt, without an end token."""
     tokenizer = theirs.load_tokenizer(subject.directory) if subject.against else None
     amounts = QUICK if subject.quick else FULL
-    names = (OURS, THEIRS) if subject.against else (OURS,)
     sides = {
         (name, window): _side(subject, (name, window), amounts, tokenizer)
         for window in (None, amounts.window)
-        for name in names
+        for name in subject.sides
     }
-    for runs in interleave(sides, amounts.rounds, subject.tick):
-        yield [
-            _figures(subject.model, case, n, runs, amounts)
-            for case in runs
-            for n in range(amounts.stretches)
-        ]
+    figures_of = partial(_figures, subject, amounts)
+    return [Comparison("stretch", TITLE, sides, amounts.rounds, figures_of)]
 
 
 def _side(subject: Subject, case: Case, amounts: Stretches, tokenizer: Any) -> Side[Timed]:
@@ -64,7 +57,7 @@ def _side(subject: Subject, case: Case, amounts: Stretches, tokenizer: Any) -> S
 
     def run(stretch: int, stretches: int) -> Timed:
         # One more, since the first token ends the prefill.
-        tokens = _tokens(subject.model, case, stretch * stretches + 1, tokenizer, subject)
+        tokens = _tokens(subject, case, stretch * stretches + 1, tokenizer)
         return list(_timed(tokens, stretch))
 
     return Side(
@@ -74,12 +67,10 @@ def _side(subject: Subject, case: Case, amounts: Stretches, tokenizer: Any) -> S
     )
 
 
-def _tokens(
-    model: Model, case: Case, max_tokens: int, tokenizer: Any, subject: Subject
-) -> Iterable[Any]:
-    name, window = case
+def _tokens(subject: Subject, case: Case, max_tokens: int, tokenizer: Any) -> Iterable[Any]:
+    (name, window), model = case, subject.model
     ids = subject.prompt_ids(PROMPT_TOKENS)
-    if name == THEIRS:
+    if name == theirs.NAME:
         return theirs.generate(model, tokenizer, ids, max_tokens, max_kv_size=window)
     settings = GenerationSettings(max_tokens=max_tokens, ignore_eos=True)
     return generate(Reply(model, ids, model.make_cache(window), settings=settings))
@@ -97,21 +88,24 @@ def _timed(tokens: Iterable[Any], stretch: int) -> Iterator[tuple[float, int]]:
 
 
 def _figures(
-    model: Model, case: Case, n: int, runs: dict[Case, list[Timed]], amounts: Stretches
-) -> Figures:
+    subject: Subject, amounts: Stretches, case: Case, runs: Mapping[Case, Sequence[Timed]]
+) -> list[Figures]:
     name, window = case
-    others = runs.get((THEIRS, window), []) if name == OURS else []
-    speeds = [run[n][0] for run in runs[case]]
-    return Figures(
-        "stretch",
-        {
-            "side": name,
-            "max_kv_size": window,
-            "window_kept": name == OURS or theirs.keeps_window(model.network, window),
-            "from_token": n * amounts.stretch,
-            "tokens": amounts.stretch,
-            "tokens_per_s": Spread.of(speeds),
-            "active_memory_bytes": Spread.of([run[n][1] for run in runs[case]]),
-            "speed_ratio": ratios(speeds, [run[n][0] for run in others]),
-        },
-    )
+    others = runs.get((theirs.NAME, window), []) if name == OURS else []
+    is_kept = name == OURS or theirs.keeps_window(subject.model.network, window)
+    found: list[Figures] = []
+    for n in range(amounts.stretches):
+        speeds = [run[n][0] for run in runs[case]]
+        found.append(
+            {
+                "side": name,
+                "max_kv_size": window,
+                "window_kept": is_kept,
+                "from_token": n * amounts.stretch,
+                "tokens": amounts.stretch,
+                "tokens_per_s": Spread.of(speeds),
+                "active_memory_bytes": Spread.of([run[n][1] for run in runs[case]]),
+                "speed_ratio": ratios(speeds, [run[n][0] for run in others]),
+            }
+        )
+    return found

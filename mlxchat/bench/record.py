@@ -6,109 +6,81 @@ import platform as system_platform
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from importlib.metadata import version
-from typing import Self
+from typing import Any
 
 from mlxchat import platform
-from mlxchat.bench.report import Figures
+from mlxchat.bench.compare import Comparison, Figures
 from mlxchat.bench.subject import Subject
 from mlxchat.files import json_line
 from mlxchat.models.skeleton import named_parameters
 from mlxchat.paths import __version__
 
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """`load` is the average number of programs that wanted a core in the last minute. Above about
-    one core, only ratios are meaningful."""
-
-    system: str
-    processor: str
-    cores: int
-    memory_bytes: int
-    load: float
-    device: str
-    backend: str
-    blas: str
-    python: str
-    mlx: str
-    mlx_lm: str
-    mlxchat: str
-
-    @property
-    def is_busy(self) -> bool:
-        return self.load > self.cores / 2
-
-    def in_words(self) -> str:
-        """One line for people."""
-        return (
-            f"{self.processor}, {self.cores} cores, {self.backend}, BLAS {self.blas}; "
-            f"mlxchat {self.mlxchat}, mlx {self.mlx}, mlx-lm {self.mlx_lm}, Python {self.python}"
-        )
+Record = dict[str, Any]
 
 
-def this_machine() -> Machine:
-    """The current state; the device must have been chosen."""
+def this_machine() -> Record:
+    """Its current state; the device must have been chosen. `load` is the average number of programs
+    that wanted a core in the last minute."""
     uname = system_platform.uname()
-    return Machine(
-        system=f"{uname.system} {uname.release} {uname.machine}",
-        processor=platform.device_name(),
-        cores=os.cpu_count() or 1,
-        memory_bytes=platform.total_memory_bytes(),
-        load=round(os.getloadavg()[0], 2),
-        device="gpu" if platform.on_gpu() else "cpu",
-        backend=platform.backend_name(),
-        blas=platform.blas_name(),
-        python=system_platform.python_version(),
-        mlx=version("mlx"),
-        mlx_lm=version("mlx-lm"),
-        mlxchat=__version__,
-    )
+    return {
+        "system": f"{uname.system} {uname.release} {uname.machine}",
+        "processor": platform.device_name(),
+        "cores": os.cpu_count() or 1,
+        "memory_bytes": platform.total_memory_bytes(),
+        "load": round(os.getloadavg()[0], 2),
+        "device": "gpu" if platform.on_gpu() else "cpu",
+        "backend": platform.backend_name(),
+        "blas": platform.blas_name(),
+        "python": system_platform.python_version(),
+        "mlx": version("mlx"),
+        "mlx_lm": version("mlx-lm"),
+        "mlxchat": __version__,
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
-    """`time` is when the benchmark ended. If every run loads the model itself, `dtype` is the value
-    of the option, and `weights_bytes` is None. `complete`: it was not interrupted."""
-
-    bench: str
-    time: str
-    command: str
-    complete: bool
-    quick: bool
-    model: str
-    dtype: str
-    weights_bytes: int | None
-    machine: Machine
-
-    @classmethod
-    def of(cls, name: str, subject: Subject, machine: Machine, *, complete: bool) -> Self:
-        model = subject.model if subject.has_model else None
-        weights = named_parameters(model.network) if model is not None else None
-        return cls(
-            bench=name,
-            time=datetime.now().astimezone().isoformat(timespec="seconds"),
-            command=shlex.join(["mlxchat", *sys.argv[1:]]),
-            complete=complete,
-            quick=subject.quick,
-            model=subject.name,
-            dtype=subject.dtype if model is None else str(model.dtype).rpartition(".")[2],
-            weights_bytes=None if weights is None else sum(array.nbytes for _, array in weights),
-            machine=machine,
-        )
-
-    def in_words(self) -> str:
-        """One line for people."""
-        incomplete = "" if self.complete else ", not complete"
-        machine = self.machine.in_words()
-        return f"{self.command}{incomplete}: {self.model}, {self.dtype}, {machine}"
+def circumstances(bench: str, subject: Subject, machine: Record, *, complete: bool) -> Record:
+    """What all figures of a benchmark have in common, as it ends. If every run loads the model
+    itself, `dtype` is the value of the option, and `weights_bytes` is None."""
+    dtype, weights_bytes = subject.dtype, None
+    if subject.has_model:
+        dtype = str(subject.model.dtype).rpartition(".")[2]
+        arrays = (array for _, array in named_parameters(subject.model.network))
+        weights_bytes = sum(array.nbytes for array in arrays)
+    return {
+        "bench": bench,
+        "time": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": shlex.join(["mlxchat", *sys.argv[1:]]),
+        "complete": complete,
+        "quick": subject.quick,
+        "model": subject.name,
+        "dtype": dtype,
+        "weights_bytes": weights_bytes,
+        "machine": machine,
+    }
 
 
-def lines(found: Sequence[Figures], circumstances: Circumstances) -> list[str]:
+def in_words(common: Record) -> str:
+    """The circumstances in one line for people."""
+    incomplete = "" if common["complete"] else ", not complete"
+    return (
+        "{command}{incomplete}: {model}, {dtype}, {processor}, {cores} cores, {backend}, BLAS "
+        "{blas}; mlxchat {mlxchat}, mlx {mlx}, mlx-lm {mlx_lm}, Python {python}"
+    ).format(**common | common["machine"], incomplete=incomplete)
+
+
+def lines(found: Sequence[Comparison[Any, Any]], common: Record) -> list[str]:
     """JSON objects, one per figure, without line ends."""
-    record = asdict(circumstances)
     return [
-        json_line(record | {"kind": each.kind, "figures": asdict(each)["values"]}) for each in found
+        json_line(common | {"kind": each.kind, "figures": _plain(figures)})
+        for each in found
+        for figures in each.figures()
     ]
+
+
+def _plain(figures: Figures) -> Record:
+    return {
+        name: asdict(value) if is_dataclass(value) else value for name, value in figures.items()
+    }

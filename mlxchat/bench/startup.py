@@ -5,66 +5,55 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from mlxchat.bench import theirs
-from mlxchat.bench.paired import Side, Spread, interleave, ratios
-from mlxchat.bench.report import Figures
-from mlxchat.bench.subject import Subject
+from mlxchat.bench.compare import Comparison, Figures, Side, Spread, ratios
+from mlxchat.bench.subject import OURS, Subject
 from mlxchat.errors import ModelError
 
 PROMPT = " one two three four five six seven eight nine ten" * 2
 ROUNDS, QUICK_ROUNDS = 5, 3
-OURS, THEIRS = "mlxchat", theirs.NAME
 HELP, FIRST_TOKEN = "--help", "first token"
-TITLES = {"start": "Seconds from the start of the process, with the model's files in memory"}
+TITLE = "Seconds from the start of the process, with the model's files in memory"
+
+# Until when, and the side.
+Case = tuple[str, str]
 
 
-def measure(subject: Subject) -> Iterator[Sequence[Figures]]:
+def comparisons(subject: Subject) -> list[Comparison[Case, float]]:
     """Each run is a process. Neither side applies the chat template, so both read the same text."""
     directory = theirs.same_weights(subject) if subject.against else subject.directory
-    names = (OURS, THEIRS) if subject.against else (OURS,)
+    generate = [sys.executable, "-m", "mlxchat", "generate"]
+    commands = {
+        (HELP, OURS): [*generate, "--help"],
+        (FIRST_TOKEN, OURS): [
+            *(*generate, "-m", str(directory), *subject.program_options()),
+            *("--offline", "--no-json", "--no-prefix-cache", "-n", "1", "--raw", PROMPT),
+        ],
+        (HELP, theirs.NAME): theirs.command("--help"),
+        (FIRST_TOKEN, theirs.NAME): theirs.command(
+            *("--model", str(directory), "--max-tokens", "1", "--ignore-chat-template"),
+            *("--prompt", PROMPT),
+        ),
+    }
     sides = {
-        (until, name): _side(subject, until, name, directory)
+        (until, name): _side(f"{until}, {name}", commands[until, name], name)
         for until in (HELP, FIRST_TOKEN)
-        for name in names
+        for name in subject.sides
     }
     rounds = QUICK_ROUNDS if subject.quick else ROUNDS
-    for runs in interleave(sides, rounds, subject.tick):
-        yield [_figures(until, name, runs) for until, name in runs]
+    return [Comparison("start", TITLE, sides, rounds, _figures)]
 
 
-def _side(subject: Subject, until: str, name: str, directory: Path) -> Side[float]:
-    if name == OURS:
-        command, environment = _our_command(subject, directory, until), os.environ
-    else:
-        command, environment = _their_command(directory, until), theirs.environment()
+def _side(title: str, command: Sequence[str], name: str) -> Side[float]:
+    environment = os.environ if name == OURS else theirs.environment()
 
     def run() -> float:
         return process_seconds(command, environment)
 
     # The first run compiles everything, and reads the model's files.
-    return Side(f"{until}, {name}", run, warm_up=run)
-
-
-def _our_command(subject: Subject, directory: Path, until: str) -> list[str]:
-    program = [sys.executable, "-m", "mlxchat", "generate"]
-    if until == HELP:
-        return [*program, "--help"]
-    return [
-        *(*program, "-m", str(directory), *subject.program_options()),
-        *("--offline", "--no-json", "--no-prefix-cache", "-n", "1", "--raw", PROMPT),
-    ]
-
-
-def _their_command(directory: Path, until: str) -> list[str]:
-    if until == HELP:
-        return theirs.command("--help")
-    return theirs.command(
-        *("--model", str(directory), "--max-tokens", "1", "--ignore-chat-template"),
-        *("--prompt", PROMPT),
-    )
+    return Side(title, run, warm_up=run)
 
 
 def process_seconds(command: Sequence[str], environment: Mapping[str, str]) -> float:
@@ -99,8 +88,9 @@ def process_seconds(command: Sequence[str], environment: Mapping[str, str]) -> f
     return first_s
 
 
-def _figures(until: str, name: str, runs: dict[tuple[str, str], list[float]]) -> Figures:
-    own, others = runs[until, name], runs.get((until, THEIRS), []) if name == OURS else []
-    seconds, ratio = Spread.of(own), ratios(own, others)
-    values = {"until": until, "side": name, "seconds": seconds, "time_ratio": ratio}
-    return Figures("start", values)
+def _figures(case: Case, runs: Mapping[Case, Sequence[float]]) -> Sequence[Figures]:
+    until, name = case
+    others = runs.get((until, theirs.NAME), []) if name == OURS else []
+    ratio = ratios(runs[case], others)
+    seconds = Spread.of(runs[case])
+    return [{"until": until, "side": name, "seconds": seconds, "time_ratio": ratio}]

@@ -3,15 +3,16 @@ Anything slow is loaded on first use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from mlxchat.bench.paired import Tick
 from mlxchat.models.model import Model
 from mlxchat.text.spans import TokenIds
 from mlxchat.units import Notify
+
+OURS, THEIRS = "mlxchat", "mlx-lm"
 
 # A prompt of which only the length matters.
 SENTENCES = (
@@ -30,7 +31,6 @@ class Subject:
     name: str
     load: Callable[[], Model]
     scratch: Path
-    tick: Tick
     notify: Notify
     dtype: str = "auto"
     device: str = "auto"
@@ -38,9 +38,9 @@ class Subject:
     against: bool = False
     adapter: str | None = None
 
-    @cached_property
-    def notify_once(self) -> Notify:
-        return cache(self.notify)
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return (OURS, THEIRS) if self.against else (OURS,)
 
     @cached_property
     def model(self) -> Model:
@@ -49,10 +49,6 @@ class Subject:
     @property
     def has_model(self) -> bool:
         return "model" in self.__dict__
-
-    def load_apart(self) -> Model:
-        """A temporary model, if this process has none that it keeps."""
-        return self.model if self.has_model else self.load()
 
     def prompt_ids(self, count: int) -> TokenIds:
         """`count` ids of plain sentences, repeated as necessary."""

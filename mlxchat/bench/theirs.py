@@ -17,24 +17,22 @@ from mlx import nn
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from mlxchat import platform
-from mlxchat.bench.subject import Subject
+from mlxchat.bench.subject import THEIRS, Subject
 from mlxchat.cache.powers import mlx_lms_own
-from mlxchat.errors import OutputError, UsageError
+from mlxchat.errors import UsageError
 from mlxchat.models.model import Model
 from mlxchat.models.skeleton import named_parameters, read_json
 from mlxchat.text.spans import TokenIds
-from mlxchat.units import format_bytes
 
-NAME = "mlx-lm"
+NAME = THEIRS
 DEFAULT_STEP_SIZE = 2_048
 
-DISK_RESERVE_BYTES = 100_000_000
-WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".npz")
+WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".npz", ".index.json")
 
 
 def load_tokenizer(directory: Path) -> Any:
     """mlx-lm's tokenizer of the same model, without an end token."""
-    _quiet_transformers()
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
     # transformers' warnings about a model's files are irrelevant here.
     with warnings.catch_warnings(action="ignore"):
         from mlx_lm.tokenizer_utils import load
@@ -42,11 +40,6 @@ def load_tokenizer(directory: Path) -> Any:
         wrapper = load(directory)
     wrapper._eos_token_ids = set()
     return wrapper
-
-
-def _quiet_transformers() -> None:
-    """Call it before the first import of transformers."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
 
 
 def generate(
@@ -64,7 +57,7 @@ def generate_batch(
 ) -> Iterator[int]:
     """The loop of mlx-lm's `batch_generate`, which itself returns nothing before the end: yields
     the number of tokens that each step gives to its `rows`. There is no end token."""
-    _quiet_transformers()
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
     from mlx_lm.generate import BatchGenerator
 
     with mlx_lms_own():
@@ -103,22 +96,17 @@ def same_weights(subject: Subject) -> Path:
         raise UsageError("startup is compared only without --adapter")
     if platform.on_gpu() and subject.dtype in ("auto", "stored"):
         return subject.directory
-    weights = dict(named_parameters(subject.load_apart().network))
+    # A temporary model: this process should not keep one while others load theirs.
+    model = subject.model if subject.has_model else subject.load()
+    weights = dict(named_parameters(model.network))
     if any(name.endswith(".scales") for name in weights):
         return subject.directory
-    size_bytes = sum(array.nbytes for array in weights.values())
-    if shutil.disk_usage(subject.scratch).free < size_bytes + DISK_RESERVE_BYTES:
-        raise OutputError(
-            f"a copy of the weights for mlx-lm takes {format_bytes(size_bytes)}, more "
-            f"than is free in {subject.scratch}: set TMPDIR, or omit --against"
-        )
     target = subject.scratch / "same-weights"
     target.mkdir(exist_ok=True)
     for file in subject.directory.iterdir():
-        is_index = file.name.endswith(".index.json")
-        if file.is_file() and not is_index and file.suffix not in WEIGHTS:
+        if file.is_file() and not file.name.endswith(WEIGHTS):
             shutil.copy(file, target)
-    config = read_json(subject.directory / "config.json")
+    config = read_json(target / "config.json")
     for packing in ("quantization", "quantization_config"):
         config.pop(packing, None)
     (target / "config.json").write_text(json.dumps(config))

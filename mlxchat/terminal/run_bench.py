@@ -4,19 +4,20 @@ import os
 import shutil
 import tempfile
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
-from rich.progress import Progress, TaskID
+from rich.progress import TaskID
 
 from mlxchat.app.opening import find_model, load_model, start
 from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.bench import Benchmark, load
-from mlxchat.bench.record import Circumstances, Machine, lines, this_machine
-from mlxchat.bench.report import Figures, Table, tables
+from mlxchat.bench.compare import Comparison, Table, table
+from mlxchat.bench.record import Record, circumstances, in_words, lines, this_machine
 from mlxchat.bench.subject import Subject
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError, device_failures
 from mlxchat.files import append_line, open_to_append, reported_as
@@ -58,14 +59,18 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None, worker: Worker) -> 
             "measure one machine"
         )
     messages = Messages(request.quiet)
-    _check_output(request.json_file)
+    # Check before measuring that the figures can be saved.
+    Stdout()
+    if request.json_file not in (None, STDOUT):
+        with reported_as(OutputError, f"write {request.json_file}"):
+            os.close(open_to_append(Path(request.json_file)))
     start(setup, messages.warn)
     found = find_model(setup, observer_of(messages))
     machine = this_machine()
-    if machine.is_busy:
+    if machine["load"] > machine["cores"] / 2:
         messages.note(
-            f"this machine is busy (load {machine.load} on {machine.cores} cores): trust only the "
-            "ratios"
+            f"this machine is busy (load {machine['load']} on {machine['cores']} cores): trust "
+            "only the ratios"
         )
     # Drawn between runs only, so that drawing does not affect the measurements.
     line = moving_line("getting ready", 1, is_animated=False)
@@ -87,17 +92,23 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None, worker: Worker) -> 
             found.name,
             partial(load_model, setup, found, messages.warn, ranks=ranks),
             scratch=Path(scratch),
-            tick=tick,
             dtype=setup.dtype,
             device=setup.device,
             quick=request.quick,
             against=request.against,
             adapter=setup.adapter,
-            notify=messages.warn,
+            notify=cache(messages.warn),
         )
         for entry in request.entries:
+            shown = line if is_drawn(request.quiet) else nullcontext()
+            comparisons: list[Comparison[Any, Any]] = []
+            is_complete = False
             try:
-                _measure(entry.name, subject, machine, request, line)
+                with shown, device_failures(), reported_as(OutputError, f"measure {entry.name}"):
+                    comparisons += load(entry.name).comparisons(subject)
+                    for each in comparisons:
+                        each.run(tick)
+                is_complete = True
             except OutputError:
                 raise
             except MlxchatError as error:
@@ -105,54 +116,24 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None, worker: Worker) -> 
                     raise
                 show_error(f"bench {entry.name}: {error}")
                 status = ExitStatus.FAILURE
+            finally:
+                if not is_complete:
+                    messages.note(f"bench {entry.name} is incomplete")
+                if begun := [each for each in comparisons if each.runs]:
+                    common = circumstances(entry.name, subject, machine, complete=is_complete)
+                    _write(begun, common, request.json_file)
     return status
 
 
-def _measure(
-    name: str, subject: Subject, machine: Machine, request: BenchRequest, line: Progress
-) -> None:
-    """Measure, and write the figures, however it ended.
-
-    Raises DeviceError or OutputError if MLX or the system reports that memory or a disk is full.
-    """
-    bench = load(name)
-    found: Sequence[Figures] = ()
-    complete = False
-    try:
-        shown = line if is_drawn(request.quiet) else nullcontext()
-        with shown, device_failures(), reported_as(OutputError, f"measure {name}"):
-            for so_far in bench.measure(subject):
-                found = so_far
-        complete = True
-    finally:
-        if not complete:
-            Messages(request.quiet).note(f"bench {name} is incomplete")
-        if found:
-            circumstances = Circumstances.of(name, subject, machine, complete=complete)
-            _write(found, bench.TITLES, circumstances, request.json_file)
-
-
-def _check_output(json_file: str | None) -> None:
-    """Check before measuring that the figures can be saved. Raises OutputError."""
-    Stdout()
-    if json_file not in (None, STDOUT):
-        with reported_as(OutputError, f"write {json_file}"):
-            os.close(open_to_append(Path(json_file)))
-
-
-def _write(
-    found: Sequence[Figures],
-    titles: Mapping[str, str],
-    circumstances: Circumstances,
-    json_file: str | None,
-) -> None:
+def _write(found: Sequence[Comparison[Any, Any]], common: Record, json_file: str | None) -> None:
     """Write the file and stdout: if one fails, the other is still written."""
-    records, stdout = lines(found, circumstances), Stdout()
+    records, stdout = lines(found, common), Stdout()
     if json_file == STDOUT:
         text = "".join(f"{record}\n" for record in records)
     else:
-        parts = [format_bench_table(each, stdout.is_terminal) for each in tables(found, titles)]
-        text = _remark(circumstances.in_words(), stdout.is_terminal) + "".join(parts)
+        drawn = [table(each.title, each.figures()) for each in found]
+        parts = [format_bench_table(each, stdout.is_terminal) for each in drawn]
+        text = _remark(in_words(common), stdout.is_terminal) + "".join(parts)
     try:
         stdout.write(text)
     finally:

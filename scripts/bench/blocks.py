@@ -20,7 +20,7 @@ from scripts.bench.common import kl_divergence, logprobs, parser, picked, show
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.bench.paired import settle
+from mlxchat.bench.compare import settle
 from mlxchat.cache import Cache
 from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.prefill import prefill

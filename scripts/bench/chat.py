@@ -15,7 +15,7 @@ from scripts.bench.common import parser, show
 
 import numpy as np
 
-from mlxchat.bench.paired import settle
+from mlxchat.bench.compare import settle
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.room import RESERVE
 from mlxchat.chat.turn import Turn

@@ -11,7 +11,7 @@ from scripts.bench.common import parser, show
 import mlx.core as mx
 
 from mlxchat import platform
-from mlxchat.bench.paired import settle
+from mlxchat.bench.compare import settle
 from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply
 from mlxchat.models.load import load

@@ -14,7 +14,7 @@ from scripts.bench.common import parser, show
 
 # isort: split
 
-from mlxchat.bench.paired import settle
+from mlxchat.bench.compare import settle
 from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply
 from mlxchat.models.load import load

@@ -1,0 +1,158 @@
+"""Compares sides that run in turn, A B A B, so that other load on the machine affects all of them
+alike; and the figures of their runs: median, spread, ratio to another side, as a table.
+"""
+
+import gc
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import mlx.core as mx
+
+# Number done, total number, and what is being measured now.
+Tick = Callable[[int, int, str], None]
+
+# A ratio this close to 1 is a tie, however well the runs agree.
+TIE = 0.02
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The runs of one side: median, minimum, maximum, and their number."""
+
+    median: float
+    min: float
+    max: float
+    runs: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """From at least one value."""
+        return cls(statistics.median(values), min(values), max(values), len(values))
+
+
+# From one run or, as a spread, from several; None if there is nothing to compare with. Units are in
+# the names; `*_ratio` compares two sides.
+Figures = Mapping[str, Spread | float | str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Side(Generic[V]):
+    """One of the things to compare. `warm_up` does, untimed, the work that only a first run has."""
+
+    name: str
+    run: Callable[[], V]
+    warm_up: Callable[[], object]
+
+
+@dataclass
+class Comparison(Generic[K, V]):
+    """Sides that are each to run in all `rounds`, and what becomes of their `runs`: figures of one
+    `kind`, from each side by its key."""
+
+    kind: str
+    title: str
+    sides: Mapping[K, Side[V]]
+    rounds: int
+    figures_of: Callable[[K, Mapping[K, Sequence[V]]], Sequence[Figures]]
+    runs: dict[K, list[V]] = field(default_factory=dict[K, list[V]])
+
+    def run(self, tick: Tick) -> None:
+        """Run all sides; if that is interrupted, `runs` are those so far."""
+        for runs in interleave(self.sides, self.rounds, tick):
+            self.runs = runs
+
+    def figures(self) -> list[Figures]:
+        """The figures so far."""
+        return [each for key in self.runs for each in self.figures_of(key, self.runs)]
+
+
+def interleave(sides: Mapping[K, Side[V]], rounds: int, tick: Tick) -> Iterator[dict[K, list[V]]]:
+    """Warm up all sides, then run each once per round, in order. After each run, yield the results
+    so far of the sides that have some. Before each run, free the memory of the previous one."""
+    total = rounds * len(sides)
+    for side in sides.values():
+        tick(0, total, f"warming up: {side.name}")
+        side.warm_up()
+    values: dict[K, list[V]] = {}
+    for done, (key, side) in enumerate(list(sides.items()) * rounds):
+        tick(done, total, side.name)
+        settle()
+        value = side.run()
+        values.setdefault(key, []).append(value)
+        yield values
+    tick(total, total, "")
+
+
+def settle() -> None:
+    """Free the memory that an earlier run has left."""
+    gc.collect()
+    mx.synchronize()
+    mx.clear_cache()
+
+
+def ratios(values: Sequence[float], others: Sequence[float]) -> Spread | None:
+    """The ratio of each run to the other side's in the same round, so that a temporary slowdown
+    affects both. None before there is a pair."""
+    pairs = [a / b for a, b in zip(values, others, strict=False) if b]
+    return Spread.of(pairs) if pairs else None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells as they are displayed."""
+
+    title: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def table(title: str, figures: Sequence[Figures]) -> Table:
+    """What is the same in all rows is in the title, not in a column."""
+    cells = {name: [_cell(name, each[name]) for each in figures] for name in figures[0]}
+    columns = {name: column for name, column in cells.items() if any(column)}
+    same: list[str] = []
+    for name, column in list(columns.items()):
+        is_one = len(figures) > 1 == len({*column})
+        if is_one and not isinstance(figures[0][name], Spread):
+            same.append(f"{_words(name)} {columns.pop(name)[0]}")
+    runs = {each.runs for each in figures[0].values() if isinstance(each, Spread)}
+    same += [f"{number} runs each" for number in runs if number > 1]
+    return Table(
+        ": ".join(filter(None, (title, ", ".join(same)))),
+        tuple(_words(name).upper() for name in columns),
+        tuple(zip(*columns.values(), strict=True)),
+    )
+
+
+def _words(name: str) -> str:
+    return name.replace("_bytes", " MB").replace("_", " ")
+
+
+def _cell(name: str, value: Spread | float | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    unit = 1e6 if name.endswith("_bytes") else 1
+    if not isinstance(value, Spread):
+        return f"{value:,}"
+    cell = _digits(value.median / unit)
+    if value.runs > 1:
+        cell += f" ({_digits(value.min / unit)}–{_digits(value.max / unit)})"
+    if name.endswith("_ratio") and abs(value.median - 1) <= TIE:
+        return f"{cell} tie"
+    # Whether the runs disagree about which side has more.
+    is_unclear = name.endswith("_ratio") and value.min <= 1 <= value.max
+    return f"{cell} unclear" if is_unclear else cell
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, or all digits before the point: 0.0712, 17.2, 1,250."""
+    if value == 0 or abs(value) >= 999.5:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}".rstrip(".")
