@@ -160,8 +160,8 @@ class GenerationSettings:
 
     `max_tokens` -1 means no limit. The end of the text is not drawn before `min_tokens`. `logprobs`
     None computes no log-probabilities, 0 only the sampled token's, K > 0 also those of the K
-    likeliest tokens. `lookup` drafts at most `num_draft_tokens` tokens that followed the latest
-    ones when they last appeared; None means on, unless something rules it out.
+    likeliest tokens. `lookup` drafts tokens that followed the latest ones when they last appeared;
+    None means on, unless something rules it out.
     """
 
     max_tokens: int = option(
@@ -194,15 +194,6 @@ class GenerationSettings:
         if_unset="on, except with a checkpoint",
         in_chat=True,
     )
-    num_draft_tokens: int | None = option(
-        None,
-        "Maximum tokens to draft at a time",
-        Panel.MODEL,
-        if_unset=f"{MAX_DRAFT}",
-        metavar="TOKENS",
-        must=between(1, MAX_DRAFT),
-        in_chat=True,
-    )
     logprobs: int | None = option(
         None,
         "With JSON: log-probabilities of the K likeliest tokens",
@@ -218,11 +209,6 @@ class GenerationSettings:
     def of(cls, request: Any) -> "GenerationSettings":
         """The fields of a `request` that are declared here."""
         return cls(**{name: getattr(request, name) for name in options_of(cls)})
-
-    @property
-    def wants_drafts(self) -> bool:
-        """Whether drafts were asked for, not just left on."""
-        return bool(self.lookup) or self.num_draft_tokens is not None
 
 
 class OnLoop(StrEnum):

@@ -161,14 +161,12 @@ def test_only_the_code_is_written_and_if_cut_off_it_has_its_own_status(
     how = (command, "-m", str(script.write(tmp_path / "model")), "A bash line.")
     saving = ("--no-save",) if command == "chat" else ()
     code = "ls | wc -l\n"
-    for option, tokens, expected in (
-        ("-x", len(CODE) + 1, (0, code)),
-        ("--extract-last", len(CODE) + 1, (0, "print(1)\n")),
-        ("-x", CODE.index("| wc"), (4, "ls \n")),
-        ("-x", CODE.index("Or:"), (0, code)),
-        ("--extract-last", CODE.index("Or:"), (4, code)),
+    for tokens, expected in (
+        (len(CODE) + 1, (0, code)),
+        (CODE.index("| wc"), (4, "ls \n")),
+        (CODE.index("Or:"), (0, code)),
     ):
-        run = run_in_process(*how, *saving, option, "-n", str(tokens))
+        run = run_in_process(*how, *saving, "-x", "-n", str(tokens))
         assert (run.returncode, run.stdout) == expected
         assert ("not complete" in run.stderr) == (run.returncode == 4)
 

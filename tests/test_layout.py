@@ -19,11 +19,11 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_558,
-    "request": 1_031,
-    "manual": 252,
+    "": 1_544,
+    "request": 1_019,
+    "manual": 250,
     "config": 247,
-    "text": 2_264,
+    "text": 2_263,
     "recall": 415,
     "passages": 489,
     "constraint": 850,
@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 879,
     "app": 3_402,
     "bench": 997,
-    "terminal": 3_733,
+    "terminal": 3_732,
     "doctor": 223,
     "cli": 1_855,
 }

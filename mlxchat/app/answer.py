@@ -77,9 +77,9 @@ def value_of(constraint: Constraint | None, answer: str) -> Any:
     return value
 
 
-def is_whole(answer: Answer, text: str, finish_reason: str) -> bool:
+def is_whole(text: str, finish_reason: str) -> bool:
     """Whether the code to extract from a text is all that the model would have written."""
-    return finish_reason in ("stop", "stop_text") or is_settled(text, last=answer.extract_last)
+    return finish_reason in ("stop", "stop_text") or is_settled(text)
 
 
 def _read(path: Path) -> str:

@@ -49,7 +49,7 @@ def begin(
         ranks,
         pipeline=request.setup.pipeline,
         blocks=bool(request.blocks),
-        drafts=request.wants_drafts,
+        drafts=bool(request.lookup),
         adapter=request.setup.adapter is not None,
         constraint=next(iter(request.answer.constraints()), None),
         overflow=str(request.overflow),

@@ -122,7 +122,7 @@ class Chat:
         Raises SessionError, UsageError, and the errors of finding a model.
         """
         options = options or ChatOptions()
-        drafts = options.generation.wants_drafts
+        drafts = bool(options.generation.lookup)
         setup = options.setup
         check_ranks(
             ranks, pipeline=setup.pipeline, drafts=drafts, adapter=setup.adapter is not None
@@ -378,9 +378,9 @@ class Chat:
         new_sampling = replace(conversation.sampling, **sampling)
         generation = {name: value for name, value in options.items() if name in GENERATION}
         new_generation = replace(conversation.generation, **generation)
-        redrafts = bool(generation.keys() & {"lookup", "num_draft_tokens"})
+        redrafts = "lookup" in generation
         if redrafts:
-            check_ranks(self._ranks, drafts=new_generation.wants_drafts)
+            check_ranks(self._ranks, drafts=bool(new_generation.lookup))
         if "template_args" in options:
             args = {**conversation.template_args, **options["template_args"]}
             conversation.set_template_args(args)

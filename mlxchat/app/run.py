@@ -98,10 +98,10 @@ class Run:
             # Stopped before there was a prompt.
             complete = None if self.reader is None else False
             return Stats(self._stopped or "interrupted", complete=complete)
-        stats, answer = self._reply.stats, self.request.answer
-        if not answer.extracts:
+        stats = self._reply.stats
+        if not self.request.answer.extract:
             return stats
-        is_complete = is_whole(answer, self._answer.getvalue(), stats.finish_reason)
+        is_complete = is_whole(self._answer.getvalue(), stats.finish_reason)
         return replace(stats, complete=is_complete)
 
     @property
@@ -152,8 +152,8 @@ class Run:
             text = self.reader.so_far()
         elif not self._is_over and self._error is None:
             return ""
-        elif request.answer.extracts:
-            text = extract_code(self._answer.getvalue(), last=request.answer.extract_last)
+        elif request.answer.extract:
+            text = extract_code(self._answer.getvalue())
         # The file of a run with a checkpoint contains only the text: another process may continue
         # the run, and must produce the same bytes as a single one.
         if not request.newline or self.saver is not None:
@@ -244,7 +244,7 @@ class Run:
         reader, cached, record = self._begin_cache(prompt, stack)
         reply, begun_text = self._begin_reply(prompt, cached)
         # A code block would never be complete.
-        endless = request.ignore_eos and not request.answer.extracts
+        endless = request.ignore_eos and not request.answer.extract
         stops_loops = request.overnight.action_on_loop(endless=endless) is OnLoop.STOP
         ends = [*ends, Asked(lambda: stops_loops and self.loop.looping, "loop")]
         saver = self.saver
@@ -285,7 +285,7 @@ class Run:
                 self.text_bytes += _size(text)
                 if not token.thought:
                     self._answer.write(token.text)
-                yield self._output(token, "" if request.answer.extracts else text)
+                yield self._output(token, "" if request.answer.extract else text)
                 if self._has_code(token):
                     reply.finish_reason = "stop"
                     break

@@ -88,7 +88,7 @@ class SideBySide:
         if reason is not None:
             notify(f"rows run one after the other: {reason}")
             self._most = 1
-        if self._most > 1 and request.wants_drafts:
+        if self._most > 1 and request.lookup:
             notify("no drafts: rows run side by side")
 
     def results(self) -> Iterator[Result | None]:

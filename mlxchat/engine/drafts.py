@@ -210,4 +210,4 @@ def make_drafter(model: Model, generation: GenerationSettings) -> Drafter | None
     """None if lookup is off or the model is shared by several machines."""
     if generation.lookup is False or model.peers is not None:
         return None
-    return Drafter(History(), generation.num_draft_tokens or MAX_DRAFT)
+    return Drafter(History(), MAX_DRAFT)

@@ -13,7 +13,7 @@ class Answer:
     """The form of the answer, and how much of it is written.
 
     At most one of `schema`, `schema_multi`, `regex`, `choice` and `grammar` constrains it.
-    `extract` and `extract_last` write only the first or last fenced code block. `prefill` is the
+    `extract` writes only the first fenced code block. `prefill` is the
     answer's beginning, which the model continues.
     """
 
@@ -41,9 +41,6 @@ class Answer:
     extract: bool = option(
         False, "Write only the first code block", Panel.ANSWER, short="x", negatable=False
     )
-    extract_last: bool = option(
-        False, "Write only the last code block", Panel.ANSWER, negatable=False
-    )
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -54,7 +51,3 @@ class Answer:
     def constraints(self) -> list[str]:
         """The fields that constrain the answer."""
         return [name for name in CONSTRAINTS if getattr(self, name) not in (None, ())]
-
-    @property
-    def extracts(self) -> bool:
-        return self.extract or self.extract_last

@@ -150,10 +150,6 @@ class BatchRequest(Asking):
     def __post_init__(self) -> None:
         check_options(self)
         refuse_pairs(self, self.setup, self.answer)
-        for name, chosen in (
-            ("--pipeline", self.setup.pipeline),
-            ("--extract", self.answer.extract),
-            ("--extract-last", self.answer.extract_last),
-        ):
-            if chosen:
-                raise UsageError(f"{name} is not available in a batch")
+        if self.setup.pipeline or self.answer.extract:
+            wrong = "--pipeline" if self.setup.pipeline else "--extract"
+            raise UsageError(f"{wrong} is not available in a batch")

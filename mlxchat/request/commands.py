@@ -90,7 +90,7 @@ COMMANDS = {
     "generate": _options(Request, Setup, Answer, Overnight, Shown),
 }
 # A batch runs on one machine, and its answers are whole texts.
-for _name in ("pipeline", "extract", "extract_last"):
+for _name in ("pipeline", "extract"):
     del COMMANDS["batch"][_name]
 # A chat keeps what comes before the first message.
 for _name in ("ignore_eos", "logprobs", "keep"):

@@ -9,7 +9,6 @@ from mlxchat.errors import UsageError
 from mlxchat.options import flag, options_of
 
 CONSTRAINTS = ("schema", "schema_multi", "regex", "choice", "grammar")
-EXTRACTS = ("extract", "extract_last")
 READINGS = ("overflow=passages", "overflow=map")
 OF_TEMPLATE = (
     *("system", "think", "template_args", "schema_prompt", "prefill", "chat_template"),
@@ -28,14 +27,14 @@ ONE_OF = (
 # not at its default; `overflow=map` stands for one of its values.
 PAIRS = (
     ("raw", OF_TEMPLATE, "{other} needs the chat template, which --raw bypasses"),
-    ("checkpoint", ("lookup", "num_draft_tokens"), ": a resumed run must write the same bytes"),
-    ("checkpoint", (*CONSTRAINTS, *EXTRACTS, "chat_template", "prefill", "overflow=map"), ""),
+    ("checkpoint", ("lookup",), ": a resumed run must write the same bytes"),
+    ("checkpoint", (*CONSTRAINTS, "extract", "chat_template", "prefill", "overflow=map"), ""),
     ("blocks", ("checkpoint", *READINGS), ": pass the documents with --file"),
     ("blocks", ("prefix_cache",), ""),
-    ("events", ("checkpoint", "max_bytes", *EXTRACTS), ""),
+    ("events", ("checkpoint", "max_bytes", "extract"), ""),
     ("ignore_eos", CONSTRAINTS, ""),
     ("min_tokens", CONSTRAINTS, ""),
-    *((each, EXTRACTS, "") for each in CONSTRAINTS),
+    *((each, ("extract",), "") for each in CONSTRAINTS),
     *((one, (other,), "") for each in ONE_OF for other, one in combinations(each, 2)),
 )
 

@@ -160,7 +160,7 @@ class PipedChat(Talk):
         if self._shown.events:
             return self._lines(reply)
         tokens = self._tokens(reply)
-        return self._code(tokens) if self._answer.extracts else self._text(tokens)
+        return self._code(tokens) if self._answer.extract else self._text(tokens)
 
     def _lines(self, reply: Iterator[Said]) -> Iterator[str]:
         self.stop.before_leaving = lambda: self._stdout.write(self._done())
@@ -198,17 +198,16 @@ class PipedChat(Talk):
             yield "\n"
 
     def _code(self, tokens: Iterator[Token]) -> Iterator[str]:
-        """The first or last code block of the answer, which ends with the first one if that is
-        wanted."""
-        answer, last = "", self._answer.extract_last
+        """The first code block of the answer, which ends with it."""
+        answer = ""
         for token in tokens:
             if not token.thought:
                 answer += token.text
                 if "\n" in token.text:
-                    self._has_code = is_settled(answer, last=last)
+                    self._has_code = is_settled(answer)
         assert self.conversation.stats is not None
-        self._lacks_code = not is_whole(self._answer, answer, self.conversation.stats.finish_reason)
-        text = extract_code(answer, last=last)
+        self._lacks_code = not is_whole(answer, self.conversation.stats.finish_reason)
+        text = extract_code(answer)
         yield text if text.endswith("\n") else f"{text}\n"
 
 

@@ -14,22 +14,21 @@ _BLOCK = re.compile(
 )
 
 
-def extract_code(text: str, *, last: bool = False) -> str:
-    """The content of the first fenced code block, or of the last; the whole text if it has none.
+def extract_code(text: str) -> str:
+    """The content of the first fenced code block; the whole text if it has none.
 
     The content ends with a newline unless it is empty or the text ends in it. An unclosed block
     extends to the end, as in CommonMark.
     """
-    blocks = list(_BLOCK.finditer(text))
-    if not blocks:
+    block = _BLOCK.search(text)
+    if block is None:
         return text
-    block = blocks[-1 if last else 0]
     # The lines without as much of the fence's indentation as they have.
     return re.sub(rf"(?m)^[ \t]{{0,{len(block['indent'])}}}", "", block["content"])
 
 
-def is_settled(text: str, *, last: bool = False) -> bool:
+def is_settled(text: str) -> bool:
     """Whether `extract_code` would return the same if the text continued."""
     # A last line of three backticks may still become one that does not close the block.
     block = _BLOCK.search(text[: text.rfind("\n") + 1])
-    return not last and block is not None and block["end"] != ""
+    return block is not None and block["end"] != ""
