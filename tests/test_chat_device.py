@@ -53,7 +53,7 @@ def at_turn(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None
 
 def saved(name: str) -> Saved:
     with Session.open(name) as session:
-        return session.journal.contents
+        return session.contents
 
 
 # In a pipe

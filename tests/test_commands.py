@@ -141,7 +141,7 @@ def test_tab_suggests_arguments(
     command: str, typed: str, suggested: list[str], shown: ChatScreen
 ) -> None:
     with Session.open("old", create=True) as session:
-        session.journal.record(None, [Turn("hello", "hi")])
+        session.record(None, [Turn("hello", "hi")])
     shown.conversation.add(Turn("one", forgotten=True), Turn("two"), Turn("three", pinned=True))
     assert list(suggestions(shown, command, typed)) == suggested
 

@@ -73,7 +73,7 @@ def completed_names(shell: str, done: "subprocess.CompletedProcess[str]") -> lis
 
 def make_session(name: str) -> None:
     with Session.open(name, create=True) as session:
-        session.journal.record(None, [Turn("hello", "yes", finish_reason="stop")])
+        session.record(None, [Turn("hello", "yes", finish_reason="stop")])
 
 
 def write_config(text: str) -> None:

@@ -23,7 +23,7 @@ LONG = "2026-11-21-143058-a-chat-about-whales"
 def record(*names: str) -> None:
     for name in names:
         with Session.open(name, create=True) as session:
-            session.journal.record(None, [Turn("Tell me about whales. " * 20, "Big.")])
+            session.record(None, [Turn("Tell me about whales. " * 20, "Big.")])
 
 
 @pytest.fixture

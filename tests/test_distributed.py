@@ -358,7 +358,7 @@ def test_if_a_rank_is_killed_the_other_exits_and_the_session_has_the_text_shown(
         ends_with_a_line(processes[0], "mlxchat: error: rank 1 is gone: all ranks exit\n")
         shown = reply(processes[0].out)
     with Session.open("cut") as session:
-        (turn,) = session.journal.contents.turns
+        (turn,) = session.contents.turns
     assert turn.user == "Never stop."
     assert shown
     assert turn.reply.startswith(shown)

@@ -23,7 +23,6 @@ from mlxchat import paths
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions import reply_file
-from mlxchat.sessions.journal import Journal
 from mlxchat.sessions.listing import read_session, remove
 from mlxchat.sessions.session import Session
 from tests.conftest import examples
@@ -64,15 +63,15 @@ def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def journal(sessions: Path) -> Iterator[Journal]:
+def session(sessions: Path) -> Iterator[Session]:
     with Session.open("mine", create=True) as session:
-        yield session.journal
+        yield session
 
 
 # Writing
 
 
-def test_every_field_of_a_turn_is_saved(journal: Journal) -> None:
+def test_every_field_of_a_turn_is_saved(session: Session) -> None:
     turn = Turn(
         "hé\0llo",
         "y\u2028es\r\n",
@@ -85,8 +84,8 @@ def test_every_field_of_a_turn_is_saved(journal: Journal) -> None:
         later_thoughts=(4,),
         time="2026-11-21T15:30:12+00:00",
     )
-    journal.settings({"model": "tiny", "window": None, "x": 1.5, "y": True})
-    journal.record("Be kind.", [turn])
+    session.settings({"model": "tiny", "window": None, "x": 1.5, "y": True})
+    session.record("Be kind.", [turn])
     saved = read_session("mine")
     (found,) = saved.turns
     assert found.ids is not None
@@ -113,26 +112,26 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_only_a_turn_of_which_a_field_has_changed_is_written(
-    name: str, value: object, statements: list[str], journal: Journal
+    name: str, value: object, statements: list[str], session: Session
 ) -> None:
     turns = [answered("one"), answered("two")]
-    journal.record(None, turns)
+    session.record(None, turns)
     same = "".join(["y", "es"])
     turns[0] = replace(turns[0], ids=np.array([1, 2], np.int32), reply=same)
     statements.clear()
-    journal.record(None, turns)
+    session.record(None, turns)
     assert statements == []
     turns[0] = replace(turns[0], **{name: value})
-    journal.record(None, turns)
+    session.record(None, turns)
     tables = re.findall(r"^(?:INSERT INTO|UPDATE) (?!words)(\w+)", "\n".join(statements), re.M)
     assert tables == ["turns", "sessions"]
     assert saved_state() == state(None, turns)
 
 
-def test_unpaired_surrogates_become_question_marks(journal: Journal) -> None:
+def test_unpaired_surrogates_become_question_marks(session: Session) -> None:
     turns = [answered("a\ud800b", "c\udc00d"), Turn("next")]
-    journal.record("\ud800", turns)
-    journal.show("\udc00")
+    session.record("\ud800", turns)
+    session.show("\udc00")
     saved = [answered("a?b", "c?d"), Turn("next", "?", finish_reason="interrupted")]
     assert saved_state() == state("?", saved)
 
@@ -140,28 +139,28 @@ def test_unpaired_surrogates_become_question_marks(journal: Journal) -> None:
 # The reply in progress
 
 
-def test_the_shown_part_of_an_unfinished_reply_is_read(journal: Journal) -> None:
+def test_the_shown_part_of_an_unfinished_reply_is_read(session: Session) -> None:
     turn = Turn("hello")
-    journal.record(None, [turn])
+    session.record(None, [turn])
     for piece in ("h", "é", "", "\0", "!\n"):
         turn = replace(turn, reply=turn.reply + piece)
-        journal.show(piece)
+        session.show(piece)
         assert read_session("mine").turns[0].reply == turn.reply
     assert saved_state() == state(None, [Turn("hello", "hé\0!\n", finish_reason="interrupted")])
     assert read_session("mine").notices == (INTERRUPTED,)
 
-    journal.record("changed meanwhile", [turn])
+    session.record("changed meanwhile", [turn])
     assert read_session("mine").turns[0].reply == turn.reply
     turn = replace(turn, finish_reason="stop")
-    journal.record("changed meanwhile", [turn])
+    session.record("changed meanwhile", [turn])
     assert read_session("mine").notices == ()
     assert saved_state() == state("changed meanwhile", [turn])
 
 
-def test_thoughts_are_kept_apart_from_the_reply(journal: Journal) -> None:
-    journal.record(None, [Turn("hello")])
+def test_thoughts_are_kept_apart_from_the_reply(session: Session) -> None:
+    session.record(None, [Turn("hello")])
     for text, thought in (("Hm", True), (". ", True), ("Yes", False), ("?", True), ("!", False)):
-        journal.show(text, thought)
+        session.show(text, thought)
     (turn,) = read_session("mine").turns
     assert (turn.thought, turn.reply) == ("Hm. ?", "Yes!")
 
@@ -169,10 +168,10 @@ def test_thoughts_are_kept_apart_from_the_reply(journal: Journal) -> None:
 def test_a_reply_survives_kill_9_to_the_last_piece_shown(sessions: Path) -> None:
     program = """
 turns = [Turn("one", "yes", finish_reason="stop"), Turn("two")]
-journal = Session.open("mine", create=True).journal
-journal.record("system", turns)
+session = Session.open("mine", create=True)
+session.record("system", turns)
 for n in range(10**9):
-    journal.show(f" {n}")
+    session.show(f" {n}")
     print(n, flush=True)
 """
     with elsewhere(program) as process:
@@ -190,23 +189,23 @@ for n in range(10**9):
 
 
 def test_decoding_does_not_wait_for_the_database(
-    statements: list[str], sessions: Path, journal: Journal
+    statements: list[str], sessions: Path, session: Session
 ) -> None:
     """On a network disk, each token was a transaction in a rollback journal, with all its syncs."""
-    journal.record(None, [Turn("hello")])
+    session.record(None, [Turn("hello")])
     statements.clear()
     for _ in range(200):
-        journal.show("word ")
+        session.show("word ")
     assert statements == []
     turn = Turn("hello", "word " * 200, finish_reason="stop")
     assert read_session("mine").turns[0].reply == turn.reply
-    journal.record(None, [turn])
+    session.record(None, [turn])
     assert list(sessions.glob("*.reply")) == []
     assert saved_state() == state(None, [turn])
 
 
 def test_a_reply_is_forced_to_the_disk_while_nothing_waits_for_that(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: SimpleQueue[int] = SimpleQueue()
     disk = threading.Event()
@@ -218,16 +217,16 @@ def test_a_reply_is_forced_to_the_disk_while_nothing_waits_for_that(
 
     monkeypatch.setattr(reply_file, "force_to_disk", force)
     monkeypatch.setattr(reply_file, "FORCE_EVERY_S", 0.0)
-    journal.record(None, [Turn("hello")])
+    session.record(None, [Turn("hello")])
     for _ in range(3):
-        journal.show("word ")
+        session.show("word ")
     calls.get(timeout=10)
     assert calls.empty()
     (forcing,) = (each for each in threading.enumerate() if each.name == "reply")
     disk.set()
     forcing.join(10)
     with pytest.raises(SessionError, match="Input/output error: the chat continues unsaved"):
-        journal.show("word ")
+        session.show("word ")
     assert read_session("mine").turns[0].reply.startswith("word word word word")
 
 
@@ -236,16 +235,16 @@ def test_the_file_of_a_killed_reply_is_read_up_to_its_damage_and_then_removed(
     sessions: Path, tail: bytes
 ) -> None:
     with Session.open("mine", create=True) as session:
-        session.journal.record(None, [Turn("one")])
-        session.journal.show("half")
-        session.journal.show(" a reply")
+        session.record(None, [Turn("one")])
+        session.show("half")
+        session.show(" a reply")
     (file,) = sessions.glob("*.reply")
     with file.open("ab") as end:
         end.write(tail)
     interrupted = Turn("one", "half a reply", finish_reason="interrupted")
     assert saved_state() == state(None, [interrupted])
     with Session.open("mine") as session:
-        session.journal.record(None, session.journal.contents.turns)
+        session.record(None, session.contents.turns)
     assert not file.exists()
     assert saved_state() == state(None, [interrupted])
     assert read_session("mine").notices == ()
@@ -254,7 +253,7 @@ def test_the_file_of_a_killed_reply_is_read_up_to_its_damage_and_then_removed(
 def test_the_file_of_another_turn_is_not_read(sessions: Path) -> None:
     """A kill between the end of a transaction and the removal of the file leaves one."""
     with Session.open("mine", create=True) as session:
-        session.journal.record(None, [answered("one"), answered("two")])
+        session.record(None, [answered("one"), answered("two")])
     (sessions / "1.reply").write_text('[1, false, "a long reply"]\n')
     assert saved_state() == state(None, [answered("one"), answered("two")])
     remove("mine")
@@ -262,19 +261,19 @@ def test_the_file_of_another_turn_is_not_read(sessions: Path) -> None:
 
 
 def test_a_disk_without_room_for_the_reply_is_reported_once(
-    sessions: Path, journal: Journal
+    sessions: Path, session: Session
 ) -> None:
-    journal.record(None, [turn := Turn("one")])
+    session.record(None, [turn := Turn("one")])
     (sessions / "1.reply").mkdir()
     with pytest.raises(SessionError, match="Is a directory: the chat continues unsaved"):
-        journal.show("half")
-    journal.show(" a")
+        session.show("half")
+    session.show(" a")
     (sessions / "1.reply").rmdir()
-    journal.show(" reply")
+    session.show(" reply")
     assert read_session("mine").turns[0].reply == "half a reply"
     turn = replace(turn, reply="half a reply", finish_reason="stop")
-    journal.record(None, [turn])
-    assert journal.recovered
+    session.record(None, [turn])
+    assert session.recovered
 
 
 # Random chats, ended in random ways
@@ -290,7 +289,7 @@ class Chat(RuleBasedStateMachine):
         self.directory = Path(mkdtemp())
         paths.sessions_dir = lambda: self.directory
         self.session = Session.open("mine", create=True)
-        self.journal.settings({"model": "tiny"})
+        self.session.settings({"model": "tiny"})
         self.system: str | None = None
         self.turns: list[Turn] = []
         self.settings: dict[str, Any] = {"model": "tiny"}
@@ -303,15 +302,11 @@ class Chat(RuleBasedStateMachine):
         shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
-    def journal(self) -> Journal:
-        return self.session.journal
-
-    @property
     def exists(self) -> bool:
         return self.session.snapshot_path is not None
 
     def record(self) -> None:
-        self.journal.record(self.system, self.turns)
+        self.session.record(self.system, self.turns)
         if not self.exists:
             assert not self.turns
             return
@@ -319,7 +314,7 @@ class Chat(RuleBasedStateMachine):
         assert saved_state() == state(self.system, self.turns)
         assert saved.settings == self.settings
         assert saved.notices == ()
-        serials = self.journal.serials
+        serials = self.session.serials
         assert len(serials) == len(self.turns)
         # A number is not given again.
         new = [serial for serial in serials if serial not in self.serials]
@@ -331,7 +326,7 @@ class Chat(RuleBasedStateMachine):
         turn = self.turns[-1]
         for piece in pieces:
             turn = replace(turn, reply=turn.reply + piece)
-            self.journal.show(piece)
+            self.session.show(piece)
             assert read_session("mine").turns[-1].reply == turn.reply
         self.turns[-1] = replace(
             turn,
@@ -406,7 +401,7 @@ class Chat(RuleBasedStateMachine):
     @rule(name=texts, value=texts | st.integers(-(2**63) + 1, 2**63 - 1) | st.none())
     def change_settings(self, name: str, value: Any) -> None:
         self.settings[name] = value
-        self.journal.settings({name: value})
+        self.session.settings({name: value})
         self.record()
 
     @precondition(lambda self: self.exists)
@@ -414,7 +409,7 @@ class Chat(RuleBasedStateMachine):
     def open_again(self) -> None:
         self.session.close()
         self.session = Session.open("mine")
-        self.turns = list(self.journal.contents.turns)
+        self.turns = list(self.session.contents.turns)
         self.record()
 
     @rule(user=texts, pieces=st.lists(texts.filter(len), max_size=4))
@@ -422,15 +417,15 @@ class Chat(RuleBasedStateMachine):
         self.turns.append(Turn(user))
         self.record()
         for piece in pieces:
-            self.journal.show(piece)
+            self.session.show(piece)
         if pieces:
             self.turns[-1] = Turn(user, "".join(pieces), finish_reason="interrupted")
         self.session.close()
         self.session = Session.open("mine")
-        assert state(self.journal.contents.system, self.journal.contents.turns) == state(
+        assert state(self.session.contents.system, self.session.contents.turns) == state(
             self.system, self.turns
         )
-        self.turns = list(self.journal.contents.turns)
+        self.turns = list(self.session.contents.turns)
         self.turns.append(Turn("next"))
         self.record()
 

@@ -13,7 +13,6 @@ from mlxchat import paths
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions.database import names_by_use
-from mlxchat.sessions.journal import Journal
 from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from tests.failing_database import FailingDatabase
@@ -40,11 +39,11 @@ def chat(database: FailingDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 class Observed:
-    """Calls the journal and counts its errors and recoveries; what is interrupted, except a piece,
+    """Calls the session and counts its errors and recoveries; what is interrupted, except a piece,
     is called again."""
 
-    def __init__(self, journal: Journal) -> None:
-        self.journal = journal
+    def __init__(self, session: Session) -> None:
+        self.session = session
         self.complaints: list[str] = []
         self.recoveries = 0
 
@@ -54,18 +53,17 @@ class Observed:
         except SessionError as error:
             self.complaints.append(str(error))
         except KeyboardInterrupt:
-            if method != self.journal.show:
+            if method != self.session.show:
                 method(*arguments)
-        if method == self.journal.record:
-            self.recoveries += self.journal.recovered
+        if method == self.session.record:
+            self.recoveries += self.session.recovered
 
 
 def chat_with_faults(database: FailingDatabase) -> Observed:
     """A little of everything. After each step the session can be read, and never loses what could
     already be read; once the disk works again, everything is there."""
     with Session.open("mine", create=True) as session:
-        journal = session.journal
-        observed = Observed(journal)
+        observed = Observed(session)
         turns: list[Turn] = []
         seen: dict[str, str] = {}
 
@@ -84,24 +82,24 @@ def chat_with_faults(database: FailingDatabase) -> Observed:
                 assert turn.reply.startswith(found.get(turn.user, ""))
             seen.update(found)
 
-        call(journal.settings, {"model": "tiny"})
+        call(session.settings, {"model": "tiny"})
         for n in range(2):
             turns.append(Turn(f"message {n}"))
-            call(journal.record, "Be kind.", turns)
+            call(session.record, "Be kind.", turns)
             for piece in ("some", " thing"):
                 turns[-1] = replace(turns[-1], reply=turns[-1].reply + piece)
-                call(journal.show, piece)
+                call(session.show, piece)
             ids = np.array([n, 2])
             turns[-1] = replace(turns[-1], ids=ids, exact=True, finish_reason="stop")
-            call(journal.record, "Be kind.", turns)
-            call(journal.settings, {"window": n})
+            call(session.record, "Be kind.", turns)
+            call(session.settings, {"window": n})
         del turns[0]
-        call(journal.record, "Be kind.", turns)
+        call(session.record, "Be kind.", turns)
         turns[0] = replace(turns[0], forgotten=True)
-        call(journal.record, None, turns)
+        call(session.record, None, turns)
         database.failing = ()
         turns.append(answered("and in the end"))
-        call(journal.record, None, turns)
+        call(session.record, None, turns)
     assert saved_state() == state(None, turns)
     assert read_session("mine").settings == {"model": "tiny", "window": 1}
     assert names_by_use() == ["mine"]

@@ -32,7 +32,7 @@ CEILINGS = {
     "engine": 2_202,
     "chat": 1_915,
     "store": 1_496,
-    "sessions": 1_812,
+    "sessions": 1_719,
     "rows": 1_067,
     "distributed": 879,
     "app": 3_402,

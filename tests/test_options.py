@@ -159,7 +159,7 @@ def chat_options(tiny_model: Path) -> ChatOptions:
 
 def test_a_session_saves_the_options_declared_so(chat_options: ChatOptions) -> None:
     with Session.open("mine") as session:
-        kept = session.journal.contents.settings
+        kept = session.contents.settings
     assert {*kept} == {name for name, each in COMMANDS["chat"].items() if each.saved}
     assert kept["window"] == 320
 
@@ -173,7 +173,7 @@ def test_an_invalid_value_in_a_session_is_ignored(chat_options: ChatOptions) -> 
         {"template_args": "{"},
     ):
         with Session.open("mine") as session:
-            session.journal.settings(damaged)
+            session.settings(damaged)
             assert resumed(chat_options, session) == chat_options
     with Chat.open(chat_options, session="mine") as chat:
         assert chat.conversation.turns[0].user == "hello"

@@ -94,7 +94,7 @@ def test_several_thoughts_stay_apart_on_the_screen_in_sessions_and_exports() -> 
     assert spoken(tokens[:begins]) == ("Hm.", "")
     assert tokens[begins].text == ""
     with Session.open("mine", create=True) as session:
-        session.journal.record(None, conversation.turns)
+        session.record(None, conversation.turns)
     (turn,) = read_session("mine").turns
     assert turn.thought == "Hm.Duck?"
     assert turn.thoughts == ["Hm.", "Duck?"]
@@ -127,7 +127,7 @@ def test_a_reply_is_split_and_kept_as_the_template_keeps_it(name: str, scripted:
     list(conversation.retry())
     assert np.array_equal(conversation.ledger.ids, before)
     with Session.open("mine", create=True) as session:
-        session.journal.record(None, conversation.turns)
+        session.record(None, conversation.turns)
     again = converse(scripted)
     again.resume(None, read_session("mine").turns)
     for turn in (*conversation.turns, *again.turns):

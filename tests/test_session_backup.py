@@ -39,7 +39,7 @@ def database(sessions: Path) -> Path:
 def say(name: str, *messages: str) -> None:
     with Session.open(name, create=True) as session:
         said = [Turn(message, "yes", finish_reason="stop") for message in messages]
-        session.journal.record(None, [*session.journal.contents.turns, *said])
+        session.record(None, [*session.contents.turns, *said])
 
 
 def turns(name: str = "mine") -> int:
@@ -111,7 +111,7 @@ def test_a_damaged_backup_is_set_aside_with_the_database(database: Path) -> None
 def test_a_database_that_was_not_closed_is_checked(database: Path) -> None:
     """A power cut destroyed a page that nobody read for months."""
     program = """
-Session.open("other", create=True).journal.record(None, [Turn("a")])
+Session.open("other", create=True).record(None, [Turn("a")])
 os._exit(1)
 """
     assert run_elsewhere(program)[0] == 1
@@ -130,7 +130,7 @@ def test_a_chat_that_has_said_nothing_yet_is_saved_in_the_restored_file(database
         destroy_a_page(database)
         with pytest.raises(SessionError, match=RESTORED):
             turns()
-        session.journal.record(None, [Turn("hello", "yes", finish_reason="stop")])
+        session.record(None, [Turn("hello", "yes", finish_reason="stop")])
     assert (turns("other"), turns("mine")) == (1, 20)
 
 
@@ -258,10 +258,10 @@ def test_another_connection_of_the_same_process_does_not_end_its_locks(database:
     """Closing a file ends all locks of a process on it. Another process then took itself for the
     last one, and deleted the log that the chat went on writing to."""
     with Session.open("mine") as session:
-        said = session.journal.contents.turns
-        session.journal.record(None, [*said, Turn("one")])
+        said = session.contents.turns
+        session.record(None, [*said, Turn("one")])
         assert names_by_use() == ["mine"]
         assert run_elsewhere("listing()")[0] == 0
         assert Path(f"{database}-wal").exists()
-        session.journal.record(None, [*said, Turn("one"), Turn("two")])
+        session.record(None, [*said, Turn("one"), Turn("two")])
     assert turns() == 23

@@ -34,8 +34,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     try:
         for name in SESSIONS:
             with Session.open(name, create=True) as session:
-                session.journal.settings({"model": "tiny"})
-                session.journal.record(f"You are {name}.", turns_of(name, chance))
+                session.settings({"model": "tiny"})
+                session.record(f"You are {name}.", turns_of(name, chance))
     finally:
         paths.sessions_dir = before
     return (directory / "sessions.db").read_bytes()
@@ -79,8 +79,8 @@ def use_each(said: list[str]) -> set[str]:
     search("question")
     for name in names:
         with Session.open(name) as session:
-            turns = session.journal.contents.turns
-            session.journal.record(None, [*turns, Turn("more")])
+            turns = session.contents.turns
+            session.record(None, [*turns, Turn("more")])
         contents = read_session(name)
         said += contents.notices
         for turn in contents.turns:
@@ -160,13 +160,13 @@ def test_a_damaged_database_is_not_set_aside_while_a_chat_is_saved_in_it(
 ) -> None:
     put(sessions, sound)
     with Session.open("two") as session:
-        session.journal.record(None, [])
+        session.record(None, [])
         session._database.close()
         (sessions / "sessions.db").write_bytes(b"\xff" * 100 + sound[100:])
         with pytest.raises(SessionError, match=r"was damaged: end the chat in process \d+, then"):
             listing()
         with pytest.raises(SessionError, match=r"end the chat.*continues unsaved"):
-            session.journal.record(None, [Turn("lost")])
+            session.record(None, [Turn("lost")])
     assert set_aside(sessions) == []
     with pytest.raises(SessionError, match="was damaged and is now in"):
         listing()
@@ -242,14 +242,14 @@ def test_a_row_that_is_gone_is_reported_when_it_is_to_be_changed(
     """SQL does nothing then, silently, and the chat said that it was saved."""
     put(sessions, sound)
     with Session.open("two") as session:
-        turns = session.journal.contents.turns
+        turns = session.contents.turns
         with sqlite3.connect(sessions / "sessions.db") as connection:
             connection.execute("DELETE FROM turns WHERE user = 'question 3 of two'")
         turns[3] = replace(turns[3], pinned=True)
         with pytest.raises(
             SessionError, match=r"a row of turns has disappeared .*continues unsaved"
         ):
-            session.journal.record(None, turns)
+            session.record(None, turns)
 
 
 def test_a_changed_letter_costs_one_turn(sessions: Path, sound: bytes) -> None:
@@ -277,8 +277,8 @@ def test_a_log_cut_off_in_its_last_transaction_is_not_damaged(sessions: Path, so
     put(sessions, sound)
     program = """
 session = Session.open("mine", create=True)
-session.journal.record(None, [Turn("one", "yes", finish_reason="stop")])
-session.journal.record(None, [Turn("two", "yes", finish_reason="stop")])
+session.record(None, [Turn("one", "yes", finish_reason="stop")])
+session.record(None, [Turn("two", "yes", finish_reason="stop")])
 os.kill(os.getpid(), signal.SIGKILL)
 """
     run_elsewhere(program)

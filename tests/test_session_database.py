@@ -24,7 +24,7 @@ from tests.elsewhere import elsewhere, run_elsewhere
 
 def make_session() -> None:
     with Session.open("mine", create=True) as session:
-        session.journal.record(None, [Turn("hello", "yes", finish_reason="stop")])
+        session.record(None, [Turn("hello", "yes", finish_reason="stop")])
 
 
 # Formats
@@ -39,7 +39,7 @@ def test_a_database_of_a_newer_version_is_refused_by_number(sessions: Path) -> N
     with pytest.raises(SessionError, match=f"in version {version} .* reads version {FORMAT}"):
         listing()
     with Session.new() as session, pytest.raises(SessionError, match="continues unsaved"):
-        session.journal.record(None, [Turn("hello")])
+        session.record(None, [Turn("hello")])
     assert (sessions / "sessions.db").read_bytes() == before
 
 
@@ -69,9 +69,9 @@ def test_a_session_on_a_full_disk_is_read_and_continues_unsaved(
 
     monkeypatch.setattr(database_module, "connect", fail)
     with Session.open("mine") as session:
-        turns = [*session.journal.contents.turns, Turn("more")]
+        turns = [*session.contents.turns, Turn("more")]
         with pytest.raises(SessionError, match="disk I/O error: the chat continues unsaved"):
-            session.journal.record(None, turns)
+            session.record(None, turns)
     assert [turn.user for turn in read_session("mine").turns] == ["hello"]
 
 
@@ -80,8 +80,8 @@ def test_what_a_killed_process_left_in_the_log_is_read_on_a_read_only_disk(
 ) -> None:
     program = """
 session = Session.open("mine", create=True)
-session.journal.record(None, [Turn("hello")])
-session.journal.show("half a reply")
+session.record(None, [Turn("hello")])
+session.show("half a reply")
 os.kill(os.getpid(), signal.SIGKILL)
 """
     run_elsewhere(program)
@@ -109,8 +109,8 @@ def test_a_network_disk_gets_a_rollback_journal(
     """A write-ahead log needs memory that the processes share, which no network has."""
     monkeypatch.setattr(platform, "on_network_disk", lambda path: True)
     with Session.open("mine", create=True) as session:
-        session.journal.record(None, [Turn("hello")])
-        session.journal.show("yes")
+        session.record(None, [Turn("hello")])
+        session.show("yes")
         assert not (sessions / "sessions.db-wal").exists()
         assert read_session("mine").turns[0].reply == "yes"
     monkeypatch.undo()
@@ -142,11 +142,11 @@ with Session.open(sys.argv[2], create=True) as session:
     turns = []
     for n in range(20):
         turns.append(Turn(f"{sys.argv[2]} {n}"))
-        session.journal.record(None, turns)
+        session.record(None, turns)
         for _ in range(10):
-            session.journal.show("x")
-        turns[-1].reply, turns[-1].finish_reason = "x" * 10, "stop"
-        session.journal.record(None, turns)
+            session.show("x")
+        turns[-1] = Turn(turns[-1].user, "x" * 10, finish_reason="stop")
+        session.record(None, turns)
 """
     processes = [elsewhere(program, f"s{n}") for n in range(4)]
     for process in processes:
@@ -179,9 +179,9 @@ with Session.open(sys.argv[2], create=True) as session:
     turns = []
     for line in sys.stdin:
         turns.append(Turn(f"{len(turns)} {line}"))
-        session.journal.record(None, turns)
-        turns[-1].reply, turns[-1].finish_reason = line, "stop"
-        session.journal.record(None, turns)
+        session.record(None, turns)
+        turns[-1] = Turn(turns[-1].user, line, finish_reason="stop")
+        session.record(None, turns)
         print("saved", flush=True)
 """
 
@@ -242,7 +242,7 @@ def test_a_database_put_in_place_of_the_open_one_is_noticed(
     """Otherwise everything would be written to a file that nobody can open again."""
     with Session.open("mine", create=True) as session:
         turns = [Turn("hello", "yes", finish_reason="stop")]
-        session.journal.record(None, turns)
+        session.record(None, turns)
         session._database.close()
         copy = sessions / "copy"
         copy.write_bytes((sessions / "sessions.db").read_bytes())
@@ -250,5 +250,5 @@ def test_a_database_put_in_place_of_the_open_one_is_noticed(
         session._database.read(lambda connection: connection.execute("SELECT 1"))
         copy.replace(sessions / "sessions.db")
         turns.append(Turn("more"))
-        session.journal.record(None, turns)
+        session.record(None, turns)
     assert [turn.user for turn in read_session("mine").turns] == ["hello", "more"]

@@ -32,8 +32,8 @@ from tests.elsewhere import elsewhere
 KEEPS_OPEN = """
 session = Session.open(sys.argv[2], create=True)
 if sys.argv[3]:
-    session.journal.record(None, [*session.journal.contents.turns, Turn(sys.argv[3])])
-    session.journal.show("half a reply")
+    session.record(None, [*session.contents.turns, Turn(sys.argv[3])])
+    session.show("half a reply")
 print("open", flush=True)
 sys.stdin.read()
 """
@@ -56,8 +56,8 @@ def open_elsewhere(
 def make_session(name: str, *turns: Turn, used_s: int | None = None) -> None:
     """A closed session, last used that many seconds after 1970."""
     with Session.open(name, create=True) as session:
-        session.journal.settings({"model": "tiny"})
-        session.journal.record(None, turns or [Turn("hello", "yes", finish_reason="stop")])
+        session.settings({"model": "tiny"})
+        session.record(None, turns or [Turn("hello", "yes", finish_reason="stop")])
     if used_s is not None:
         use_at(name, used_s)
 
@@ -122,9 +122,9 @@ def test_any_other_name_is_refused(sessions: Path, name: str) -> None:
 def test_an_empty_chat_leaves_nothing_on_the_disk(sessions: Path) -> None:
     for session in (Session.new(), Session.open("named", create=True)):
         with session:
-            session.journal.settings({"model": "tiny"})
-            session.journal.record("Be kind.", [])
-            session.journal.show("nobody's")
+            session.settings({"model": "tiny"})
+            session.record("Be kind.", [])
+            session.show("nobody's")
             assert names_by_use() == []
     assert list(sessions.iterdir()) == []
 
@@ -134,8 +134,8 @@ def test_the_first_turn_creates_a_private_directory(sessions: Path) -> None:
     try:
         with Session.open("mine", create=True) as session:
             assert session.snapshot_path is None
-            session.journal.record(None, [Turn("hello")])
-            session.journal.show("hi")
+            session.record(None, [Turn("hello")])
+            session.show("hi")
             assert session.snapshot_path == sessions / "1.safetensors"
             lock = lock_of("mine").name
             found = {path.name: path.stat().st_mode & 0o777 for path in sessions.iterdir()}
@@ -169,7 +169,7 @@ def test_new_sessions_are_named_after_the_time_and_never_collide(
         assert len({*announced}) == 3
         monkeypatch.setattr(session_module, "_names", lambda: iter(["a-second-later"]))
         for session in (first, second, third):
-            session.journal.record(None, [Turn("hello")])
+            session.record(None, [Turn("hello")])
         assert names_by_use() == announced
     assert re.fullmatch(r"\d{4}-\d\d-\d\d-\d{6}", announced[2])
     check_name(announced[1])
@@ -201,14 +201,14 @@ def test_a_renamed_session_frees_the_name_it_was_opened_with(sessions: Path) -> 
         session.rename("First")
         session.rename("second")
         make_session("first")
-        session.journal.record(None, [Turn("hello")])
-        session.journal.show("half ")
+        session.record(None, [Turn("hello")])
+        session.show("half ")
         session.rename("Second")
         with pytest.raises(SessionError, match="already exists"):
             session.rename("FIRST")
         session.rename("third")
         make_session("second")
-        session.journal.show("a reply")
+        session.show("a reply")
         assert read_session("third").turns[0].reply == "half a reply"
     assert sorted(names_by_use()) == ["first", "second", "third"]
     assert not list(sessions.glob("name-*"))
@@ -225,11 +225,11 @@ def test_a_session_deleted_while_it_is_open_elsewhere_is_not_written_again(sessi
     """Its lock is advisory: a program of another kind may delete its rows."""
     with Session.open("mine", create=True) as session:
         turns = [Turn("hello", "yes", finish_reason="stop")]
-        session.journal.record(None, turns)
+        session.record(None, turns)
         with Database() as database:
             database.write(lambda connection: connection.execute("DELETE FROM sessions"))
         with pytest.raises(SessionError, match="no longer exists: the chat continues unsaved"):
-            session.journal.record(None, [*turns, Turn("more")])
+            session.record(None, [*turns, Turn("more")])
     assert names_by_use() == []
 
 
@@ -253,7 +253,7 @@ def test_a_session_is_open_in_one_process_at_a_time(sessions: Path) -> None:
     assert lock_of("mine").read_text() == f"{process.pid}\n"
     assert [info.open_in for info in listing()] == [None]
     with Session.open("mine") as session:
-        assert session.journal.contents.turns[-1].reply == "half a reply"
+        assert session.contents.turns[-1].reply == "half a reply"
         assert lock_of("mine").read_text() == f"{os.getpid()}\n"
 
 
@@ -328,7 +328,7 @@ def test_reading_a_session_does_not_make_it_the_latest(sessions: Path) -> None:
     read_session("one")
     assert latest() == "two"
     with Session.open("one") as session:
-        session.journal.record(None, [*session.journal.contents.turns, Turn("more")])
+        session.record(None, [*session.contents.turns, Turn("more")])
     assert latest() == "one"
 
 
@@ -369,11 +369,11 @@ def test_what_was_undone_or_deleted_is_not_found(sessions: Path) -> None:
     remove("gone")
     with Session.open("mine", create=True) as session:
         turns = [Turn("whale"), Turn("dolphin", "whale", finish_reason="stop")]
-        session.journal.record(None, turns)
-        session.journal.record(None, turns[1:])
+        session.record(None, turns)
+        session.record(None, turns[1:])
         assert [(each.turn, each.role) for each in search("whale")] == [(1, "assistant")]
         turns[1] = replace(turns[1], reply="shark")
-        session.journal.record(None, turns[1:])
+        session.record(None, turns[1:])
         assert search("whale") == []
         assert [each.line for each in search("shark")] == ["shark"]
 
@@ -402,7 +402,7 @@ def test_names_that_differ_only_in_case_are_one_session(
     make_session("other")
     with Session.open(asked, create=True) as session:
         assert session.name == saved
-        assert session.journal.contents.turns[0].user == "hello"
+        assert session.contents.turns[0].user == "hello"
     assert read_session(asked).turns[0].user == "hello"
     with pytest.raises(SessionError, match=f"session '{saved}' already exists"):
         rename("other", asked)

@@ -225,12 +225,12 @@ def test_a_session_that_could_not_be_locked_is_not_written_over_another_ones_tur
     chat(lines(0, 1), "-m", str(tiny_model), "--session", "old")
     with read_only():
         first, second = Session.open("old"), Session.open("old")
-    first.journal.record(None, [*first.journal.contents.turns, Turn("first")])
+    first.record(None, [*first.contents.turns, Turn("first")])
     with pytest.raises(SessionError, match="open in process"):
-        second.journal.record(None, [Turn("second")])
+        second.record(None, [Turn("second")])
     first.close()
-    second.journal.record(None, [Turn("second")])
-    assert second.journal.outage is not None
+    second.record(None, [Turn("second")])
+    assert second.outage is not None
     assert [turn.user for turn in read_session("old").turns][1:] == ["first"]
     second.close()
 

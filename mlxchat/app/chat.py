@@ -407,7 +407,7 @@ class Chat:
     @property
     def not_saved(self) -> str | None:
         """Why something could not be saved and still is not; None if there is nothing."""
-        return None if self.session is None else self.session.journal.outage
+        return None if self.session is None else self.session.outage
 
     def save(self) -> None:
         """Save all changes; `say`, `retry` and the like do so themselves."""

@@ -74,7 +74,7 @@ def saved_template_args(session: Session) -> dict[str, Any] | None:
 
 def _saved(kind: type, session: Session, chosen: Collection[str]) -> dict[str, Any]:
     """The dataclass's fields that were saved with the session. Nothing in the file is trusted."""
-    found = session.journal.contents.settings
+    found = session.contents.settings
     values: dict[str, Any] = {}
     for name, each in options_of(kind).items():
         if each.saved and name in found and name not in chosen:
@@ -116,12 +116,12 @@ class Keeper:
     @property
     def saved_system(self) -> str | None:
         """The session's system prompt when it was opened."""
-        return None if self.session is None else self.session.journal.contents.system
+        return None if self.session is None else self.session.contents.system
 
     @property
     def saved_note(self) -> str | None:
         """The session's note when it was opened."""
-        return None if self.session is None else self.session.journal.contents.note
+        return None if self.session is None else self.session.contents.note
 
     def begin(self, conversation: Conversation, found: ResolvedModel, dtype: str) -> None:
         """Fill the new conversation with the contents of the session, including the cache if
@@ -131,7 +131,7 @@ class Keeper:
         """
         if self.session is None:
             return
-        contents = self.session.journal.contents
+        contents = self.session.contents
         for notice in contents.notices:
             self._notify(notice)
         if contents.turns or contents.system is not None:
@@ -149,40 +149,40 @@ class Keeper:
         """Save the settings to resume with; `dtype` is the requested one."""
         if self.session is None:
             return
-        journal = self.session.journal
+        session = self.session
         settings: dict[str, str | int | bool | None] = {
             **_model_settings(found, dtype),
             "window": conversation.settings.max_kv_size,
             "recalls": conversation.recalls,
             "template_args": json.dumps(conversation.template_args),
         }
-        self._guarded(lambda: journal.settings(settings))
+        self._guarded(lambda: session.settings(settings))
 
     def keep(self, message: str, system: str | None, found: ResolvedModel, dtype: str) -> None:
         """Save a message that was sent before the conversation began, as one without a reply."""
         if self.session is None:
             return
-        journal = self.session.journal
-        turns = [*journal.contents.turns, Turn(message, finish_reason="interrupted")]
-        system = journal.contents.system if system is None else system
-        self._guarded(lambda: journal.settings(_model_settings(found, dtype)))
-        self._guarded(lambda: journal.record(system, turns, journal.contents.note))
+        session = self.session
+        turns = [*session.contents.turns, Turn(message, finish_reason="interrupted")]
+        system = session.contents.system if system is None else system
+        self._guarded(lambda: session.settings(_model_settings(found, dtype)))
+        self._guarded(lambda: session.record(system, turns, session.contents.note))
 
     def record(self, conversation: Conversation) -> None:
         """Save all changes."""
         if self.session is None:
             return
-        journal = self.session.journal
+        session = self.session
         system, turns, note = conversation.system, conversation.turns, conversation.note
-        self._guarded(lambda: journal.record(system, turns, note))
-        if journal.recovered:
+        self._guarded(lambda: session.record(system, turns, note))
+        if session.recovered:
             self._notify("saving works again; nothing is missing")
 
     def show(self, token: Token) -> None:
         """Save text of the current reply, before it is shown."""
         if self.session is not None:
-            journal = self.session.journal
-            self._guarded(lambda: journal.show(token.text, token.thought))
+            session = self.session
+            self._guarded(lambda: session.show(token.text, token.thought))
 
     def turn_over(self, conversation: Conversation) -> None:
         """Save the finished turn, and every few turns start saving the cache."""
@@ -214,13 +214,13 @@ class Keeper:
     def _snapshot(self, conversation: Conversation) -> None:
         assert self.session is not None
         assert self._state is not None
-        journal = self.session.journal
+        session = self.session
         path = self.session.snapshot_path
-        if path is None or len(conversation.ledger) == 0 or journal.outage is not None:
+        if path is None or len(conversation.ledger) == 0 or session.outage is not None:
             return
         self._see_result()
         self._saved_turns = len(conversation.turns)
-        serials, turns = journal.serials, conversation.window.turns
+        serials, turns = session.serials, conversation.window.turns
         # A new session gets its file with its first turn.
         self._state.path = path
         facts: dict[str, Any] = {"held": [serials[n - 1] for n in turns if n <= len(serials)]}
@@ -269,7 +269,7 @@ class Keeper:
         window = conversation.window
         window.cache, window.ledger = restored.cache, restored.ledger
         window.turns = tuple(
-            n for n, serial in enumerate(self.session.journal.serials, 1) if serial in serials
+            n for n, serial in enumerate(self.session.serials, 1) if serial in serials
         )
 
     def _fingerprint(self, conversation: Conversation) -> Fingerprint:
@@ -289,7 +289,7 @@ class Keeper:
         assert self._state is not None
         assert self.session is not None
         result = self._state.background.take_result()
-        if self.session.journal.outage is not None:
+        if self.session.outage is not None:
             # One warning is enough.
             return
         if isinstance(result, OSError):

@@ -47,12 +47,6 @@ def is_damage(error: Exception) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
 
-def damage(problem: str) -> sqlite3.DatabaseError:
-    error = sqlite3.DatabaseError(problem)
-    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-    return error
-
-
 def connected(path: Path | str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True
@@ -219,7 +213,9 @@ def _check(connection: sqlite3.Connection, pragma: str) -> None:
     found = (text for (text,) in connection.execute(f"PRAGMA {pragma}"))
     problem = next((text for text in found if not _OF_AN_INDEX.search(text)), None)
     if problem is not None:
-        raise damage(problem)
+        error = sqlite3.DatabaseError(problem)
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
 
 
 def _mark(database: Path) -> Path:

@@ -21,7 +21,6 @@ from mlxchat import paths, platform
 from mlxchat.errors import SessionError
 from mlxchat.files import exclusive, holder, make_private_directory, open_file, reported_as
 from mlxchat.sessions import backup
-from mlxchat.sessions.tables import SCHEMA
 
 NAME = "sessions.db"
 # A file for each name that a process has open.
@@ -29,6 +28,7 @@ LOCKS = "name-*.lock"
 FORMAT = 3
 # Marks the file as ours: "mlxc".
 APPLICATION = 0x6D6C7863
+EARLIER = "had an earlier format"
 # What SQLite reports if a file or its directory cannot be written.
 _NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
@@ -122,8 +122,10 @@ class Database:
             # Only one process at a time may open, create or replace the database.
             with exclusive(self.directory):
                 self._file = _status(self.path)
-                if self._is_lost:
-                    raise backup.damage("missing or empty")
+                # SQLite takes a single byte for an empty database, too.
+                is_empty = self._file is None or self._file.st_size <= 1
+                if is_empty and backup.path_of(self.path).exists():
+                    raise UnusableError("was missing or empty")
                 is_suspect = backup.is_suspect(self.path) and self._chat() is None
                 connection = connect(self.path)
                 self._file = _status(self.path)
@@ -131,13 +133,6 @@ class Database:
                 backup.check(connection, self.path)
             self._connection = connection
         return self._connection
-
-    @property
-    def _is_lost(self) -> bool:
-        """Whether the file is missing or empty, but was not when it was backed up."""
-        size = 0 if self._file is None else self._file.st_size
-        # SQLite takes a single byte for an empty database, too.
-        return size <= 1 and backup.path_of(self.path).exists()
 
     def _chat(self) -> int | None:
         """A process with a chat that is saved in the database."""
@@ -165,13 +160,12 @@ class Database:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             # Python cannot decode SQLite's message about a name that is no longer text.
             if backup.is_damage(error):
-                problem = "was missing or empty" if self._is_lost else "was damaged"
-                raise self._replaced(problem) from error
+                raise self._replaced("was damaged") from error
             raise OSError(f"{self.path}: {error}") from error
-        except EarlierFormatError as error:
-            raise self._replaced("had an earlier format", is_damaged=False) from error
+        except UnusableError as error:
+            raise self._replaced(str(error)) from error
 
-    def _replaced(self, problem: str, *, is_damaged: bool = True) -> SessionError:
+    def _replaced(self, problem: str) -> SessionError:
         """Set the file aside, unless a chat is saved in it; return what to report."""
         self.close()
         if not self._mends:
@@ -184,6 +178,7 @@ class Database:
                 if process is not None:
                     chat = f"the chat in process {process}"
                     return SessionError(f"{self.path} {problem}: end {chat}, then try again")
+                is_damaged = problem != EARLIER
                 found = backup.replace(self.path, problem, is_damaged=is_damaged)
                 return SessionError(f"{found}: try again")
         except (OSError, sqlite3.Error) as error:
@@ -191,15 +186,15 @@ class Database:
             return SessionError(f"{self.path} {problem}, but could not be set aside: {reason}")
 
 
-class EarlierFormatError(Exception):
-    """The database was written by an earlier version."""
+class UnusableError(Exception):
+    """The database is to be replaced, because of what the message says of it."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
     """Open the database to read and write; create it if it is missing.
 
     Private to its owner, as are SQLite's other files. Raises OSError, sqlite3.Error,
-    EarlierFormatError, and SessionError for a database of a newer version or of another program.
+    UnusableError, and SessionError for a database of a newer version or of another program.
     """
     if not os.path.lexists(path):
         os.close(open_file(path, os.O_RDWR | os.O_CREAT))
@@ -256,7 +251,7 @@ def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
             f"this mlxchat reads version {FORMAT}"
         )
     if version < FORMAT:
-        raise EarlierFormatError
+        raise UnusableError(EARLIER)
     return False
 
 
@@ -266,6 +261,8 @@ def _create(connection: sqlite3.Connection, path: Path) -> None:
         # Another process was faster: not every network disk can lock a directory.
         connection.execute("ROLLBACK")
         return
+    from mlxchat.sessions.records import SCHEMA
+
     for statement in SCHEMA:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")

@@ -18,10 +18,9 @@ from mlxchat.recall.words import words
 from mlxchat.sessions import backup, records
 from mlxchat.sessions import session as sessions
 from mlxchat.sessions.database import Database, session_errors
-from mlxchat.sessions.journal import read_contents
 from mlxchat.sessions.records import SessionRecord
-from mlxchat.sessions.saved import Saved, read_messages
-from mlxchat.sessions.session import Session, existing, is_snapshot, records_by_use
+from mlxchat.sessions.saved import Saved, read_contents, read_messages
+from mlxchat.sessions.session import Session, existing
 
 MOST_FINDS = 50
 # More turns are not ranked, which takes seconds for thousands: the latest come first.
@@ -63,15 +62,14 @@ def latest() -> str | None:
     """The most recently used session that has turns. Raises SessionError."""
     with Database() as database:
         # The only message of one may have been rejected.
-        return next(
-            (each.name for each in records_by_use(database) if each.turns or each.damaged), None
-        )
+        found = _records(database)
+        return next((each.name for each in found if each.turns or each.damaged), None)
 
 
 def listing() -> list[SessionInfo]:
     """All sessions, most recently used first. Raises SessionError."""
     with Database() as database:
-        return [_info(database, record) for record in records_by_use(database)]
+        return [_info(database, record) for record in _records(database)]
 
 
 def read_session(name: str) -> Saved:
@@ -114,9 +112,9 @@ def import_messages(path: Path, name: str) -> int:
         if session.snapshot_path is not None:
             raise records.already_exists(session.name)
         try:
-            session.journal.record(saved.system, saved.turns, saved.note)
+            session.record(saved.system, saved.turns, saved.note)
         except SessionError as error:
-            raise SessionError(f"cannot import {path}: {session.journal.outage}") from error
+            raise SessionError(f"cannot import {path}: {session.outage}") from error
     return len(saved.turns)
 
 
@@ -133,10 +131,19 @@ def search(wanted: str) -> list[Find]:
 def prune_snapshots(keep: int = 10) -> int:
     """Delete all snapshots except the latest, which can be made again; return how many."""
     with session_errors("delete snapshots"):
-        found = [path for path, _ in by_use(paths.sessions_dir()) if is_snapshot(path)]
+        found = [
+            each for each, _ in by_use(paths.sessions_dir()) if each.match("[0-9]*.safetensors")
+        ]
         for path in found[keep:]:
             path.unlink(missing_ok=True)
     return len(found[keep:])
+
+
+def _records(database: Database) -> list[SessionRecord]:
+    if not database.exists:
+        return []
+    with session_errors("list the sessions"):
+        return database.read(records.sessions_by_use)
 
 
 def _info(database: Database, record: SessionRecord) -> SessionInfo:

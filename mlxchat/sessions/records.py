@@ -1,6 +1,7 @@
 """Sessions and turns as rows of the database: written, and read without trusting them.
 
-The columns of a row are the fields of its dataclass; the checksum is all that reading checks.
+The columns of a table are the fields of its dataclass, and a checksum, which is all that reading
+checks: SQLite notices damage to its own structures, but not to the texts in them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import re
 import sqlite3
 import unicodedata
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
@@ -21,14 +23,13 @@ import numpy as np
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.recall.words import words
-from mlxchat.sessions import tables
-from mlxchat.sessions.saved import Scalar
-from mlxchat.sessions.tables import INDEX, INSERTION, SELECTION, UPDATE, Value, sealed
+
+Scalar = str | int | float | bool | None
+Value = str | int | bytes | None
 
 FIRST_CHARS = 200
 # Of a turn that is longer, the rest is not searched: indexing it would take seconds.
 INDEXED_CHARS = 1 << 20
-_ID_BYTES = 4
 MAX_NAME_CHARS = 100
 _NAME = re.compile(r"\w(?:[\w .-]*[\w-])?")
 
@@ -51,22 +52,48 @@ class SessionRecord:
     id: int = 0
     damaged: bool = False
 
-    @property
-    def columns(self) -> tuple[Value, ...]:
-        values = [_encoded(getattr(self, name)) for name in _SESSION_FIELDS]
-        return sealed("sessions", (*values, folded(self.name)))
-
     @classmethod
-    def of(cls, id_: int, columns: Sequence[Value]) -> SessionRecord:
-        if not tables.is_sound("sessions", columns):
-            name = columns[0]
-            known = isinstance(name, str) and is_name(name)
-            return cls(str(name) if known else f"damaged-{id_}", id=id_, damaged=True)
-        return cls(**_decoded(_SESSION_FIELDS, columns), id=id_)
+    def of(cls, row: Sequence[Any]) -> SessionRecord:
+        """From a row as `SELECTION` reads it."""
+        if not _is_sound("sessions", row):
+            is_known = isinstance(row[1], str) and is_name(row[1])
+            return cls(row[1] if is_known else f"damaged-{row[0]}", id=row[0], damaged=True)
+        return cls(**_decoded("sessions", row), id=row[0])
 
 
-_SESSION_FIELDS = [each.name for each in fields(SessionRecord)][:-2]
-_TURN_FIELDS = [each.name for each in fields(Turn)]
+_FIELDS: Mapping[str, list[str]] = {
+    "sessions": [each.name for each in fields(SessionRecord) if each.name not in ("id", "damaged")],
+    "turns": [each.name for each in fields(Turn)],
+}
+# The columns after the id. The checksum is of all before it; `ids` are little-endian int32,
+# `settings` and `later_thoughts` JSON.
+_COLUMNS = {
+    "sessions": [*_FIELDS["sessions"], "folded", "checksum"],
+    "turns": [*_FIELDS["turns"], "session", "checksum"],
+}
+_INSERTION = {
+    table: f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+    for table, names in _COLUMNS.items()
+}
+_UPDATE = {
+    table: f"UPDATE {table} SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?"
+    for table, names in _COLUMNS.items()
+}
+_SELECTION = {
+    table: f"SELECT id, {', '.join(names)} FROM {table}" for table, names in _COLUMNS.items()
+}
+# The words of each turn, by its id, found in all their forms.
+_INDEX = "CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='porter unicode61')"
+SCHEMA = (
+    *(
+        f"CREATE TABLE {table} (id INTEGER PRIMARY KEY AUTOINCREMENT, {', '.join(names)})"
+        for table, names in _COLUMNS.items()
+    ),
+    "CREATE UNIQUE INDEX sessions_by_name ON sessions (folded)",
+    "CREATE INDEX turns_by_session ON turns (session)",
+    "CREATE INDEX sessions_by_use ON sessions (updated)",
+    _INDEX,
+)
 # How a column that is not a text or a number is read.
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "settings": json.loads,
@@ -76,7 +103,13 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def _encoded(value: Any) -> Value:
+def _encoded(table: str, value: object, last: Value) -> tuple[Value, ...]:
+    """The fields of a dataclass and the `last` column, with their checksum."""
+    columns = [*(_column(getattr(value, name)) for name in _FIELDS[table]), last]
+    return (*columns, _checksum(table, columns))
+
+
+def _column(value: Any) -> Value:
     match value:
         case str():
             return clean(value)
@@ -89,10 +122,19 @@ def _encoded(value: Any) -> Value:
     return value
 
 
-def _decoded(names: Sequence[str], columns: Sequence[Value]) -> dict[str, Any]:
-    """The first columns, by their names."""
-    found = zip(names, columns, strict=False)
+def _decoded(table: str, row: Sequence[Any]) -> dict[str, Any]:
+    """The fields by their names."""
+    found = zip(_FIELDS[table], row[1:], strict=False)
     return {name: _READERS[name](value) if name in _READERS else value for name, value in found}
+
+
+def _is_sound(table: str, row: Sequence[Any]) -> bool:
+    """Whether the row is as it was `_encoded`."""
+    return bool(row[-1] == _checksum(table, row[1:-1]))
+
+
+def _checksum(table: str, values: Sequence[Value]) -> int:
+    return zlib.crc32(json.dumps([table, *values], default=bytes.hex).encode())
 
 
 def check_name(name: str) -> None:
@@ -132,33 +174,39 @@ def now() -> str:
 
 def insert_session(connection: sqlite3.Connection, record: SessionRecord) -> int:
     """Its id, which is never used again. Raises sqlite3.IntegrityError if the name is taken."""
-    return _inserted(connection.execute(INSERTION["sessions"], record.columns))
+    return _insert(connection, "sessions", record, folded(record.name))
 
 
 def update_session(connection: sqlite3.Connection, record: SessionRecord) -> None:
-    _update(connection, "sessions", (*record.columns, record.id))
+    _update(connection, "sessions", record.id, record, folded(record.name))
 
 
 def sessions_by_use(connection: sqlite3.Connection) -> list[SessionRecord]:
     """All sessions, most recently used first."""
-    found = connection.execute(f"{SELECTION['sessions']} ORDER BY updated DESC, id DESC")
-    return [SessionRecord.of(id_, columns) for id_, *columns in found]
+    query = f"{_SELECTION['sessions']} ORDER BY updated DESC, id DESC"
+    return [SessionRecord.of(row) for row in connection.execute(query)]
 
 
 def session_named(connection: sqlite3.Connection, name: str) -> SessionRecord | None:
     # The table itself, since SQLite does not notice an index that leads to another session.
-    found = connection.execute(
-        f"{SELECTION['sessions']} NOT INDEXED WHERE folded = ?", (folded(name),)
-    ).fetchone()
-    if found is not None:
-        return SessionRecord.of(found[0], found[1:])
+    query = f"{_SELECTION['sessions']} NOT INDEXED WHERE folded = ?"
+    row = connection.execute(query, (folded(name),)).fetchone()
+    if row is not None:
+        return SessionRecord.of(row)
     # A damaged row may have lost its name.
     return next((each for each in sessions_by_use(connection) if each.name == name), None)
 
 
 def session_with(connection: sqlite3.Connection, id_: int) -> SessionRecord | None:
-    found = connection.execute(f"{SELECTION['sessions']} WHERE id = ?", (id_,)).fetchone()
-    return None if found is None else SessionRecord.of(id_, found[1:])
+    row = connection.execute(f"{_SELECTION['sessions']} WHERE id = ?", (id_,)).fetchone()
+    return None if row is None else SessionRecord.of(row)
+
+
+def rename_session(connection: sqlite3.Connection, id_: int, name: str) -> None:
+    record = session_with(connection, id_)
+    if record is None:
+        raise SessionError("the session no longer exists")
+    update_session(connection, replace(record, name=name))
 
 
 def delete_session(connection: sqlite3.Connection, id_: int) -> None:
@@ -168,27 +216,25 @@ def delete_session(connection: sqlite3.Connection, id_: int) -> None:
 
 def insert_turn(connection: sqlite3.Connection, session: int, turn: Turn) -> int:
     """The id of its row, which is never used again: the turns of a session are in its order."""
-    id_ = _inserted(connection.execute(INSERTION["turns"], turn_columns(session, turn)))
-    _add_words(connection, id_, turn)
+    id_ = _insert(connection, "turns", turn, session)
+    _index(connection, id_, None, turn)
     return id_
 
 
 def update_turn(connection: sqlite3.Connection, id_: int, session: int, turn: Turn) -> None:
     before = turn_with(connection, id_)
-    _update(connection, "turns", (*turn_columns(session, turn), id_))
-    if before is not None and _words(before[1]) != _words(turn):
-        _remove_words(connection, id_, before[1])
-        _add_words(connection, id_, turn)
+    _update(connection, "turns", id_, turn, session)
+    if before is not None:
+        _index(connection, id_, before[1], turn)
 
 
 def delete_turns(connection: sqlite3.Connection, where: str, parameters: Sequence[Value]) -> None:
     """Delete the turns that a condition in SQL selects."""
-    found = connection.execute(f"{SELECTION['turns']} WHERE {where}", parameters).fetchall()
-    for id_, *columns in found:
+    for row in connection.execute(f"{_SELECTION['turns']} WHERE {where}", parameters).fetchall():
         # What the index says of a row that is gone is never shown.
-        if tables.is_sound("turns", columns):
-            _remove_words(connection, id_, _turn_of(columns))
-        connection.execute("DELETE FROM turns WHERE id = ?", (id_,))
+        if _is_sound("turns", row):
+            _index(connection, row[0], _turn_of(row), None)
+        connection.execute("DELETE FROM turns WHERE id = ?", (row[0],))
 
 
 def turns_of(
@@ -196,23 +242,20 @@ def turns_of(
 ) -> tuple[list[tuple[int, Turn]], list[int]]:
     """The turns of a session in order, each with the id of its row; and the rows of those that are
     damaged."""
-    found: list[tuple[int, Turn]] = []
-    damaged: list[int] = []
-    query = f"{SELECTION['turns']} WHERE session = ? ORDER BY id"
-    for id_, *columns in connection.execute(query, (session,)).fetchall():
-        if tables.is_sound("turns", columns) and columns[-2] == session:
-            found.append((id_, _turn_of(columns)))
-        else:
-            damaged.append(id_)
-    return found, damaged
+    rows = connection.execute(
+        f"{_SELECTION['turns']} WHERE session = ? ORDER BY id", (session,)
+    ).fetchall()
+    sound = [row for row in rows if _is_sound("turns", row) and row[-2] == session]
+    damaged = {row[0] for row in rows} - {row[0] for row in sound}
+    return [(row[0], _turn_of(row)) for row in sound], sorted(damaged)
 
 
 def turn_with(connection: sqlite3.Connection, id_: int) -> tuple[int, Turn] | None:
     """The session's id and the turn; None if there is none, or it is damaged."""
-    found = connection.execute(f"{SELECTION['turns']} WHERE id = ?", (id_,)).fetchone()
-    if found is None or not tables.is_sound("turns", found[1:]):
+    row = connection.execute(f"{_SELECTION['turns']} WHERE id = ?", (id_,)).fetchone()
+    if row is None or not _is_sound("turns", row):
         return None
-    return found[-2], _turn_of(found[1:])
+    return row[-2], _turn_of(row)
 
 
 def number_of(connection: sqlite3.Connection, session: int, id_: int) -> int:
@@ -227,52 +270,59 @@ def rebuild_indexes(connection: sqlite3.Connection) -> None:
     connection.execute("REINDEX")
     # SQLite drops only an index that it can open: make it empty.
     with closing(sqlite3.connect(":memory:")) as empty:
-        empty.execute(INDEX)
+        empty.execute(_INDEX)
         for table in ("words_data", "words_idx", "words_docsize", "words_config"):
             connection.execute(f"DELETE FROM {table}")
             for row in empty.execute(f"SELECT * FROM {table}"):
                 connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
     connection.execute("DROP TABLE words")
-    connection.execute(INDEX)
-    for id_, *columns in connection.execute(SELECTION["turns"]):
-        if tables.is_sound("turns", columns):
-            _add_words(connection, id_, _turn_of(columns))
+    connection.execute(_INDEX)
+    for row in connection.execute(_SELECTION["turns"]):
+        if _is_sound("turns", row):
+            _index(connection, row[0], None, _turn_of(row))
 
 
-def _add_words(connection: sqlite3.Connection, id_: int, turn: Turn) -> None:
-    connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (id_, _words(turn)))
-
-
-def _remove_words(connection: sqlite3.Connection, id_: int, turn: Turn) -> None:
-    connection.execute(
-        "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", (id_, _words(turn))
-    )
+def _index(
+    connection: sqlite3.Connection, id_: int, before: Turn | None, after: Turn | None
+) -> None:
+    """Replace the words of a turn in the index."""
+    old, new = (None if turn is None else _words(turn) for turn in (before, after))
+    if old is not None and old != new:
+        connection.execute(
+            "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", (id_, old)
+        )
+    if new is not None and old != new:
+        connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (id_, new))
 
 
 def _words(turn: Turn) -> str:
     return " ".join(words(clean(f"{turn.reply}\n{turn.user}")[:INDEXED_CHARS]))
 
 
-def turn_columns(session: int, turn: Turn) -> tuple[Value, ...]:
-    """The row of a turn, with its checksum."""
-    values = [_encoded(getattr(turn, name)) for name in _TURN_FIELDS]
-    return sealed("turns", (*values, session))
+def _insert(connection: sqlite3.Connection, table: str, value: object, last: Value) -> int:
+    cursor = connection.execute(_INSERTION[table], _encoded(table, value, last))
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
 
 
-def _turn_of(columns: Sequence[Value]) -> Turn:
-    turn = Turn(**_decoded(_TURN_FIELDS, columns))
-    return replace(turn, forgotten=bool(turn.forgotten))
-
-
-def _update(connection: sqlite3.Connection, table: str, values: Sequence[Value]) -> None:
+def _update(
+    connection: sqlite3.Connection, table: str, id_: int, value: object, last: Value
+) -> None:
     """Raises SessionError if the row is gone, which SQL does not report."""
-    if connection.execute(UPDATE[table], values).rowcount != 1:
+    columns = _encoded(table, value, last)
+    if connection.execute(_UPDATE[table], (*columns, id_)).rowcount != 1:
         raise SessionError(f"a row of {table} has disappeared from the database")
 
 
-def _inserted(cursor: sqlite3.Cursor) -> int:
-    assert cursor.lastrowid is not None
-    return cursor.lastrowid
+def _turn_of(row: Sequence[Any]) -> Turn:
+    turn = Turn(**_decoded("turns", row))
+    return replace(turn, forgotten=bool(turn.forgotten))
+
+
+def is_same(one: Turn, other: Turn) -> bool:
+    """Whether their rows are the same."""
+    # Of thousands of turns, nearly all are unchanged.
+    return one is other or _encoded("turns", one, 0) == _encoded("turns", other, 0)
 
 
 def clean(text: str) -> str:
@@ -282,7 +332,7 @@ def clean(text: str) -> str:
 
 def size_bytes(turn: Turn) -> int:
     texts = f"{turn.user}{turn.reply}{turn.thought}".encode("utf-8", "replace")
-    return len(texts) + (0 if turn.ids is None else _ID_BYTES * len(turn.ids))
+    return len(texts) + (0 if turn.ids is None else 4 * len(turn.ids))
 
 
 def beginning(turns: Sequence[Turn]) -> str:

@@ -1,7 +1,8 @@
 """A session: a chat saved as it goes, open in one process at a time.
 
-A name belongs to the process that opened it, even before its first turn makes a row of it.
-`journal` writes it. `listing` deals with all sessions together.
+A name belongs to the process that opened it, even before its first turn makes a row of it. What is
+recorded is compared with what the database has, and only what has changed is written. `listing`
+deals with all sessions together.
 """
 
 from __future__ import annotations
@@ -9,43 +10,61 @@ from __future__ import annotations
 import errno
 import hashlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Self
 
+from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.files import Lock, make_private_directory, remove_unfinished
 from mlxchat.sessions import backup, records
 from mlxchat.sessions.database import LOCKS, Database, names_by_use, session_errors
-from mlxchat.sessions.journal import Journal
-from mlxchat.sessions.records import SessionRecord
-from mlxchat.sessions.reply_file import reply_path
+from mlxchat.sessions.records import Scalar, SessionRecord
+from mlxchat.sessions.reply_file import ReplyFile, reply_path
+from mlxchat.sessions.saved import NOTE, Saved, Stored, read_contents
 
 # On such a disk, a chat continues unsaved.
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
 
 
 class Session:
-    """A saved chat, its name locked against other processes until `close`.
+    """A saved chat, its name locked against other processes until `close`. `contents` is what was
+    saved when it was opened.
 
-    Made by `open` and `new`. A new session has no row until its journal records a turn. If `new`
-    chose the name and it is taken by then, the name changes. A disk that cannot be written cannot
-    lock either: then the session is locked before it is written.
+    Made by `open` and `new`. A new session has no row until a turn is recorded. If `new` chose the
+    name and it is taken by then, the name changes. A disk that cannot be written cannot lock
+    either: then the session is locked before it is written.
+
+    If it cannot be written, the first call to notice raises SessionError. Later calls try again
+    silently, and `record` saves everything missing by then. `outage` is the reason as long as this
+    lasts; `recovered` is whether the last call to `record` ended it.
     """
 
     def __init__(self, name: str, database: Database, *, chosen: bool = True) -> None:
         self.name = name
+        self.contents = Saved()
+        self.outage: str | None = None
+        self.recovered = False
         self._database = database
         self._chosen = chosen
-        self._id: int | None = None
-        self._is_backed_up = False
-        self._record: SessionRecord | None = None
         self._lock: Lock | None = None
-        self.journal = Journal(database, self._begin)
+        # Of a row that may not be committed yet, unless it `_has_row`.
+        self._id: int | None = None
+        self._has_row = self._is_backed_up = False
+        self._opened: SessionRecord | None = None
+        self._stored = Stored()
+        self._settings: dict[str, Scalar] = {}
+        # The conversation's turns when it was recorded, and the last thought and reply.
+        self._turns: Sequence[Turn] = ()
+        self._so_far = ("", "")
+        # The row whose reply is in the file.
+        self._reply_file = ReplyFile()
+        self._shown: int | None = None
+        self._in_step = False
 
     @classmethod
     def open(cls, name: str, create: bool = False) -> Self:
@@ -87,21 +106,80 @@ class Session:
         """The file for the state of its cache; None before the first turn."""
         return None if self._id is None else snapshot_path(self._database, self._id)
 
+    @property
+    def saved_turns(self) -> int:
+        """How many turns are saved completely."""
+        pairs = zip(self._stored.rows, self._turns, strict=False)
+        return sum(records.is_same(row[1], turn) for row, turn in pairs)
+
+    @property
+    def serials(self) -> list[int]:
+        """The numbers by which other files may refer to the recorded turns."""
+        return [id_ for id_, _ in self._stored.rows]
+
+    def record(self, system: str | None, turns: Sequence[Turn], note: str | None = None) -> None:
+        """Save every change since the last call, and force it to the disk. Raises SessionError."""
+        if note != self._settings.get(NOTE):
+            self._settings[NOTE] = note
+        self.recovered, self._in_step = False, False
+        self._turns = turns
+        self._so_far = (turns[-1].thought, turns[-1].reply) if turns else ("", "")
+        if not self._has_row and not turns:
+            self.outage = None
+            return
+        self._save(self._stored.with_turns(system, turns))
+        self._in_step = self.outage is None
+        rows = self._stored.rows
+        # Whether the file has the reply of the last turn, which goes on.
+        goes_on = rows and rows[-1][0] == self._shown and not rows[-1][1].finish_reason
+        if self._in_step and not goes_on:
+            self._shown = None
+            self._reply_file.remove(self._reply_path)
+
+    def settings(self, values: Mapping[str, Scalar]) -> None:
+        """Change some of the settings. During an outage, the next `record` saves them. Raises
+        SessionError."""
+        self._settings |= values
+        if self._has_row and self.outage is None:
+            self._save(self._stored)
+
+    def show(self, text: str, thought: bool = False) -> None:
+        """Save more of the reply in progress, or of its thought, before it is shown: in a file,
+        since waiting for the disk takes longer than a token. Raises SessionError.
+
+        It belongs to the last recorded turn; without one, nothing is saved.
+        """
+        if not self._in_step or not self._stored.rows:
+            return
+        turn = self._stored.rows[-1][0]
+        pieces = [(thought, text)]
+        if self._shown is None:
+            self._reply_file.remove(self._reply_path)
+            self._shown = turn
+            pieces = [(True, self._so_far[0]), (False, self._so_far[1]), *pieces]
+        try:
+            self._reply_file.add(self._reply_path, turn, pieces)
+        except OSError as error:
+            self._report(error)
+
     def rename(self, name: str) -> None:
         """Rename it while open. Raises SessionError, and keeps the old name."""
         records.check_name(name)
-        is_same = records.folded(name) == records.folded(self.name)
-        lock = self._lock if is_same else _lock(self._database, name)
+        lock = self._lock
+        if records.folded(name) != records.folded(self.name):
+            lock = _lock(self._database, name)
         try:
-            self._check_free(name)
-            if self._id is not None:
+            found = find(self._database, name)
+            if found is not None and found.id != self._id:
+                raise records.already_exists(found.name)
+            if (id_ := self._id) is not None:
                 with session_errors("rename the session"):
-                    self._database.write(lambda connection: self._rename(connection, name))
+                    self._database.write(lambda c: records.rename_session(c, id_, name))
         except BaseException:
-            if not is_same:
+            if lock is not self._lock:
                 _remove(lock)
             raise
-        if not is_same:
+        if lock is not self._lock:
             _remove(self._lock)
         self._lock = lock
         self._sign()
@@ -113,7 +191,7 @@ class Session:
         id_ = self._id
         with session_errors(f"remove session {self.name!r}"):
             snapshot_path(self._database, id_).unlink(missing_ok=True)
-            reply_path(self._database.directory, id_).unlink(missing_ok=True)
+            self._reply_path.unlink(missing_ok=True)
             self._database.write(lambda connection: records.delete_session(connection, id_))
 
     def close(self) -> None:
@@ -128,11 +206,19 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def _reply_path(self) -> Path:
+        assert self._id is not None
+        return reply_path(self._database.directory, self._id)
+
     def _reopen(self, record: SessionRecord) -> None:
-        self.name, self._id, self._record = record.name, record.id, record
+        self.name, self._id, self._has_row, self._opened = record.name, record.id, True, record
         self._sign()
         with session_errors(f"read session {self.name!r}"):
-            self.journal = Journal(self._database, self._begin, record)
+            self.contents, self._stored = self._database.read(
+                lambda connection: read_contents(connection, self._database.directory, record)
+            )
+        self._settings, self._turns = dict(self.contents.settings), self.contents.turns
         remove_unfinished(snapshot_path(self._database, record.id))
 
     def _choose_name(self) -> None:
@@ -150,34 +236,72 @@ class Session:
         if self._lock is not None and self._id is not None:
             self._lock.sign()
 
-    def _check_free(self, name: str) -> None:
-        found = find(self._database, name)
-        if found is not None and found.id != self._id:
-            raise records.already_exists(found.name)
+    def _save(self, wanted: Stored) -> None:
+        """Make the database what is `wanted`, with the settings. Raises SessionError if that fails
+        and nobody knows yet."""
+        stored = self._stored
+        if wanted.settings != self._settings:
+            wanted = replace(wanted, settings=dict(self._settings))
+        pairs = zip_longest(wanted.rows, stored.rows)
+        same = (wanted.system, wanted.settings) == (stored.system, stored.settings)
+        try:
+            if not same or any(row is not before for row, before in pairs):
+                self._stored = self._database.write(lambda c: self._write(c, wanted))
+                self._has_row = True
+                self.recovered = self.recovered or self.outage is not None
+            # Or what could not be saved was taken back.
+            self.outage = None
+        except (OSError, SessionError) as error:
+            self._report(error)
 
-    def _rename(self, connection: sqlite3.Connection, name: str) -> None:
-        assert self._id is not None
-        record = records.session_with(connection, self._id)
-        if record is None:
+    def _write(self, connection: sqlite3.Connection, wanted: Stored) -> Stored:
+        """Doing it twice does no harm: a commit can succeed just before an interruption."""
+        id_ = self._begin(connection)
+        session = records.session_with(connection, id_)
+        if session is None:
+            self._stored = Stored()
             raise SessionError("the session no longer exists")
-        records.update_session(connection, replace(record, name=name))
+        before = dict(self._stored.rows)
+        records.delete_turns(connection, "session = ? AND id > ?", (id_, self._stored.last))
+        for gone in before.keys() - {row for row, _ in wanted.rows}:
+            records.delete_turns(connection, "id = ?", (gone,))
+        rows: list[tuple[int, Turn]] = []
+        for row, turn in wanted.rows:
+            if row == 0:
+                rows.append((records.insert_turn(connection, id_, turn), turn))
+                continue
+            if turn is not before[row]:
+                records.update_turn(connection, row, id_, turn)
+            rows.append((row, turn))
+        turns = [turn for _, turn in rows]
+        changed = replace(
+            session,
+            updated=records.now(),
+            system=wanted.system,
+            settings=wanted.settings,
+            turns=len(turns) + wanted.lost,
+            forgotten=sum(turn.forgotten for turn in turns),
+            text_bytes=sum(map(records.size_bytes, turns)),
+            first=records.beginning(turns),
+        )
+        records.update_session(connection, changed)
+        return replace(wanted, rows=tuple(rows), last=max([wanted.last, *(row for row, _ in rows)]))
 
-    def _begin(self, connection: sqlite3.Connection, begun: int | None) -> int:
-        """Insert the session, unless it has `begun`, and lock it; return its id. Raises OSError,
+    def _begin(self, connection: sqlite3.Connection) -> int:
+        """Insert the session, unless it has a row, and lock it; return its id. Raises OSError,
         SessionError; can be called again if the transaction fails."""
         if not self._is_backed_up:
             self._is_backed_up = True
             backup.start_if_due(connection, self._database.path)
+        found = None if self._id is None else records.session_with(connection, self._id)
         if self._lock is None:
             # The disk could not be written when it was opened.
             lock = _taken(self._database, self.name)
-            if begun is not None and records.session_with(connection, begun) != self._record:
+            if self._has_row and found != self._opened:
                 lock.remove()
                 raise SessionError("another process has changed it")
             self._lock = lock
-        if begun is None and (
-            self._id is None or records.session_with(connection, self._id) is None
-        ):
+        if found is None and not self._has_row:
             self._id = self._inserted(connection)
         self._sign()
         assert self._id is not None
@@ -200,6 +324,14 @@ class Session:
             self._chosen = True
             return id_
 
+    def _report(self, error: OSError | SessionError) -> None:
+        if self.outage is not None:
+            return
+        self.outage = str(getattr(error, "strerror", None) or error)
+        raise SessionError(
+            f"cannot save this session: {self.outage}: the chat continues unsaved"
+        ) from error
+
 
 def find(database: Database, name: str) -> SessionRecord | None:
     """The session of that name, whatever its case. Raises SessionError."""
@@ -218,14 +350,6 @@ def existing(database: Database, name: str) -> SessionRecord:
     return found
 
 
-def records_by_use(database: Database) -> list[SessionRecord]:
-    """All sessions, most recently used first. Raises SessionError."""
-    if not database.exists:
-        return []
-    with session_errors("list the sessions"):
-        return database.read(records.sessions_by_use)
-
-
 def lock_path(database: Database, name: str) -> Path:
     digest = hashlib.sha256(records.folded(name).encode()).hexdigest()[:16]
     return database.directory / LOCKS.replace("*", digest)
@@ -233,10 +357,6 @@ def lock_path(database: Database, name: str) -> Path:
 
 def snapshot_path(database: Database, id_: int) -> Path:
     return database.directory / f"{id_}.safetensors"
-
-
-def is_snapshot(path: Path) -> bool:
-    return path.suffix == ".safetensors" and path.stem.isdecimal()
 
 
 def _lock(database: Database, name: str) -> Lock | None:

@@ -62,12 +62,12 @@ class ModelPrint:
 
 
 def differences(own: Fingerprint, saved: Mapping[str, object]) -> list[str]:
-    """What differs in a fingerprint read from a file."""
-    different = [name for name in own if name not in saved or saved[name] != own[name]]
+    """How a fingerprint read from a file differs, in words."""
+    names = {name for name in own if name not in saved or saved[name] != own[name]}
     # Each rank has another part of the weights, and an adapter's arrays are among them.
-    if {"number of ranks", "adapter"} & set(different):
-        different = [name for name in different if name != "set of weights"]
-    return different
+    if {"number of ranks", "adapter"} & names:
+        names.discard("set of weights")
+    return [f"different {name}" for name in own if name in names]
 
 
 def made_by(model: Model) -> str:

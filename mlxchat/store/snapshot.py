@@ -83,7 +83,7 @@ def restore(path: Path, empty: Cache, fingerprint: Fingerprint) -> Restored:
     bits, own = tensor_file.read(path)
     different = differences(fingerprint, own.get("fingerprint", {}))
     if different:
-        raise SnapshotError(f"{path} was made with a different {' and '.join(different)}")
+        raise SnapshotError(f"{path} was made with a {' and a '.join(different)}")
     needed_bytes = COPIES * sum(each.bits.nbytes for each in bits.values())
     # Metal's recommendation is no limit.
     certain = platform.shortage_is_certain()

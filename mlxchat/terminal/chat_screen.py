@@ -205,7 +205,7 @@ class ChatScreen(Talk):
     def show_last_exchange(self) -> None:
         """Show the last turn of a resumed session."""
         session = self.chat.session
-        turns = session.journal.contents.turns if session is not None else []
+        turns = session.contents.turns if session is not None else []
         if session is None or not turns:
             return
         forgotten = sum(turn.forgotten for turn in turns)

@@ -122,7 +122,7 @@ class Repl(ChatScreen):
         self.say_notices()
         if session is None or not self.chat.is_ready or not self.conversation.turns:
             return
-        turns, saved = session.journal.saved_turns, "saved"
+        turns, saved = session.saved_turns, "saved"
         if self.chat.not_saved is not None:
             after = f" after turn {turns}" if turns else ""
             saved = f"not saved{after}: {self.chat.not_saved}"

@@ -48,13 +48,13 @@ def main() -> None:
 
 def _streaming(sessions: int) -> None:
     with Session.open("streaming", create=True) as session:
-        session.journal.record(None, [Turn("hello")])
+        session.record(None, [Turn("hello")])
         _show(
             f"save a token, in a database of {sessions:,} sessions",
-            [_seconds(lambda: session.journal.show(" word")) for _ in range(PIECES)],
+            [_seconds(lambda: session.show(" word")) for _ in range(PIECES)],
         )
         turn = Turn("hello", " word" * PIECES, finish_reason="stop")
-        session.journal.record(None, [turn])
+        session.record(None, [turn])
 
 
 def _fill(sessions: int, turns: int) -> None:
