@@ -27,7 +27,7 @@ CEILINGS = {
     "recall": 415,
     "passages": 489,
     "constraint": 850,
-    "cache": 2_569,
+    "cache": 2_505,
     "models": 3_785,
     "engine": 2_202,
     "chat": 1_915,

@@ -27,6 +27,7 @@ def _even_small_ones() -> Iterator[None]:
     """As on a Linux CPU, and for few scores too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(platform, "exp_is_slow", lambda: True)
+        patch.setattr(powers, "_are_faster", True)
         patch.setattr(powers, "MIN_SCORES", 0)
         yield
 
@@ -109,7 +110,7 @@ def test_attention_falls_back(
     if case == "few":
         monkeypatch.setattr(powers, "MIN_SCORES", HEADS * 4 * 4 + 1)
     if case == "GPU":
-        monkeypatch.setattr(platform, "exp_is_slow", lambda: False)
+        monkeypatch.setattr(powers, "_are_faster", False)
     sinks = mx.zeros(HEADS) if case == "sinks" else None
 
     def attend() -> None:

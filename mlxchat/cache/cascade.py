@@ -11,7 +11,6 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
-from mlxchat.cache.placement import Entries
 from mlxchat.cache.powers import (
     ATTENTION,
     LOG2_E,
@@ -23,6 +22,7 @@ from mlxchat.cache.powers import (
     weights,
 )
 from mlxchat.cache.powers import attention as to_own
+from mlxchat.cache.ring import Entries
 
 
 def install_cascade(network: nn.Module) -> None:

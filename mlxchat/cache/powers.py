@@ -27,13 +27,17 @@ plain_swiglu: Any = activations.swiglu
 # For fewer scores, which is most tokens of a short text, MLX's single call is faster.
 MIN_SCORES = 16_384
 
+# Whether powers are faster here, and used. Found once, since every layer asks for every token.
+_are_faster = False
 _enabled = True
 
 
 def install_powers(network: nn.Module) -> None:
     """Use powers in the model's modules if they are faster here. Changes mlx-lm's modules, once,
     for all models."""
-    if platform.exp_is_slow():
+    global _are_faster  # noqa: PLW0603 (so are the functions that it switches)
+    _are_faster = platform.exp_is_slow()
+    if _are_faster:
         replace_function(network, ATTENTION, attention, plain_attention)
         replace_function(network, SWIGLU, swiglu, plain_swiglu)
 
@@ -99,8 +103,7 @@ def attention(  # noqa: PLR0917 (mlx-lm's)
 
 
 def _suits(*arrays: mx.array) -> bool:
-    is_float32 = all(array.dtype == mx.float32 for array in arrays)
-    return _enabled and is_float32 and platform.exp_is_slow()
+    return _are_faster and _enabled and all(array.dtype == mx.float32 for array in arrays)
 
 
 def _is_visibility(mask: mx.array | str | None) -> bool:

@@ -7,6 +7,9 @@ is full, over the oldest entries that are not kept, as in a circular buffer.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
@@ -15,6 +18,64 @@ GROWTH = 256
 
 # The most tokens that can be drafted at a time, and so the slots that a full buffer has for them.
 DRAFT_SLOTS = 16
+
+
+class Entries(NamedTuple):
+    """A window's keys and values, T tokens in temporal order without padding, and the original keys
+    of the first ones."""
+
+    keys: mx.array | None
+    values: mx.array | None
+    originals: mx.array | None = None
+
+    @property
+    def tokens(self) -> int:
+        """T."""
+        return 0 if self.keys is None else self.keys.shape[2]
+
+    def part(self, row: int, start: int, stop: int | None = None) -> Entries:
+        """Tokens `start` to `stop` of one row."""
+        if self.keys is None or self.values is None:
+            return Entries(None, None)
+        return Entries(*(x[row : row + 1, :, start:stop, :] for x in (self.keys, self.values)))
+
+    def followed_by(self, other: Entries) -> Entries:
+        """These tokens and then the other ones."""
+        if self.keys is None or self.values is None:
+            return other
+        if other.keys is None or other.values is None:
+            return self
+        return Entries(
+            mx.concatenate([self.keys, other.keys], axis=2),
+            mx.concatenate([self.values, other.values], axis=2),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The slots of a window's entries, and the slot of the next one.
+
+    Each entry returns to its own slot of the ring, so that sums run in the same order and logits
+    agree to the bit. `originals` has the token count and position of each run.
+    """
+
+    offset: int
+    total: int
+    next: int
+    anchor: int
+    moved: int = 0
+    originals: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> Placement:
+        """Build from the fields in a file: lists instead of tuples."""
+        runs = tuple((tokens, position) for tokens, position in saved["originals"])
+        return cls(**{**saved, "originals": runs})
+
+
+# What next tokens see: None (all entries), "causal", or a boolean array `(N, T)`, true for the
+# visible ones.
+Mask = mx.array | str | None
 
 
 class Ring:
@@ -141,6 +202,65 @@ class Ring:
         slots = min(GROWTH, limit - self.capacity)
         self.keys = _grown(self.keys, keys, slots)
         self.values = _grown(self.values, values, slots)
+
+    # What the next tokens see. A `window_size` narrows that to so many latest tokens, kept ones
+    # included.
+
+    def prefill_mask(self, n: int, window_size: int | None, *, return_array: bool) -> Mask:
+        """The mask for `n` tokens that will be appended.
+
+        Each row sees itself, the kept tokens and the latest others, `max_size` in all.
+        """
+        held = self.seen_by_next
+        if self._fits(held + n, window_size) and not return_array:
+            return "causal"
+        rows = mx.arange(held, held + n)[:, None]
+        return self._visible(rows, mx.arange(held + n)[None], window_size)
+
+    def decode_mask(self, window_size: int | None, *, in_order: bool) -> Mask:
+        """The mask for one token. It will be written in place, unless the window stays
+        `in_order`."""
+        size = self.size + 1 if self.max_size is None else min(self.size + 1, self.max_size)
+        if window_size is None or window_size >= size:
+            return None
+        visible = mx.arange(size) >= size - window_size
+        if in_order or self.size < size:
+            return visible[None]
+        newest = self.keep if self.next >= size else self.next
+        # From `newest` on, slots hold ever later entries, wrapping around: the mask must match.
+        rotated = mx.roll(visible[self.keep :], newest - self.keep + 1)
+        return mx.concatenate([visible[: self.keep], rotated])[None]
+
+    def draft_mask(self, n: int, window_size: int | None, *, return_array: bool) -> Mask:
+        """The mask for `n` drafted tokens, which will be written after the others.
+
+        Each row sees what it would see if the rows before it had been added one by one, each
+        evicting the oldest entry of a full window.
+        """
+        size, keep = self.size, self.keep
+        if self._fits(size + n, window_size) and not return_array:
+            return None if n == 1 else "causal"
+        slots = mx.arange(size + n)[None]
+        in_ring = (slots >= keep) & (slots < size)
+        oldest = keep if self.next >= size else self.next
+        order = mx.where(in_ring, keep + (slots - oldest) % max(size - keep, 1), slots)
+        mask = self._visible(mx.arange(size, size + n)[:, None], order, window_size)
+        # deepseek_v32 takes the columns it attends to from the mask of a single row.
+        return mask[None, None] if n == 1 else mask
+
+    def _fits(self, tokens: int, window_size: int | None) -> bool:
+        return all(limit is None or tokens <= limit for limit in (self.max_size, window_size))
+
+    def _visible(self, rows: mx.array, columns: mx.array, window_size: int | None) -> mx.array:
+        """Whether each of the rows `(N, 1)` sees the columns `(1, T)`, both numbered in temporal
+        order."""
+        visible = rows >= columns
+        if self.max_size is not None:
+            latest = rows - columns < self.max_size - self.keep
+            visible = visible & (latest | (columns < self.keep))
+        if window_size is not None:
+            visible = visible & (rows - columns < window_size)
+        return visible
 
     # Temporal order, and removing tokens
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.cache.mask import Mask
-from mlxchat.cache.placement import Entries
+from mlxchat.cache.ring import Entries, Mask
 from mlxchat.cache.window import WindowCache
 
 # The steps for which buffers have room.

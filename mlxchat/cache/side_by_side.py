@@ -13,7 +13,7 @@ from mlx_lm.models.cache import ArraysCache, CacheList
 
 from mlxchat.cache.cascade import install_cascade
 from mlxchat.cache.layers import Cache, LayerCache, leaves, plain_refusal, recurrent_states, windows
-from mlxchat.cache.placement import Entries
+from mlxchat.cache.ring import Entries
 from mlxchat.cache.rows import Change, EndingsWindow, RowsWindow, Seat, Seats, padded
 from mlxchat.cache.window import WindowCache
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -33,30 +33,6 @@ Stored = tuple[mx.array, mx.array] | None
 
 # Returns the contents of the model's windows after its first token, run at a position.
 RunAt = Callable[[int], Sequence[Stored]]
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Keys of one token at two positions, `distance` apart, and the rotations that may relate them.
-
-    The keys are in float32, so that the trial adds no rounding; `tolerance` is for their own dtype.
-    """
-
-    near: mx.array
-    far: mx.array
-    distance: int
-    tolerance: float
-    possible: Sequence[KeyShift]
-
-    def errors(self) -> list[mx.array]:
-        """The error of each possible shift, the larger of both directions, unevaluated."""
-        return [mx.maximum(self._there(shift), self._back(shift)) for shift in self.possible]
-
-    def _there(self, shift: KeyShift) -> mx.array:
-        return difference(shift(self.near, self.distance), self.far)
-
-    def _back(self, shift: KeyShift) -> mx.array:
-        return difference(shift(self.far, -self.distance), self.near)
 
 
 def find_key_shifts(model: nn.Module, run_at: RunAt) -> list[KeyShift | None]:
@@ -157,71 +133,61 @@ def _key_norm_weights(model: nn.Module) -> list[mx.array]:
     ]
 
 
-def _moved_slots(near: Sequence[Stored], far: Sequence[Stored]) -> list[tuple[bool, bool] | None]:
-    """Whether each window's keys and values differ between two positions; None if it has none."""
+def _moved_slots(near: Sequence[Stored], far: Sequence[Stored]) -> list[list[int]]:
+    """Which of each window's keys (0) and values (1) differ between two positions; neither if the
+    model does not use the window."""
     found = [
-        None if a is None or b is None else tuple(map(difference, a, b))
+        [] if a is None or b is None else list(map(difference, a, b))
         for a, b in zip(near, far, strict=True)
     ]
-    mx.eval([each for each in found if each is not None])
+    mx.eval(found)
     return [
-        None if each is None or a is None else (_exceeds(each[0], a[0]), _exceeds(each[1], a[1]))
-        for each, a in zip(found, near, strict=True)
+        [slot for slot, each in enumerate(both) if a and _exceeds(each, a[slot])]
+        for both, a in zip(found, near, strict=True)
     ]
 
 
 def _possible(
-    moved: Sequence[tuple[bool, bool] | None],
-    near: Sequence[Stored],
-    variants: Callable[[int], list[KeyShift]],
+    moved: Sequence[list[int]], near: Sequence[Stored], variants: Callable[[int], list[KeyShift]]
 ) -> list[list[KeyShift]]:
     """For each window, the `variants` for its head dimension that could have rotated it."""
-    return [
-        _possible_of_one(slots, stored, variants) for slots, stored in zip(moved, near, strict=True)
-    ]
-
-
-def _possible_of_one(
-    moved: tuple[bool, bool] | None, near: Stored, variants: Callable[[int], list[KeyShift]]
-) -> list[KeyShift]:
-    if moved is None or near is None or not any(moved):
-        # Either nothing in it depends on position, or the model does not use it.
-        return [NO_POSITIONS]
-    if all(moved):
-        return []
-    keys_moved, values_moved = moved
-    head_dim = near[0 if keys_moved else 1].shape[-1]
-    return [replace(shift, in_values=values_moved) for shift in variants(head_dim)]
+    possible: list[list[KeyShift]] = []
+    for slots, stored in zip(moved, near, strict=True):
+        if stored is None or not slots:
+            possible.append([NO_POSITIONS])
+        elif slots in ([0], [1]):
+            found = variants(stored[slots[0]].shape[-1])
+            possible.append([replace(shift, in_values=slots == [1]) for shift in found])
+        else:
+            possible.append([])
+    return possible
 
 
 def _fitting(
     possible: Sequence[list[KeyShift]], near: Sequence[Stored], far: Sequence[Stored], distance: int
 ) -> list[list[KeyShift]]:
     """For each window, the possible shifts that fit, best first."""
-    pairs = [
-        _pair(shifts, a, b, distance) for shifts, a, b in zip(possible, near, far, strict=True)
+    errors = [
+        [_error(shift, a, b, distance) for shift in shifts]
+        for shifts, a, b in zip(possible, near, far, strict=True)
     ]
-    errors = [pair.errors() if pair is not None else [] for pair in pairs]
     # In one go, because each evaluation waits for the device.
     mx.eval(errors)
-    return [
-        shifts if pair is None else _within(pair, [_number(error) for error in each])
-        for shifts, pair, each in zip(possible, pairs, errors, strict=True)
-    ]
+    fitting: list[list[KeyShift]] = []
+    for shifts, stored, each in zip(possible, near, errors, strict=True):
+        ordered = sorted(zip(map(_number, each), shifts, strict=True), key=lambda pair: pair[0])
+        tolerance = _tolerance(stored[0]) if stored is not None else 0.0
+        fitting.append([shift for error, shift in ordered if error <= tolerance])
+    return fitting
 
 
-def _pair(possible: list[KeyShift], near: Stored, far: Stored, distance: int) -> Pair | None:
-    """The keys to try a window's shifts on; None if there is nothing to try."""
-    if near is None or far is None or not any(shift.dims for shift in possible):
-        return None
-    slot = 1 if possible[0].in_values else 0
-    a, b = near[slot].astype(mx.float32), far[slot].astype(mx.float32)
-    return Pair(a, b, distance, _tolerance(near[slot]), possible)
-
-
-def _within(pair: Pair, errors: Sequence[float]) -> list[KeyShift]:
-    order = sorted(range(len(errors)), key=errors.__getitem__)
-    return [pair.possible[i] for i in order if errors[i] <= pair.tolerance]
+def _error(shift: KeyShift, near: Stored, far: Stored, distance: int) -> mx.array:
+    """How far the shift is off between two positions, the larger of both directions, unevaluated.
+    Computed in float32, so that the trial adds no rounding."""
+    if near is None or far is None or shift.dims == 0:
+        return mx.array(0.0)
+    a, b = near[shift.in_values].astype(mx.float32), far[shift.in_values].astype(mx.float32)
+    return mx.maximum(difference(shift(a, distance), b), difference(shift(b, -distance), a))
 
 
 def _placed(ropes: Sequence[KeyShift], head_dim: int) -> list[KeyShift]:
@@ -239,13 +205,8 @@ def _weighted(
     ropes: Sequence[KeyShift], head_dim: int, gains: Sequence[mx.array]
 ) -> list[KeyShift]:
     """The ropes, each followed by each of the gains that norms could apply."""
-    return [
-        replace(rope, gain=gain)
-        for rope in ropes
-        if rope.dims <= head_dim
-        for gain in gains
-        if gain.shape == (head_dim,)
-    ]
+    fitting = [gain for gain in gains if gain.shape == (head_dim,)]
+    return [replace(rope, gain=g) for rope in ropes if rope.dims <= head_dim for g in fitting]
 
 
 def alike(a: mx.array, b: mx.array) -> bool:

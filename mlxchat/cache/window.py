@@ -12,11 +12,8 @@ import copy
 
 import mlx.core as mx
 
-from mlxchat.cache.mask import Mask, decode_mask, draft_mask, prefill_mask
-from mlxchat.cache.originals import Originals
-from mlxchat.cache.placement import Entries, Placement
-from mlxchat.cache.positions import KeyShift
-from mlxchat.cache.ring import DRAFT_SLOTS, Ring
+from mlxchat.cache.positions import KeyShift, Originals
+from mlxchat.cache.ring import DRAFT_SLOTS, Entries, Mask, Placement, Ring
 from mlxchat.errors import CacheError
 
 # In decode, the kept tokens move up to the window after this many evictions. That is one small
@@ -145,10 +142,10 @@ class WindowCache:
         if window_size is not None and self.max_size is not None and window_size >= self.max_size:
             window_size = None
         if self._drafting:
-            return draft_mask(self._ring, N, window_size, return_array=return_array)
+            return self._ring.draft_mask(N, window_size, return_array=return_array)
         if N == 1:
-            return decode_mask(self._ring, window_size, in_order=self.in_order)
-        return prefill_mask(self._ring, N, window_size, return_array=return_array)
+            return self._ring.decode_mask(window_size, in_order=self.in_order)
+        return self._ring.prefill_mask(N, window_size, return_array=return_array)
 
     # Prefill: temporal order
 

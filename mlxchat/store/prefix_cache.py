@@ -18,7 +18,7 @@ import numpy as np
 
 from mlxchat.cache import Cache, WindowCache, run_lazily
 from mlxchat.cache.layers import plain_refusal, recurrent_states, windows
-from mlxchat.cache.placement import Entries
+from mlxchat.cache.ring import Entries
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file

@@ -15,7 +15,7 @@ import numpy as np
 from mlxchat import platform
 from mlxchat.cache import Cache, tokens_held
 from mlxchat.cache.layers import recurrent_states, windows
-from mlxchat.cache.placement import Entries, Placement
+from mlxchat.cache.ring import Entries, Placement
 from mlxchat.chat.ledger import Ledger
 from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotTooLarge
 from mlxchat.store import tensor_file
