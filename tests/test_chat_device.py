@@ -15,7 +15,7 @@ from mlxchat.request.commands import ChatShown
 from mlxchat.sessions.saved import Saved
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
-from mlxchat.terminal import repl, visible
+from mlxchat.terminal import chat_screen, visible
 from mlxchat.terminal.output import Messages
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.worker import Worker
@@ -145,10 +145,10 @@ def chat(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Callable[..., int
     options = ChatOptions(setup, generation=GenerationSettings(max_tokens=3))
 
     def have(session: Session, *lines: str) -> int:
-        monkeypatch.setattr(repl, "PlainInput", lambda *_: Typed(*lines))
+        monkeypatch.setattr(chat_screen, "PlainInput", lambda *_: Typed(*lines))
         with Worker() as worker:
             chat = Chat(options, session)
-            return repl.Repl(chat, worker, Messages(), ChatShown(plain=True)).run()
+            return chat_screen.ChatScreen(chat, worker, Messages(), ChatShown(plain=True)).run()
 
     return have
 

@@ -1,7 +1,6 @@
 """The chat as a user sees it: a real pseudo-terminal, a real model, every key."""
 
 import re
-import shlex
 import shutil
 import sys
 import termios
@@ -318,40 +317,11 @@ def test_ctrl_z_without_a_shell_does_nothing(tiny_model: Path) -> None:
     assert chat.ends() == 0
 
 
-# Redirected: stdout gets the replies alone
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> str:
-    """The chat as a shell runs it, with a model that says "Yes!"."""
-    model = Scripted(CHAT_TEMPLATE, (), "Yes!<|im_end|>").write(tmp_path / "model")
-    command = [sys.executable, "-m", "tests.scripted_program", "-m", str(model), "--temp", "0"]
-    return shlex.join(command)
-
-
-def test_a_log_has_the_replies_and_the_screen_has_everything(program: str, tmp_path: Path) -> None:
-    """The prompt, drawn with all its escape sequences, went into the log and garbled the screen."""
-    chat = PseudoTerminal(["sh", "-c", f"{program} --stats | tee log"], cwd=tmp_path, columns=150)
-    chat.shows(PROMPT)
-    # Typed with a mistake that is edited.
-    chat.send("helo\x7flo\r")
-    chat.shows("^> hello\nYes!\nturn 1 .*\n>$")
-    chat.send("/system Be kind.\r")
-    chat.shows("^system prompt: Be kind.\n")
-    chat.send("and again\r")
-    chat.shows("^> and again\nYes!\n+turn 2 ")
-    chat.shows(PROMPT)
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-    assert (tmp_path / "log").read_text() == "Yes!\nYes!\n"
-
-
-def test_whatever_is_redirected_the_prompt_is_on_the_terminal(program: str, tmp_path: Path) -> None:
-    chat = PseudoTerminal(["sh", "-c", f"{program} --stats > log 2> err"], cwd=tmp_path)
-    chat.shows(PROMPT)
-    chat.send("hello\r")
-    chat.shows("^> hello\n+>")
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-    assert (tmp_path / "log").read_text() == "Yes!\n"
-    assert (tmp_path / "err").read_text().startswith("turn 1 ")
+def test_a_chat_whose_stdout_is_not_the_terminal_is_refused(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    chat = PseudoTerminal(
+        ["sh", "-c", f"{sys.executable} -m mlxchat -m {tiny_model} > log"], cwd=tmp_path
+    )
+    chat.shows("^mlxchat: error: stdout is not a terminal: ")
+    assert chat.ends() == 2

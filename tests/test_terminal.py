@@ -154,15 +154,6 @@ def test_a_line_is_drawn_while_waiting(stderr: Terminal) -> None:
     assert stderr.getvalue().endswith("\r\x1b[1A\x1b[2K")
 
 
-def test_a_dumb_terminal_gets_a_plain_line(
-    stderr: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    with seen_on(stderr), waiting("loading", quiet=False):
-        wait_for("loading\n", stderr)
-    assert stderr.getvalue() == "loading\n"
-
-
 @pytest.mark.parametrize("columns", ["20", "40", "60"])
 def test_the_terminals_ctrl_c_echo_does_not_wrap_the_line(
     columns: str, stderr: Terminal, monkeypatch: pytest.MonkeyPatch

@@ -1,28 +1,38 @@
-"""A chat on a terminal, for slash commands to act on: replies as they come, and status."""
+"""A chat on a terminal: read a line, answer it or run its command, repeat."""
 
 from __future__ import annotations
 
-import sys
+import shlex
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext, suppress
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from mlxchat import paths
 from mlxchat.app.chat import Chat
 from mlxchat.chat.answering import Watch
 from mlxchat.chat.turn import Change, Said, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Stats
-from mlxchat.errors import DeviceError, MlxchatError, OutputError
+from mlxchat.errors import (
+    ClosedPipe,
+    DeviceError,
+    ExitStatus,
+    MlxchatError,
+    OutputError,
+    SnapshotError,
+    device_failures,
+)
 from mlxchat.request.commands import ChatShown
-from mlxchat.terminal import Terminated
+from mlxchat.terminal import Terminated, is_dumb
 from mlxchat.terminal.figures import compacted_line, incomplete, turn_line, window_line
-from mlxchat.terminal.modes import HeldKeys
 from mlxchat.terminal.output import Messages, TerminalLine
-from mlxchat.terminal.plain_input import edit
+from mlxchat.terminal.plain_input import EndOfInput, PlainInput, edit
 from mlxchat.terminal.progress import progress
 from mlxchat.terminal.reply import PlainView, reply_view
-from mlxchat.terminal.screen import Screen, terminal_stream, wait_for_pipe
+from mlxchat.terminal.screen import Screen
+from mlxchat.terminal.slash import COMMANDS, as_command, run_command, suggestions, without_draft
 from mlxchat.terminal.talk import Begin, Talk
 from mlxchat.terminal.worker import Worker, ctrl_c_ignored
 from mlxchat.units import beginning, count
@@ -36,7 +46,7 @@ T = TypeVar("T")
 
 
 class ChatScreen(Talk):
-    """The chat and its screen. Replies go to stdout; everything else to the terminal."""
+    """A chat with a person, which slash commands act on."""
 
     def __init__(
         self,
@@ -54,28 +64,119 @@ class ChatScreen(Talk):
         self._checks: Future[None] = Future()
         super().__init__(chat, worker, messages)
         self.begun.add_done_callback(lambda _: self.checked())
-        self.terminal = terminal_stream()
-        self.screen = Screen(self.terminal)
-        self.keys = HeldKeys()
+        self.screen = Screen()
         self.think = think
         # The constraint on the next answer, and that on the last.
         self.constraint: Constraint | None = None
         self._obeyed: Constraint | None = None
         self.figures = ""
-        self._view: PlainView | None = None
+        # How much of the window is used at the prompt.
+        self._tokens = 0
         self.shown, self.files = shown, files
-        worker.when_continued = self._go_on
 
-    @property
-    def shows_replies(self) -> bool:
-        """Whether stdout is the terminal."""
-        return self.terminal is sys.stdout
+    # The conversation
 
-    def _go_on(self) -> None:
-        """After Ctrl-Z and `fg`: the shell has had the terminal."""
-        self.keys.hold()
-        if self._view is not None:
-            self._view.stand()
+    def converse(self) -> int:
+        # Takes a moment, in which the model is loaded.
+        self._editor = self._new_editor()
+        self.worker.keys.hold()
+        with suppress(EndOfInput):
+            if self.chat.has_given_window:
+                # Before any weights are read, this checks that the template fits into it.
+                self.wait_for_checks()
+            self.screen.say(f"{self.chat.model_name} · /help for commands · Ctrl-D to leave")
+            self.say_notices()
+            self.show_last_exchange()
+            for name, text in self.files:
+                self.attach(name, text)
+            draft = ""
+            while True:
+                # Ctrl-C may arrive between a reply, for which it was meant, and the prompt.
+                with suppress(KeyboardInterrupt):
+                    draft = self._turn(draft)
+        return ExitStatus.OK
+
+    def _turn(self, draft: str) -> str:
+        """Read and process one line; return a draft for the next prompt."""
+        text = without_draft(self._read(draft), draft)
+        try:
+            with device_failures():
+                return self._obey(text)
+        except KeyboardInterrupt:
+            # Something other than a reply was interrupted: keep the typed text.
+            self.screen.say("stopped")
+            return text
+        except MlxchatError as error:
+            # Without a model, or with a session that cannot be resumed, there is no chat.
+            if self.chat.has_failed or isinstance(error, ClosedPipe | SnapshotError):
+                raise
+            lost = "; nothing said so far is lost" if isinstance(error, DeviceError) else ""
+            self.screen.complain(f"{error}{lost}")
+            return ""
+        finally:
+            self.chat.save()
+            self.say_notices()
+
+    def _obey(self, text: str) -> str:
+        """Run the command or send the message; return a draft for the next prompt."""
+        command = as_command(text)
+        if command is not None:
+            return run_command(self, command) or ""
+        message = text.removeprefix("/") if text[:2] == "//" else text
+        return "" if self.say(message) else text
+
+    # The prompt
+
+    def _read(self, draft: str) -> str:
+        """Return what the user types next. Raises EndOfInput."""
+        if self.chat.is_ready:
+            self._tokens = self.conversation.tokens
+        # The line editor switches from the held settings to its own and back, so that keys are
+        # never echoed in between.
+        with self.worker.keys.lent() if is_dumb() else nullcontext():
+            return self._editor.read(draft)
+
+    def _new_editor(self) -> Any:
+        if is_dumb():
+            return PlainInput(self.worker)
+        from mlxchat.terminal.editor import Editor
+
+        return Editor(
+            history_file=paths.history_file() if self.shown.save else None,
+            commands={name: each.help for name, each in COMMANDS.items()},
+            toolbar=self._toolbar,
+            suggest=lambda command, typed: suggestions(self, command, typed),
+            next_signal=self.worker.next_signal,
+        )
+
+    def _toolbar(self) -> str:
+        if not self.chat.is_ready:
+            return f"{self.chat.model_name} · {'not loaded' if self.begun.done() else 'loading …'}"
+        conversation = self.conversation
+        window = conversation.settings.max_kv_size
+        held = f"{self._tokens:,}/{'∞' if window is None else f'{window:,}'}"
+        parts = [conversation.model.name, held, count(len(conversation.state.retained), "turn")]
+        if conversation.state.forgotten:
+            parts.append(f"{len(conversation.state.forgotten)} forgotten")
+        if self.attached:
+            parts.append(f"{len(self.attached)} attached")
+        if conversation.stats is not None and conversation.stats.decode_tokens_per_s:
+            parts.append(f"{conversation.stats.decode_tokens_per_s:.1f} tok/s")
+        return " · ".join(parts)
+
+    def take_leave(self) -> None:
+        """Say where the chat is saved."""
+        session = self.chat.session
+        self.say_notices()
+        if session is None or not self.chat.is_ready or not self.conversation.turns:
+            return
+        turns, saved = session.saved_turns, "saved"
+        if self.chat.not_saved is not None:
+            after = f" after turn {turns}" if turns else ""
+            saved = f"not saved{after}: {self.chat.not_saved}"
+        if turns or self.chat.not_saved is None:
+            saved += f"; resume with: mlxchat --session {shlex.quote(session.name)}"
+        self.screen.say(saved)
 
     # The worker
 
@@ -112,9 +213,8 @@ class ChatScreen(Talk):
 
     def edit(self, text: str) -> str:
         """Let the user change the text in an editor. Raises InputError."""
-        terminal = None if self.shows_replies else self.terminal
-        with self.keys.lent(), ctrl_c_ignored():
-            return self.worker.read(lambda: edit(text, terminal=terminal))
+        with self.worker.keys.lent(), ctrl_c_ignored():
+            return self.worker.read(lambda: edit(text))
 
     # The next message
 
@@ -212,7 +312,7 @@ class ChatScreen(Talk):
         also = f", {forgotten:,} forgotten" if forgotten else ""
         self.screen.rule(f"{session.name}: {count(len(turns), 'turn')}{also}; the last one")
         self.screen.say(f"> {beginning(turns[-1].user, MAX_SHOWN_CHARS)}")
-        with self._new_view() if self.shows_replies else PlainView(self.terminal.write) as view:
+        with self._new_view() as view:
             for thought in turns[-1].thoughts:
                 view.add(thought, True, True)
             view.add(turns[-1].reply)
@@ -229,15 +329,13 @@ class ChatScreen(Talk):
                     first = [said]
                     break
                 self.screen.rule(window_line(said))
-            self._view = view = self._new_view()
+            view = self._new_view()
             with TerminalLine.drawing(view.stand), view:
                 for said in chain(first, reply):
                     if isinstance(said, Change):
                         later.append(said)
                         continue
                     view.add(said.text, said.thought, said.another)
-            if not self.shows_replies:
-                wait_for_pipe()
         for change in later:
             self.screen.rule(window_line(change))
         if kept and self.conversation.state.last is last:

@@ -343,7 +343,7 @@ def _stats(shown: ChatScreen, _: str) -> None:
 
 @command("/copy", "copy the last reply to the clipboard")
 def _copy(shown: ChatScreen, _: str) -> None:
-    shown.screen.say(copy_to_clipboard(_last_turn(shown).reply.strip(), shown.terminal))
+    shown.screen.say(copy_to_clipboard(_last_turn(shown).reply.strip()))
 
 
 @command("/export FILE", "write the conversation as Markdown, or to a .jsonl file")

@@ -9,7 +9,6 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
@@ -18,7 +17,6 @@ from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.output import create_output
 
 from mlxchat.files import make_private_directory, open_file
 from mlxchat.terminal import visible
@@ -53,7 +51,6 @@ class Editor:
         toolbar: Callable[[], str],
         suggest: Suggest = lambda *_: (),
         next_signal: Callable[[], int | None] = lambda: None,
-        terminal: TextIO | None = None,
     ) -> None:
         self._next_signal = next_signal
         self._warned = self._was_warned = False
@@ -76,7 +73,6 @@ class Editor:
             refresh_interval=REFRESH_S,
             eof_exception=EndOfInput,
             tempfile_suffix=".md",
-            output=None if terminal is None else create_output(terminal),
         )
         self._session.app.key_processor.before_key_press += self._expire_warning
         # A remote terminal may take more than two seconds to report its cursor position. That does

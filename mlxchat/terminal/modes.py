@@ -4,10 +4,11 @@ Keeps keys that are pressed while nothing reads them.
 """
 
 import os
+import signal
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Self
+from typing import Any
 
 Settings = list[Any]
 
@@ -15,22 +16,47 @@ STDIN = 0
 _IFLAG, _LFLAG, _CC = 0, 3, 6
 
 
-def settings_of(terminal: int) -> Settings | None:
-    """The current settings; None if it is not a terminal, or has been closed."""
-    with suppress(termios.error, OSError):
-        return termios.tcgetattr(terminal)
-    return None
+class Keys:
+    """The terminal of stdin, if it is one, and the settings it had at first. While they are held,
+    typed keys, and reports of the terminal itself, stay in the kernel's buffer without an echo
+    until they are read; Ctrl-C still interrupts."""
+
+    def __init__(self) -> None:
+        self._found: Settings | None = None
+        with suppress(termios.error, OSError):
+            self._found = termios.tcgetattr(STDIN)
+        self._is_held = False
+
+    def hold(self) -> None:
+        self._is_held = True
+        self.hold_again()
+
+    def hold_again(self) -> None:
+        """After the shell has had the terminal."""
+        # A process in the background would be stopped.
+        with suppress(OSError):
+            if self._found and self._is_held and os.tcgetpgrp(STDIN) == os.getpgrp():
+                _apply(_held(self._found))
+
+    def restore(self) -> None:
+        if self._found and self._is_held:
+            # Otherwise a process in the background would be stopped.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+            _apply(self._found)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self._is_held = False
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Lend the terminal, with the original settings, to what else reads from it."""
+        self.restore()
+        try:
+            yield
+        finally:
+            self.hold()
 
 
-def apply(terminal: int, settings: Settings) -> None:
-    """Change the settings if the terminal still exists. Typed input is kept."""
-    # TCSANOW: the other actions may discard input.
-    with suppress(termios.error, OSError):
-        termios.tcsetattr(terminal, termios.TCSANOW, settings)
-
-
-def held(before: Settings) -> Settings:
-    """Keys are kept without echo until they are read; Ctrl-C still interrupts."""
+def _held(before: Settings) -> Settings:
     # Without IEXTEN only signal keys are special. NOFLSH: Ctrl-C stops the reply without discarding
     # the draft of the next message. ICRNL: PlainInput gets Enter as a newline; Editor accepts
     # either.
@@ -42,37 +68,8 @@ def held(before: Settings) -> Settings:
     return settings
 
 
-class HeldKeys:
-    """While the body runs, typed keys, and reports of the terminal itself, stay in the kernel's
-    buffer without an echo; Ctrl-C still interrupts. Nothing happens if stdin is not a terminal."""
-
-    def __init__(self) -> None:
-        # None if it is not a terminal.
-        self._found = settings_of(STDIN)
-        self._is_lent = False
-
-    def __enter__(self) -> Self:
-        self.hold()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._found is not None:
-            apply(STDIN, self._found)
-
-    def hold(self) -> None:
-        """Do so again, after the shell has had the terminal."""
-        # A process in the background would be stopped.
-        with suppress(OSError):
-            if self._found and not self._is_lent and os.tcgetpgrp(STDIN) == os.getpgrp():
-                apply(STDIN, held(self._found))
-
-    @contextmanager
-    def lent(self) -> Iterator[None]:
-        """Lend the terminal, with the original settings, to what else reads from it."""
-        self.__exit__()
-        self._is_lent = True
-        try:
-            yield
-        finally:
-            self._is_lent = False
-            self.hold()
+def _apply(settings: Settings) -> None:
+    """Change the settings if the terminal still exists. Typed input is kept."""
+    # TCSANOW: the other actions may discard input.
+    with suppress(termios.error, OSError):
+        termios.tcsetattr(STDIN, termios.TCSANOW, settings)

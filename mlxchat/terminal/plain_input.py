@@ -8,7 +8,6 @@ import sys
 import tempfile
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TextIO
 
 from mlxchat.errors import InputError
 from mlxchat.terminal import visible
@@ -29,12 +28,10 @@ class EndOfInput(Exception):
 
 
 class PlainInput:
-    """Reads messages from stdin line by line; prompts on `terminal`, by default stdout, without
-    escape sequences."""
+    """Reads messages from stdin line by line, without escape sequences."""
 
-    def __init__(self, worker: Worker, terminal: TextIO | None = None) -> None:
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._terminal = terminal
         self._line: Future[bytes] | None = None
 
     def read(self, draft: str = "") -> str:
@@ -80,9 +77,8 @@ class PlainInput:
         return line.decode("utf-8", "replace").removesuffix("\n")
 
     def _write(self, text: str) -> None:
-        terminal = self._terminal or sys.stdout
-        terminal.write(text)
-        terminal.flush()
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def is_open(typed: str) -> bool:
@@ -101,11 +97,10 @@ def message_of(typed: str) -> str:
     return typed.rstrip("\n").encode("utf-8", "replace").decode()
 
 
-def edit(text: str, file_name: str = "message.md", terminal: TextIO | None = None) -> str:
+def edit(text: str, file_name: str = "message.md") -> str:
     """Return `text` as saved by $VISUAL, $EDITOR or the first editor found, which the shell starts.
 
-    The editor gets a copy called `file_name`, whose suffix shows it the type of text. It draws on
-    `terminal` if given.
+    The editor gets a copy called `file_name`, whose suffix shows it the type of text.
 
     Raises InputError if the editor fails, or saves something other than text.
     """
@@ -115,7 +110,7 @@ def edit(text: str, file_name: str = "message.md", terminal: TextIO | None = Non
         file = Path(directory) / file_name
         file.write_text(text, encoding="utf-8", errors="replace")
         command = ["sh", "-c", f'{editor} "$1"', editor, str(file)]
-        status = subprocess.run(command, stdout=terminal, check=False).returncode
+        status = subprocess.run(command, check=False).returncode
         edited = file.read_bytes() if file.exists() else b"\xff"
     if status != 0:
         raise InputError(

@@ -16,8 +16,8 @@ PATIENCE_S = 0.3
 
 
 class Line:
-    """An animated line on stderr, which appears if it is not removed within a moment. A terminal
-    without cursor movement gets a plain line. Nothing is drawn if `quiet`, or without a terminal.
+    """An animated line on stderr, which appears if it is not removed within a moment. Nothing is
+    drawn if `quiet`, or if stderr is not a terminal that can move its cursor.
 
     A separate thread draws it, because the caller may be busy in MLX for minutes.
     """
@@ -28,16 +28,12 @@ class Line:
         self._timer: threading.Timer | None = None
         self._shown: Any = None
 
-    def show(
-        self, text: str, done: int = 0, total: int | None = None, *, plain: str | None = None
-    ) -> None:
-        """Show the text, and a bar if there is a total; `plain` is for a terminal without cursor
-        movement."""
+    def show(self, text: str, done: int = 0, total: int | None = None) -> None:
+        """Show the text, and a bar if there is a total."""
         if not self._is_drawn:
             return
         with self._lock:
             self._text, self._done, self._total = visible(text), done, total
-            self._plain = visible(plain or text)
             if self._shown is not None:
                 self._shown.update(0, total=total, completed=done, description=self._text)
             elif self._timer is None:
@@ -64,10 +60,6 @@ class Line:
         with self._lock:
             if self._timer is None:
                 return
-            if is_dumb():
-                sys.stderr.write(f"{self._plain}\n")
-                sys.stderr.flush()
-                return
             from mlxchat.terminal.moving import moving_line
 
             self._shown = moving_line(self._text, self._total)
@@ -89,8 +81,7 @@ class Count:
         if total is not None and done >= total:
             self._line.stop()
         else:
-            plain = f"{self._what} {'' if total is None else f'{total:,} '}{self._unit} …"
-            self._line.show(self._figures(done, total, speed), done, total, plain=plain)
+            self._line.show(self._figures(done, total, speed), done, total)
 
     def _figures(self, done: int, total: int | None, speed: str) -> str:
         figures = f"{self._what} {done:,}{'' if total is None else f'/{total:,}'} {self._unit}"
@@ -109,7 +100,7 @@ def _duration(seconds: float) -> str:
 
 
 def is_drawn(quiet: bool) -> bool:
-    return not quiet and sys.stderr is not None and sys.stderr.isatty()
+    return not (quiet or is_dumb()) and sys.stderr is not None and sys.stderr.isatty()
 
 
 @contextmanager

@@ -77,9 +77,10 @@ def _run(
         )
     )
     if turns is None:
-        from mlxchat.terminal.repl import Repl
+        # With all commands.
+        from mlxchat.terminal.commands import ChatScreen
 
-        return Repl(chat, worker, messages, shown, think=options.think, files=attached).run()
+        return ChatScreen(chat, worker, messages, shown, think=options.think, files=attached).run()
     from mlxchat.terminal.piped_chat import PipedChat
 
     return PipedChat(
@@ -108,6 +109,11 @@ def _turns(
         _warn(document, messages)
         return iter([Spoken("user", document.text)])
     if sys.stdin is not None and sys.stdin.isatty() and not shown.events:
+        if not sys.stdout.isatty():
+            raise UsageError(
+                "stdout is not a terminal: pass a QUESTION, pipe one message per line, or save a "
+                "chat with `mlxchat session export`"
+            )
         return None
     stdin = piped_stdin(to_its_end=False)
     if stdin is None:

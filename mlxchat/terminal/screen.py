@@ -1,15 +1,12 @@
-"""What a chat shows between replies, on the stream that reaches the user's terminal: dim notices,
-rules, and the window as a chart. And the clipboard, by way of the same terminal."""
+"""What a chat shows between replies: dim notices, rules, and the window as a chart. And the
+clipboard, by way of the same terminal."""
 
 import base64
 import os
 import shutil
-import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TextIO
 
 from rich.cells import cell_len
@@ -24,8 +21,6 @@ from mlxchat.units import count
 
 # The columns of a rule without its text.
 RULE_CELLS = 2
-# How long `tee` may take to write what it has read.
-PASSED_ON_S = 0.1
 MAX_CHART_COLUMNS = 90
 GAP = "  "
 
@@ -33,9 +28,9 @@ GAP = "  "
 class Screen:
     """Lines between replies. All text is untrusted."""
 
-    def __init__(self, terminal: TextIO | None = None) -> None:
-        """Writes to `terminal`, by default stdout."""
-        self._console = Console(file=terminal, highlight=False, markup=False, emoji=False)
+    def __init__(self, file: TextIO | None = None) -> None:
+        """Writes to the file, by default stdout."""
+        self._console = Console(file=file, highlight=False, markup=False, emoji=False)
 
     def say(self, text: str) -> None:
         self._console.print(Text(visible(text), style="dim"))
@@ -60,22 +55,6 @@ class Screen:
     @property
     def columns(self) -> int:
         return self._console.width
-
-
-def terminal_stream() -> TextIO:
-    """Stdout if it is a terminal, else stderr, else the terminal of stdin."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None and stream.isatty():
-            return stream
-    if os.isatty(0):
-        return Path(os.ttyname(0)).open("w", encoding="utf-8", errors="replace")
-    return sys.stdout
-
-
-def wait_for_pipe() -> None:
-    """If stdout is a pipe, let its reader, which may be `tee`, write to the same terminal first."""
-    if stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode):
-        time.sleep(PASSED_ON_S)
 
 
 def draw_window(
@@ -136,9 +115,8 @@ def summary(
     return " · ".join(parts)
 
 
-def copy_to_clipboard(text: str, terminal: TextIO | None = None) -> str:
-    """Copy, if need be by writing to `terminal` or stdout; return a short report."""
-    screen = terminal or sys.stdout
+def copy_to_clipboard(text: str) -> str:
+    """Copy with macOS's `pbcopy`, else the terminal's OSC 52; return a short report."""
     copied = text.encode("utf-8", "replace")
     size = f"{len(text):,} characters"
     # Over ssh, pbcopy would fill the clipboard of the wrong machine.
@@ -147,9 +125,9 @@ def copy_to_clipboard(text: str, terminal: TextIO | None = None) -> str:
         locale = os.environ | {"LC_CTYPE": "UTF-8"}
         if subprocess.run(["pbcopy"], input=copied, env=locale, check=False).returncode == 0:
             return f"copied {size}"
-    if is_dumb() or not screen.isatty():
+    if is_dumb() or not sys.stdout.isatty():
         return "no clipboard here: /export writes a file"
-    screen.write(f"\x1b]52;c;{base64.b64encode(copied).decode()}\x07")
-    screen.flush()
+    sys.stdout.write(f"\x1b]52;c;{base64.b64encode(copied).decode()}\x07")
+    sys.stdout.flush()
     # No terminal confirms it.
     return f"sent {size} to the terminal (OSC 52), which may not support it"

@@ -4,16 +4,16 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from mlxchat.errors import MlxchatError, UsageError
 from mlxchat.manual.equivalents import hint_for
-from mlxchat.terminal.chat_screen import ChatScreen
 
-# A handler gets the chat and the text after the command; it may return a draft for the next prompt.
-# It runs in the worker once the model is loaded, unless it does not need that.
-Handler = Callable[[ChatScreen, str], str | None]
+# A handler gets the `ChatScreen` and the text after the command; it may return a draft for the next
+# prompt. It runs in the worker once the model is loaded, unless it does not need that.
+Handler = Callable[[Any, str], str | None]
 # Suggests arguments for a command, given their typed beginning.
-Suggest = Callable[[ChatScreen, str], Iterable[str]]
+Suggest = Callable[[Any, str], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def without_draft(text: str, draft: str) -> str:
     return typed.strip() if known or typed.rstrip().lower() in EXIT_WORDS else text
 
 
-def run_command(shown: ChatScreen, line: str) -> str | None:
+def run_command(shown: Any, line: str) -> str | None:
     """Run the command; return a draft for the next prompt. Raises UsageError for an unknown
     command, with the nearest one."""
     name, _, argument = line.partition(" ")
@@ -78,7 +78,7 @@ def run_command(shown: ChatScreen, line: str) -> str | None:
     return found.handle(shown, argument.strip())
 
 
-def suggestions(shown: ChatScreen, name: str, typed: str) -> Iterator[str]:
+def suggestions(shown: Any, name: str, typed: str) -> Iterator[str]:
     """Arguments of the command that start with the typed text. Errors give no suggestions."""
     found = COMMANDS.get(name)
     if found is not None:

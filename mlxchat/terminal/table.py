@@ -14,8 +14,7 @@ from mlxchat.terminal import visible
 from mlxchat.terminal.output import Stdout
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
+    from rich.table import Table
 
 GAP = 2
 # A column that is cut to fit is at least this wide.
@@ -37,24 +36,25 @@ def write_table(
     headers: Sequence[str],
     rows: Sequence[Sequence[str]],
     right_aligned: Collection[str] = (),
-    cut: Collection[str] | None = None,
+    cut: Sequence[str] | None = None,
     *,
     paged: bool = False,
 ) -> None:
     """A table on a terminal, tab-separated lines in a pipe; nothing if there are no rows. With
     `paged`, a table longer than the terminal is shown in a pager. See `format_table` for `cut`."""
+    if not rows:
+        return
     stdout = Stdout()
-    if rows:
-        for_terminal = stdout.is_terminal
-        table = format_table(
-            headers, rows, right_aligned=right_aligned, cut=cut, for_terminal=for_terminal
-        )
-        if paged and for_terminal and table.count("\n") >= shutil.get_terminal_size().lines:
-            from mlxchat.terminal.manual_page import page
+    on_terminal = stdout.is_terminal
+    table = format_table(
+        headers, rows, right_aligned=right_aligned, cut=cut, for_terminal=on_terminal
+    )
+    if paged and on_terminal and table.count("\n") >= shutil.get_terminal_size().lines:
+        from mlxchat.terminal.manual_page import page
 
-            page(table)
-        else:
-            stdout.write(table)
+        page(table)
+    else:
+        stdout.write(table)
 
 
 def minute(seconds: float) -> str:
@@ -67,7 +67,7 @@ def format_table(
     rows: Sequence[Sequence[str]],
     *,
     right_aligned: Collection[str] = (),
-    cut: Collection[str] | None = None,
+    cut: Sequence[str] | None = None,
     for_terminal: bool,
 ) -> str:
     """Lay out `rows` below `headers`; in a pipe, as lines without headers.
@@ -78,16 +78,15 @@ def format_table(
 
     Cells may come from files: control characters in them are made visible.
     """
-    rows = [[" ".join(visible(text).split()) for text in row] for row in rows]
+    cells = [[" ".join(visible(text).split()) for text in row] for row in rows]
     if not for_terminal:
-        return "".join("\t".join(row) + "\n" for row in rows)
+        return "".join("\t".join(row) + "\n" for row in cells)
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
 
+    columns = {header: [row[n] for row in cells] for n, header in enumerate(headers)}
+    shown = headers if cut is None else _fitting(columns, cut)
     table = Table(box=SIMPLE, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    columns = {header: [row[n] for row in rows] for n, header in enumerate(headers)}
-    shown = headers if cut is None else _fitting(columns, cut, Console().width)
     for header in shown:
         table.add_column(
             header,
@@ -96,24 +95,23 @@ def format_table(
             no_wrap=cut is not None and header not in cut,
             overflow="fold" if cut is None else "ellipsis",
         )
-    for number in range(len(rows)):
-        cells = [_text(columns[header][number]) for header in shown]
-        for cell in cells:
-            cell.no_wrap = cut is not None
-        table.add_row(*cells)
+    for row in zip(*(columns[header] for header in shown), strict=True):
+        table.add_row(*(_cell(text, no_wrap=cut is not None) for text in row))
     return _drawn(table)
 
 
-def _fitting(columns: Mapping[str, Sequence[str]], cut: Collection[str], width: int) -> list[str]:
+def _fitting(columns: Mapping[str, Sequence[str]], cut: Sequence[str]) -> list[str]:
     """The headers of the columns that fit."""
     from rich.cells import cell_len
+    from rich.console import Console
 
+    width = Console().width
     least = {
         header: min(max(map(cell_len, (header, *cells))), MIN_WIDTH if header in cut else width)
         for header, cells in columns.items()
     }
     first, *others = columns
-    others.sort(key=lambda header: header in tuple(cut)[:1], reverse=True)
+    others.sort(key=lambda header: header in cut[:1], reverse=True)
     while others and sum(least[each] + GAP for each in (first, *others)) - GAP > width:
         others.pop()
     return [header for header in columns if header in (first, *others)]
@@ -127,23 +125,23 @@ def format_finding(verdict: str, topic: str, text: str, advice: str | None) -> s
     table.add_column(width=VERDICT)
     table.add_column(width=TOPIC)
     table.add_column(overflow="fold")
-    table.add_row(verdict, topic, _text(text))
+    table.add_row(verdict, topic, _cell(text))
     if advice is not None:
-        table.add_row("", "", _text(f"→ {advice}"))
+        table.add_row("", "", _cell(f"→ {advice}"))
     return _drawn(table)
 
 
-def _text(cell: str) -> "Text":
+def _cell(text: str, *, no_wrap: bool = False) -> Any:
     from rich.text import Text
 
-    return Text(" ".join(visible(cell).split()))
+    return Text(" ".join(visible(text).split()), no_wrap=no_wrap)
 
 
-def _drawn(table: "RenderableType") -> str:
+def _drawn(table: "Table") -> str:
     from rich.console import Console
 
-    # The width of the real terminal, but no colours, so that the text can be inspected.
-    console = Console(file=io.StringIO(), no_color=True, width=Console().width)
+    # The width of the real terminal, but no styles.
+    console = Console(file=io.StringIO(), width=Console().width)
     with console.capture() as captured:
         console.print(table)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())

@@ -10,7 +10,6 @@ from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Said
 from mlxchat.errors import ExitStatus
-from mlxchat.store.state_file import Written
 from mlxchat.terminal.output import Messages
 from mlxchat.terminal.progress import progress, waiting
 from mlxchat.terminal.worker import Stop, Worker
@@ -44,16 +43,16 @@ class Talk:
         try:
             status = self.converse()
         finally:
-            written = self.worker.call_last(self.chat.close)
-        self.take_leave(written)
+            self.worker.call_last(self.chat.close)
+        self.take_leave()
         return status or (ExitStatus.OK if self.chat.not_saved is None else ExitStatus.FAILURE)
 
     def converse(self) -> int:
         """Read and answer until they leave; return the exit status."""
         raise NotImplementedError
 
-    def take_leave(self, written: Written | None) -> None:
-        """The chat is closed, and what was last saved is `written`."""
+    def take_leave(self) -> None:
+        """The chat is closed."""
 
     def checked(self) -> None:
         """The model and the window have passed their checks; its weights have not been read."""

@@ -25,7 +25,7 @@ from typing import Any, NoReturn, Self, TypeVar
 from mlxchat.app.ranks import Ranks, lead_or_follow
 from mlxchat.errors import ExitStatus
 from mlxchat.terminal import Terminated, is_dumb
-from mlxchat.terminal.modes import apply, settings_of
+from mlxchat.terminal.modes import Keys
 from mlxchat.terminal.output import TerminalLine
 
 # Signals that end the program, with the status 128 and their number.
@@ -145,11 +145,9 @@ class Worker:
         self._latest: Future[Any] | None = None
         self._stop: Stop | None = None
         self._before: dict[int, Any] = {}
-        # Called when the program continues after Ctrl-Z.
-        self.when_continued: Callable[[], object] = lambda: None
 
     def __enter__(self) -> Self:
-        self._settings = settings_of(0)
+        self.keys = Keys()
         for number in (*ENDING, *STATUS_SIGNALS, signal.SIGCONT):
             # Not if the parent process wants it ignored, as `nohup` does with SIGHUP.
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -162,6 +160,7 @@ class Worker:
         is_busy = self.is_busy
         if is_busy:
             self._restore()
+        self.keys.restore()
         # A thread that used MLX may not end while the interpreter does.
         self._thread.shutdown(wait=not is_busy)
         if error is None:
@@ -174,10 +173,7 @@ class Worker:
         """Remove what is drawn, restore the terminal's settings, show the cursor, and start a new
         line for the shell."""
         TerminalLine.clear()
-        if self._settings is not None and self._settings != settings_of(0):
-            # Otherwise a background process would be stopped.
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
-            apply(0, self._settings)
+        self.keys.restore()
         cursor = b"" if is_dumb() else b"\x1b[?25h"
         terminal = next(filter(os.isatty, (2, 1)), None)
         if terminal is not None:
@@ -248,7 +244,8 @@ class Worker:
     def _obey(self, number: int | None) -> None:
         stop = self._stop
         if number == signal.SIGCONT:
-            self.when_continued()
+            self.keys.hold_again()
+            TerminalLine.clear()
         elif number in STATUS_SIGNALS:
             if stop is not None:
                 stop.asks_for_progress = True
