@@ -129,7 +129,7 @@ def parameters(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (truncated, "is truncated"),
+        (truncated, "is damaged; download it again"),
         (halved, "is incomplete"),
         (lambda d: (d / "adapters.safetensors").unlink(), "it needs adapter_config.json and"),
         (lambda d: (d / "adapters.safetensors").rename(d / "adapter_model.bin"), "a PEFT adapter"),

@@ -17,7 +17,7 @@ from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.models.precision import hold_in_bfloat16
 from mlxchat.models.skeleton import build_skeleton, held_bytes, parameter_count, read_config
-from mlxchat.models.weights import arrays_of, weight_files
+from mlxchat.models.weights import arrays_of, load_arrays
 from scripts import metal
 from scripts.families import family_config
 from scripts.tiny_model import write_tiny_model
@@ -175,5 +175,5 @@ def test_a_separate_head_is_counted(tmp_path: Path) -> None:
         directory = write_tiny_model(tmp_path / name, config=family_config(name))
         config = read_config(directory)
         network = build_skeleton(config)
-        arrays = arrays_of(network, config, directory, weight_files(directory))
+        arrays = arrays_of(network, config, directory, load_arrays(directory))
         assert parameter_count(network, arrays) == stored_parameters(directory)

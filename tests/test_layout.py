@@ -28,7 +28,7 @@ CEILINGS = {
     "passages": 489,
     "constraint": 850,
     "cache": 2_505,
-    "models": 3_785,
+    "models": 3_739,
     "engine": 2_202,
     "chat": 1_915,
     "store": 1_496,

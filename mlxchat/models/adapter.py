@@ -68,9 +68,9 @@ def apply_adapter(adapter: Adapter, network: "nn.Module", dtype: "mx.Dtype | Non
     import mlx.core as mx
 
     from mlxchat.models.skeleton import named_parameters
-    from mlxchat.models.weights import check_safetensors
+    from mlxchat.models.weights import open_arrays
 
-    stored = check_safetensors(adapter.directory / WEIGHTS).keys() - {"__metadata__"}
+    stored = set(open_arrays(adapter.directory / WEIGHTS))
     try:
         with device_failures():
             utils = platform.import_from_mlx_lm("tuner.utils")

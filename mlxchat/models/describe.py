@@ -21,10 +21,10 @@ from mlxchat.models.skeleton import (
     read_config,
     suitable_dtype,
 )
-from mlxchat.models.weights import arrays_of, check_safetensors, require_weights, weight_files
+from mlxchat.models.weights import arrays_of, load_arrays, require_weights
 
-# The dtypes that keys and values can have, as safetensors names them.
-_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+# The dtypes that keys and values can have.
+DTYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,18 @@ def describe(name: str, directory: Path) -> ModelFacts:
     """
     config = read_config(directory)
     network = build_skeleton(config)
-    files = weight_files(directory)
-    arrays = arrays_of(network, config, directory, files)
+    stored = load_arrays(directory)
+    bytes_of_dtype = Counter[str]()
+    for array in stored.values():
+        bytes_of_dtype[_name_of(array.dtype)] += array.nbytes
+    arrays = arrays_of(network, config, directory, stored)
     if arrays:
         require_weights(network, arrays, directory)
     size_bytes = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
     hub_id = name if is_hub_id(name) else None
     facts = ModelFacts(name, hub_id, "yes", size_bytes, directory=str(directory))
     parameters = parameter_count(network, arrays)
-    return _measured(facts, config, network, parameters, _weight_bytes_of_dtype(files))
+    return _measured(facts, config, network, parameters, bytes_of_dtype)
 
 
 def describe_remote(repo_id: str) -> ModelFacts:
@@ -79,9 +82,8 @@ def describe_remote(repo_id: str) -> ModelFacts:
     config, sizes = hub.look_up(repo_id)
     network = build_skeleton(config)
     named = config.get("torch_dtype")
-    dtype = next((short for short, name in _NAMES.items() if name == named), "BF16")
     weights = (size for name, size in sizes.items() if name.endswith(".safetensors"))
-    bytes_of_dtype = Counter({dtype: sum(weights)})
+    bytes_of_dtype = Counter({named if named in DTYPES else "bfloat16": sum(weights)})
     facts = ModelFacts(repo_id, repo_id, "no", sum(sizes.values()))
     parameters = parameter_count(network, {})
     return _measured(facts, config, network, parameters, bytes_of_dtype)
@@ -115,20 +117,13 @@ def _measured(
     )
 
 
-def _weight_bytes_of_dtype(files: list[Path]) -> Counter[str]:
-    """Bytes of weights by dtype, as safetensors names it, from the headers."""
-    bytes_of_dtype: Counter[str] = Counter()
-    for file in files:
-        for name, tensor in check_safetensors(file).items():
-            if name != "__metadata__":
-                start, end = tensor["data_offsets"]
-                bytes_of_dtype[str(tensor.get("dtype"))] += end - start
-    return bytes_of_dtype
+def _name_of(dtype: mx.Dtype) -> str:
+    return str(dtype).removeprefix("mlx.core.")
 
 
 def _stored_dtype(bytes_of_dtype: Counter[str]) -> mx.Dtype:
     """The dtype of activations, keys and values: for packed weights, that of their scales."""
-    floating = [_NAMES[name] for name, _ in bytes_of_dtype.most_common() if name in _NAMES]
+    floating = [name for name, _ in bytes_of_dtype.most_common() if name in DTYPES]
     return getattr(mx, floating[0]) if floating else mx.bfloat16
 
 
@@ -145,8 +140,7 @@ def _quantization(config: dict[str, Any], bytes_of_dtype: Counter[str], paramete
     """Such as "4-bit, group 64", or "5.1 bits per weight" if layers differ."""
     quantization = config.get("quantization") or config.get("quantization_config")
     if not isinstance(quantization, dict):
-        name = bytes_of_dtype.most_common(1)[0][0] if bytes_of_dtype else "unknown"
-        return _NAMES.get(name, name)
+        return bytes_of_dtype.most_common(1)[0][0] if bytes_of_dtype else "unknown"
     bits, group_size = quantization.get("bits"), quantization.get("group_size")
     mixed = any(isinstance(value, dict) for value in quantization.values())
     if mixed or bits is None or group_size is None:

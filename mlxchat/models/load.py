@@ -42,7 +42,7 @@ from mlxchat.models.skeleton import (
 )
 from mlxchat.models.template_file import GivenTemplate
 from mlxchat.models.tokenizer_files import load_tokenizer
-from mlxchat.models.weights import arrays_of, fitting, needs_mlx_lms_loader, weight_files
+from mlxchat.models.weights import arrays_of, fitting, load_arrays, needs_mlx_lms_loader
 from mlxchat.options import options_of
 from mlxchat.request import Setup
 from mlxchat.text.tokens import Tokenizer
@@ -121,14 +121,17 @@ def load_directory(
         sharding.check(network)
     if check is not None:
         check(network, tokenizer)
-    files = weight_files(directory)
-    arrays = arrays_of(network, config, directory, files)
+    stored = load_arrays(directory)
+    stored_bytes = sum(array.nbytes for array in stored.values())
+    arrays = arrays_of(network, config, directory, stored)
+    # A second reference would keep the stored arrays in memory along with the converted ones.
+    del stored
     if adapter is not None:
         apply_adapter(adapter, build_skeleton(config))
     target = _target_dtype(
         dtype,
         parameter_count(network, arrays),
-        sum(file.stat().st_size for file in files),
+        stored_bytes,
         notify,
         1 if sharding is None else sharding.ranks,
     )
@@ -236,7 +239,7 @@ def _fill_with_arrays(
     given: dict[str, mx.array],
     target: mx.Dtype | None,
 ) -> None:
-    # A second reference would keep the stored arrays in memory along with the converted ones.
+    # Here, too.
     arrays = dict(given)
     given.clear()
     if target is None:

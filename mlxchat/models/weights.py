@@ -1,14 +1,13 @@
-"""Weight files: check that they are complete, and open their arrays by name without reading them.
+"""Weight files: open their arrays by name without reading them, and fit them to the model.
 
 Arrays are lazy: opening a file reads its header, evaluating an array reads the array.
 """
 
 import json
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx import nn
@@ -17,21 +16,27 @@ from mlxchat.errors import MlxchatError, ModelBroken, device_failures, first_lin
 from mlxchat.files import check_not_lfs_pointer
 from mlxchat.models.skeleton import named_parameters
 
-# A header takes about 150 bytes per tensor, so this is enough for half a million tensors.
-MAX_HEADER_BYTES = 100_000_000
-
 INCOMPLETE = ": the download is incomplete; download it again"
 
 
-def weight_files(directory: Path) -> list[Path]:
-    """The directory's safetensors files: all that mlx-lm reads, whatever an index may list. Raises
-    ModelBroken if there are none, or one is truncated."""
+def load_arrays(directory: Path) -> dict[str, mx.array]:
+    """The arrays, by name and unread, of the directory's safetensors files: all that mlx-lm reads,
+    whatever an index may list. Raises ModelBroken if there are none, or one is damaged."""
     files = sorted(directory.glob("model*.safetensors"))
     if not files:
         raise ModelBroken(f"{directory} has no weights: model*.safetensors is missing")
-    for file in files:
-        check_safetensors(file)
-    return files
+    return {name: array for file in files for name, array in open_arrays(file).items()}
+
+
+def open_arrays(file: Path) -> dict[str, mx.array]:
+    """The arrays of a safetensors file, by name and unread. Raises ModelBroken if it is truncated,
+    or no such file."""
+    check_not_lfs_pointer(file)
+    try:
+        return cast(dict[str, mx.array], mx.load(str(file)))
+    except (RuntimeError, ValueError) as error:
+        reason = first_line(error).removeprefix("[load_safetensors] ")
+        raise ModelBroken(f"{file} is damaged; download it again: {reason}") from error
 
 
 def require_weights(network: nn.Module, arrays: dict[str, mx.array], directory: Path) -> None:
@@ -40,38 +45,6 @@ def require_weights(network: nn.Module, arrays: dict[str, mx.array], directory: 
     if missing:
         with fitting(directory):
             raise ValueError(f"Missing {len(missing)} parameters: {missing[0]}")
-
-
-def check_safetensors(file: Path) -> dict[str, Any]:
-    """Return a file's header; raises ModelBroken if the file does not match it."""
-    if not file.is_file():
-        raise ModelBroken(f"{file} is missing{INCOMPLETE}")
-    check_not_lfs_pointer(file)
-    size_bytes = file.stat().st_size
-    try:
-        with file.open("rb") as stream:
-            header_bytes = int.from_bytes(stream.read(8), "little")
-            if header_bytes > min(MAX_HEADER_BYTES, size_bytes):
-                raise ValueError("its header is larger than the file")
-            header = json.loads(stream.read(header_bytes))
-        spans = list(_spans(header))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelBroken(f"{file} is not a safetensors file: {error}") from error
-    needed_bytes = 8 + header_bytes + max((end for _, end in spans), default=0)
-    if size_bytes < needed_bytes:
-        raise ModelBroken(
-            f"{file} is truncated: {size_bytes:,} of {needed_bytes:,} bytes; download it again"
-        )
-    return header
-
-
-def _spans(header: dict[str, Any]) -> Iterator[tuple[int, int]]:
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            start, end = tensor["data_offsets"]
-            if not 0 <= start <= end or math.prod(tensor["shape"]) < 0:
-                raise ValueError(f"tensor {name} is outside the file")
-            yield start, end
 
 
 def needs_mlx_lms_loader(config: dict[str, Any]) -> bool:
@@ -127,32 +100,16 @@ def _reason(error: Exception) -> str:
 
 
 def arrays_of(
-    network: nn.Module, config: dict[str, Any], directory: Path, files: list[Path]
+    network: nn.Module, config: dict[str, Any], directory: Path, stored: dict[str, mx.array]
 ) -> dict[str, mx.array]:
-    """The arrays for `network`, by its parameter names, lazily. Empty if only mlx-lm's loader can
-    unpack them.
+    """The arrays for `network`, by its parameter names, from those `stored` in the directory, also
+    lazily. Empty if only mlx-lm's loader can unpack them.
 
     Call it only once per network: mlx-lm's `sanitize` may change the network. If the files contain
     no output head, it removes the network's and uses the embedding.
     """
     if needs_mlx_lms_loader(config):
         return {}
-    arrays = load_arrays(files)
-    sanitize: Any = getattr(network, "sanitize", None)
-    if sanitize is None:
-        return arrays
+    sanitize: Any = getattr(network, "sanitize", dict)
     with fitting(directory):
-        return sanitize(arrays)
-
-
-def load_arrays(files: list[Path]) -> dict[str, mx.array]:
-    """Open the files and return their arrays by name, unread."""
-    arrays: dict[str, mx.array] = {}
-    for file in files:
-        try:
-            loaded = mx.load(str(file))
-        except (RuntimeError, ValueError) as error:
-            raise ModelBroken(f"cannot read {file}: {error}") from error
-        assert isinstance(loaded, dict)
-        arrays.update(loaded)
-    return arrays
+        return sanitize(stored)
