@@ -35,7 +35,7 @@ CEILINGS = {
     "sessions": 1_719,
     "rows": 1_067,
     "distributed": 879,
-    "app": 3_402,
+    "app": 3_383,
     "bench": 997,
     "terminal": 3_654,
     "doctor": 223,

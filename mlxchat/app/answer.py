@@ -1,4 +1,4 @@
-"""The constraint on an answer, from what the user asked for."""
+"""The constraint on an answer, from what the user asked for, and how the answer begins."""
 
 import json
 from collections.abc import Mapping
@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from mlxchat.constraint.constraint import GBNF, NOT_GBNF, Constraint
+from mlxchat.engine.constrained import Constrained
 from mlxchat.errors import UsageError
 from mlxchat.request import Answer
+from mlxchat.request.generate import Asking
+from mlxchat.request.template_args import allows_thinking
 from mlxchat.text.extract import is_settled
+from mlxchat.text.tokens import Prompt, Tokenizer
 
 MAX_GRAMMAR_BYTES = 1 << 20
 
@@ -59,6 +63,26 @@ def with_schema(system: str | None, constraint: Constraint) -> str:
     schema = json.dumps(constraint.schema, ensure_ascii=False)
     instruction = f"Answer in JSON that follows this JSON Schema:\n{schema}"
     return instruction if system is None else f"{system}\n\n{instruction}"
+
+
+def begin_answer(
+    request: Asking, asked: Prompt, constraint: Constraint | None, tokenizer: Tokenizer
+) -> tuple[Prompt, str, dict[str, Any]]:
+    """The prompt with the beginning of the answer, if the request has one; the text of that; and
+    the arguments of `Reply` that read and constrain the rest."""
+    prompt = tokenizer.with_beginning(asked, request.answer.prefill, newlines=constraint is None)
+    reader, text = tokenizer.reader(), ""
+    if not request.raw:
+        reader, text = tokenizer.reader_after(prompt)
+    constrained = constraint and Constrained.begin(
+        constraint,
+        tokenizer,
+        # It decides how the reply begins: with a thought, for example.
+        None if request.raw else prompt.asked,
+        may_think=allows_thinking(request.variables()),
+        beginning=prompt.beginning,
+    )
+    return prompt, text, {"reader": reader, "constrained": constrained}
 
 
 def value_of(constraint: Constraint | None, answer: str) -> Any:

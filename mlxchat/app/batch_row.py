@@ -9,10 +9,15 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
-from mlxchat.app.answer import constraint_in, constraint_of, value_of, with_schema
+from mlxchat.app.answer import (
+    begin_answer,
+    constraint_in,
+    constraint_of,
+    value_of,
+    with_schema,
+)
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.batch import BatchRow
-from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.reply import Reply
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import UsageError
@@ -20,7 +25,6 @@ from mlxchat.models.model import Model
 from mlxchat.options import options_of
 from mlxchat.request import BatchRequest
 from mlxchat.request.pairs import refuse_pairs
-from mlxchat.request.template_args import allows_thinking
 from mlxchat.rows.json_lines import CONSTRAINTS
 from mlxchat.rows.results import Likely, Result
 from mlxchat.rows.row import Row
@@ -118,33 +122,13 @@ class RowPlanner:
             refuse_pairs(settings, constraint=constraint.kind)
         sampling = self._sampling_of(row)
         assert sampling.seed is not None
-        prompt = tokenizer.with_beginning(
-            self._prompt(row, request, constraint),
-            request.answer.prefill,
-            newlines=constraint is None,
+        prompt, begun, how = begin_answer(
+            request, self._prompt(row, request, constraint), constraint, tokenizer
         )
         if own and constraint is not None:
             prompt = replace(prompt, notices=(*prompt.notices, *constraint.notices))
-        reader, begun = tokenizer.reader(), ""
-        if not request.raw:
-            reader, begun = tokenizer.reader_after(prompt)
-        constrained = constraint and Constrained.begin(
-            constraint,
-            tokenizer,
-            # It decides how the reply begins: with a thought, for example.
-            None if request.raw else prompt.asked,
-            may_think=allows_thinking(request.variables()),
-            beginning=prompt.beginning,
-        )
         return RowRun(
-            Reply(
-                self._model,
-                prompt.ids,
-                sampling=sampling,
-                settings=settings,
-                reader=reader,
-                constrained=constrained,
-            ),
+            Reply(self._model, prompt.ids, sampling=sampling, settings=settings, **how),
             row=row,
             prompt=prompt,
             seed=sampling.seed,

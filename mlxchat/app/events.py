@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from mlxchat.chat.turn import Change, Forgot, Recalled
+from mlxchat.chat.turn import Change, Recalled
 from mlxchat.engine.reply import Stats
 from mlxchat.engine.sampling import Token
 from mlxchat.passages.quote import LineRange, Read
@@ -48,16 +48,12 @@ class EventWriter:
 
     def change(self, change: Change) -> str:
         """What has left the window, or is back in it."""
-        return self.recalled(change) if isinstance(change, Recalled) else self.forgot(change)
-
-    def forgot(self, forgot: Forgot) -> str:
-        figures = {"turns": forgot.turns, "tokens": forgot.tokens}
-        return _line({"event": "forgot"} | self._turn | figures)
-
-    def recalled(self, recalled: Recalled) -> str:
-        self._recalled = {"recalled": list(recalled.numbers)}
-        figures = {"turns": list(recalled.numbers), "tokens": recalled.tokens}
-        return _line({"event": "recalled"} | self._turn | figures)
+        if isinstance(change, Recalled):
+            self._recalled = {"recalled": list(change.numbers)}
+            figures = {"event": "recalled", **self._turn, "turns": list(change.numbers)}
+        else:
+            figures = {"event": "forgot", **self._turn, "turns": change.turns}
+        return _line(figures | {"tokens": change.tokens})
 
     def token(self, token: Token) -> str:
         self._texts[token.thought].write(token.text)

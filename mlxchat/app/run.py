@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any, Self
 
-from mlxchat.app.answer import is_whole, value_of
+from mlxchat.app.answer import begin_answer, is_whole, value_of
 from mlxchat.app.checkpoints import Checkpointer, Reached
 from mlxchat.app.events import EventWriter
 from mlxchat.app.observer import Observer
@@ -21,7 +21,6 @@ from mlxchat.app.prefixes import Prefixes, block_reader
 from mlxchat.app.sections import SectionReader
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.blocks import BlockReader
-from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.ends import RESUMABLE, Asked, Deadline, End, first_reason
 from mlxchat.engine.generate import generate
@@ -34,7 +33,6 @@ from mlxchat.passages.quote import Read
 from mlxchat.paths import __version__
 from mlxchat.platform import keep_awake
 from mlxchat.request import Request
-from mlxchat.request.template_args import allows_thinking
 from mlxchat.settings import OnLoop
 from mlxchat.store.output_file import OutputFile
 from mlxchat.store.state_file import Written
@@ -237,12 +235,11 @@ class Run:
         self, asked: Prompt, ends: list[End], on_prefill: Progress, stack: ExitStack
     ) -> Iterator[Token]:
         request, loaded = self.request, self.loaded
-        # With the beginning of the answer, if the request has one.
-        prompt = self.model.tokenizer.with_beginning(
-            asked, request.answer.prefill, newlines=self.constraint is None
+        prompt, begun_text, how = begin_answer(
+            request, asked, self.constraint, self.model.tokenizer
         )
         reader, cached, record = self._begin_cache(prompt, stack)
-        reply, begun_text = self._begin_reply(prompt, cached)
+        reply = self._reply = self._begin_reply(prompt, cached, how)
         # A code block would never be complete.
         endless = request.ignore_eos and not request.answer.extract
         stops_loops = request.overnight.action_on_loop(endless=endless) is OnLoop.STOP
@@ -315,37 +312,17 @@ class Run:
         stack.callback(prefixes.close)
         return None, *prefixes.begin(self.model, cache, prompt.ids, window)
 
-    def _begin_reply(self, prompt: Prompt, cached: int) -> tuple[Reply, str]:
-        """The reply to the prompt, or the rest of it, and what the prompt has of it."""
-        request, tokenizer, cache = self.request, self.model.tokenizer, self.loaded.cache
-        settings = request.generation_settings()
-        reader, begun_text = tokenizer.reader(), ""
-        if not request.raw:
-            reader, begun_text = tokenizer.reader_after(prompt)
-        drafter = None if self.saver is not None else make_drafter(self.model, settings)
+    def _begin_reply(self, prompt: Prompt, cached: int, how: dict[str, Any]) -> Reply:
+        """The reply to the prompt, or the rest of it."""
+        model, saver, settings = self.model, self.saver, self.request.generation_settings()
+        how |= {"sampling": self.loaded.sampling, "settings": settings}
+        if saver is not None and (point := saver.begun.resume_point):
+            return Reply.resume(model, point, self.loaded.cache, **how)
+        drafter = None if saver is not None else make_drafter(model, settings)
         if drafter is not None:
             drafter.history.extend(prompt.ids[:cached])
-        constrained = None
-        if self.constraint is not None:
-            constrained = Constrained.begin(
-                self.constraint,
-                tokenizer,
-                None if request.raw else prompt.asked,
-                may_think=allows_thinking(request.variables()),
-                beginning=prompt.beginning,
-            )
-        how: dict[str, Any] = {
-            "sampling": self.loaded.sampling,
-            "settings": settings,
-            "reader": reader,
-            "constrained": constrained,
-            "drafter": drafter,
-        }
-        if self.saver is not None and (point := self.saver.begun.resume_point):
-            self._reply = Reply.resume(self.model, point, cache, **how)
-        else:
-            self._reply = Reply(self.model, prompt.ids, cache, cached_tokens=cached, **how)
-        return self._reply, begun_text
+        how |= {"cached_tokens": cached, "drafter": drafter}
+        return Reply(model, prompt.ids, self.loaded.cache, **how)
 
     def _reached(self, point: ResumePoint | None) -> Reached:
         if point is None:
