@@ -109,7 +109,7 @@ def test_files_are_left_to_the_shell(ask: Ask):
         ["generate", "-f", ""],
         ["generate", "-o", "x"],
         ["generate", "--resume", ""],
-        ["session", "export", "holidays", ""],
+        ["session", "import", ""],
         ["generate", "-m", "./"],
         ["generate", "-m", "/"],
         ["generate", "-m", "~/"],

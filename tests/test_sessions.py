@@ -283,10 +283,9 @@ def test_the_session_commands(chat: Any, tmp_path: Path, run_mlxchat: RunMlxchat
     assert "checksum right" in verdict
     assert "same first choice at" in verdict
     session("rename", name, "whales")
-    exported = str(tmp_path / "whales.jsonl")
-    session("export", "whales", exported)
-    assert "exists" in run_mlxchat("session", "export", "whales", exported).stderr
-    assert session("import", exported, "--name", "back") == "imported 1 turn as back\n"
+    exported = tmp_path / "whales.jsonl"
+    exported.write_text(session("show", "whales", "--json"))
+    assert session("import", str(exported), "--name", "back") == "imported 1 turn as back\n"
     assert read_session("back").turns[0].reply == read_session("whales").turns[0].reply
     assert session("path") == f"{paths.sessions_dir() / 'sessions.db'}\n"
     session("rm", "--yes", "back", "whales")

@@ -58,26 +58,7 @@ Examples:
   mlxchat -c
   mlxchat models list
 
-Environment:
-  MLXCHAT_MODEL               default model
-  MLXCHAT_CHAT_TEMP, …        any option of `mlxchat chat`
-  MLXCHAT_GENERATE_TEMP, …    any option of `mlxchat generate`
-  MLXCHAT_BATCH_TEMP, …       any option of `mlxchat batch`
-  HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE
-                              as in Hugging Face's own tools
-  VISUAL, EDITOR, NO_COLOR    as in other programs
-
-Files:
-  config.toml                 your configuration: mlxchat config path
-
-Exit status:
-  0                           success
-  1                           failure: stderr has the reason in one line
-  2                           usage or configuration error
-  3                           stopped because the text repeats itself
-  4                           ended before a constrained answer was complete
-  130, 143, 129               stopped by Ctrl-C, SIGTERM, SIGHUP
-  141                         stdout was closed
+Variables, files and exit statuses: mlxchat help files
 """
 
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.options import COMMANDS, build, leave_template_out, setup_of, with_options
-from mlxchat.request.commands import Shown
+from mlxchat.cli.options import build, leave_template_out, setup_of, with_options
+from mlxchat.request.commands import COMMANDS, Shown
 
 EPILOG = """\
 Examples:

@@ -5,10 +5,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mlxchat.bench import BENCHES
-from mlxchat.cli.options import build, some_of, with_options
-from mlxchat.options import Panel
+from mlxchat.cli.options import build, with_options
+from mlxchat.request.commands import COMMANDS
 
-MEASURE = "Measurement"
 OPTIONS = ("model", "adapter", "offline", "device", "dtype", "pipeline", "quiet")
 
 EPILOG = """\
@@ -20,7 +19,7 @@ Benchmarks:
 """ + "".join(f"  {each.name:<9}{each.measures}\n" for each in BENCHES)
 
 
-@with_options(some_of("generate", *OPTIONS))
+@with_options({name: COMMANDS["generate"][name] for name in OPTIONS})
 def bench(
     *,
     name: Annotated[
@@ -33,12 +32,11 @@ def bench(
             metavar="mlx-lm",
             help="Also measure mlx-lm, on the same weights",
             show_default=False,
-            rich_help_panel=MEASURE,
         ),
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Measure less, for about a minute", rich_help_panel=MEASURE),
+        typer.Option("--quick", help="Measure less, for about a minute"),
     ] = False,
     json_file: Annotated[
         str | None,
@@ -47,7 +45,6 @@ def bench(
             metavar="FILE",
             help="Append JSON Lines to FILE; - writes them to stdout",
             show_default=False,
-            rich_help_panel=Panel.OUTPUT,
         ),
     ] = None,
     **values: Any,

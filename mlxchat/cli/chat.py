@@ -6,11 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat.cli.configured import Template
-from mlxchat.cli.options import COMMANDS, build, given_names, setup_of, with_options
+from mlxchat.cli.options import build, given_names, setup_of, with_options
 from mlxchat.cli.usage_errors import check_question
 from mlxchat.errors import UsageError
 from mlxchat.options import flag, options_of
-from mlxchat.request.commands import ChatShown
+from mlxchat.request.commands import COMMANDS, ChatShown
 
 # Whether the arguments do not name `chat`.
 IMPLIED = f"{__name__}.implied"

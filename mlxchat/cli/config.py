@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat import paths
-from mlxchat.cli.configured import check_file, configurable, configured, keys_of, option_value
 from mlxchat.cli.group import App
-from mlxchat.cli.options import COMMANDS, Json
-from mlxchat.config.file import (
+from mlxchat.cli.options import Json
+from mlxchat.config import (
     Setting,
     check_text,
+    configured,
     configured_model,
     install,
     nearest,
@@ -22,6 +22,7 @@ from mlxchat.config.file import (
     set_key,
 )
 from mlxchat.errors import MlxchatError, UsageError
+from mlxchat.request.commands import COMMANDS
 from mlxchat.terminal.table import write, write_json_lines, write_table
 
 config_app = App(
@@ -55,15 +56,15 @@ NEW_FILE = """\
 NO_MODEL = "a recommended one that fits, else the embedded one"
 
 
-def complete_key(context: typer.Context, incomplete: str) -> list[str]:
+def complete_key(incomplete: str) -> list[str]:
     """Keys, and the tables that `config show` takes, too."""
+    options = [f"{name}.{each.name}" for name, all_ in COMMANDS.items() for each in all_.values()]
     aliases = (f"aliases.{alias}" for alias in read_user_config().aliases)
-    return [*COMMANDS, "prompts", *keys_of(context.find_root().command), *aliases]
+    return ["model", *COMMANDS, "prompts", *options, *aliases]
 
 
 @config_app.command(epilog="Example: mlxchat config show chat.max-kv-size")
 def show(
-    context: typer.Context,
     key: Annotated[
         str,
         typer.Argument(
@@ -79,7 +80,7 @@ def show(
     A value in parentheses describes the default. In a pipe, each line has key, value and source,
     separated by tabs.
     """
-    everything = list(_rows(context))
+    everything = list(_rows())
     rows = [row for row in everything if not key or f"{row['key']}.".startswith(f"{key}.")]
     if key and not rows:
         raise UsageError(f"unknown key {key!r}" + nearest(key, [row["key"] for row in everything]))
@@ -97,7 +98,6 @@ def show(
     context_settings={"ignore_unknown_options": True},
 )
 def set_value(
-    context: typer.Context,
     key: Annotated[
         str,
         typer.Argument(
@@ -120,20 +120,20 @@ def set_value(
     """
     from mlxchat.terminal.output import Messages
 
-    path = paths.config_file()
-    names = tuple(key.split(".", 1))
+    path, names = paths.config_file(), tuple(key.split(".", 1))
     if unset == bool(values):
         raise UsageError(f"{key} needs either a VALUE, or --unset to remove it")
+    if values and (names[-1] == "model" or (names[0] == "aliases" and len(names) > 1)):
+        values[0] = _lasting_model(names, values[0])
+    was_set = set_key(path, names, values or [])
     if values:
-        set_key(path, names, _checked(context, names, values))
         Messages().note(f"set in {path}")
-    # An invalid key can be removed, too.
-    elif not set_key(path, names, None):
+    elif not was_set:
         Messages().warn(f"{key} is not set in {path}")
 
 
 @config_app.command(epilog="Example: EDITOR=nano mlxchat config edit")
-def edit(context: typer.Context) -> None:
+def edit() -> None:
     """Edit the configuration file with $VISUAL or $EDITOR.
 
     You edit a copy, which replaces the file if it has no errors. A prompt NAME is a table
@@ -153,7 +153,7 @@ def edit(context: typer.Context) -> None:
         return
     edited = f"{edited}\n" if edited else ""
     try:
-        check_file(check_text(path, edited), context.find_root().command, context)
+        check_text(path, edited)
         install(path, edited, instead_of=text)
     except MlxchatError:
         how: dict[str, Any] = {"prefix": "mlxchat-", "suffix": ".toml", "delete": False}
@@ -173,20 +173,19 @@ def path() -> None:
     write(f"{paths.config_file()}\n")
 
 
-def _rows(context: typer.Context) -> Iterator[dict[str, Any]]:
+def _rows() -> Iterator[dict[str, Any]]:
     """The settings in effect; if "value" is None, "if_unset" describes the default."""
     model, file = configured_model(), read_user_config()
     yield _row("model", model, None, NO_MODEL)
     for tables in (("aliases",), *(("prompts", name) for name in sorted(file.prompts))):
         for _, setting in sorted(file.settings_for(*tables).items()):
             yield _row(setting.key, setting)
-    root: Any = context.find_root().command
-    for name in COMMANDS:
-        settings = configured(root.commands[name], context)
-        for option_name, option in configurable(root.commands[name]).items():
-            setting = settings.get(str(option.name), model if option_name == "model" else None)
-            if_unset = option.show_default if isinstance(option.show_default, str) else "none"
-            yield _row(f"{name}.{option_name}", setting, option.default, if_unset)
+    for name, options in COMMANDS.items():
+        settings = configured(name)
+        for field, option in options.items():
+            setting = settings.get(field, model if field == "model" else None)
+            default = option.default if option.written is None else option.written
+            yield _row(f"{name}.{option.name}", setting, default, option.if_unset or "none")
 
 
 def _row(
@@ -198,35 +197,14 @@ def _row(
 
 def _as_text(row: dict[str, Any]) -> str:
     value = row["value"]
-    if value is None:
+    if value is None or value == ():
         return f"({row['if_unset']})"
     if isinstance(value, bool | list):
         return json.dumps(value, ensure_ascii=False)
     return str(value)
 
 
-def _checked(context: typer.Context, key: tuple[str, ...], values: list[str]) -> Any:
-    """The value as TOML stores it. Raises UsageError, and ModelError for an unknown model."""
-    root: Any = context.find_root().command
-    dotted = ".".join(key)
-    is_model = key == ("model",) or key[0] == "aliases"
-    if not (dotted in keys_of(root) or (is_model and len(key) == 2)):
-        raise UsageError(f"unknown key {dotted!r}{nearest(dotted, keys_of(root))}")
-    option = None if is_model else configurable(root.commands[key[0]])[key[1]]
-    if len(values) > 1 and (option is None or not option.multiple):
-        raise UsageError(f"{dotted} takes one value, got {len(values)}")
-    if option is None or key[1] == "model":
-        return _checked_model(key, values[0])
-    written = values if option.multiple else values[0]
-    try:
-        value = option_value(root.commands[key[0]], option, written, context)
-    except UsageError as error:
-        raise UsageError(f"{dotted}: {error}") from error
-    # TOML stores an enumeration's member as text.
-    return str(value) if isinstance(value, str) else value
-
-
-def _checked_model(key: tuple[str, ...], name: str) -> str:
+def _lasting_model(key: tuple[str, ...], name: str) -> str:
     """The name as valid from any directory. Raises ModelError, ConfigError."""
     from mlxchat.models.locate import lasting_name, locate
 

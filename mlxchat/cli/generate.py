@@ -6,7 +6,6 @@ import typer
 
 from mlxchat.cli.configured import Template
 from mlxchat.cli.options import (
-    COMMANDS,
     build,
     given_names,
     leave_template_out,
@@ -14,8 +13,8 @@ from mlxchat.cli.options import (
     with_options,
 )
 from mlxchat.errors import UsageError
-from mlxchat.options import Panel, options_of
-from mlxchat.request.commands import Shown
+from mlxchat.options import options_of
+from mlxchat.request.commands import COMMANDS, Shown
 
 EPILOG = """\
 Examples:
@@ -45,7 +44,6 @@ def generate(
             metavar="DIR",
             help="Resume a run from its checkpoint",
             show_default=False,
-            rich_help_panel=Panel.OVERNIGHT,
         ),
     ] = None,
     template: Template = None,

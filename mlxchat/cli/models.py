@@ -157,7 +157,7 @@ def _remote_facts(hub_id: str) -> "ModelFacts":
 
 
 def _locate(name: str) -> "Located":
-    from mlxchat.config.file import read_user_config
+    from mlxchat.config import read_user_config
     from mlxchat.models.locate import locate
 
     return locate(name, read_user_config().aliases)

@@ -16,7 +16,6 @@ import typer
 from mlxchat.errors import UsageError
 from mlxchat.options import Option, Panel, options_of
 from mlxchat.request import Setup
-from mlxchat.request.commands import COMMANDS
 from mlxchat.request.pairs import OF_TEMPLATE
 from mlxchat.settings import SamplingSettings
 from mlxchat.terminal import visible
@@ -33,7 +32,6 @@ COMPLETING = "_MLXCHAT_COMPLETE"
 PLACEHOLDERS = {int: "N", float: "NUMBER", Path: "FILE"}
 
 T = TypeVar("T")
-Options = Mapping[str, Option]
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -56,24 +54,18 @@ def complete_session(incomplete: str) -> list[str]:
 COMPLETIONS = {"model": complete_model, "session": complete_session}
 
 
-def some_of(command: str, *names: str) -> Options:
-    return {name: COMMANDS[command][name] for name in names}
-
-
-def with_options(options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options(
+    options: Mapping[str, Option],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options to a command's own parameters; it takes them as `**values`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [
-            each
-            for each in inspect.signature(command, eval_str=True).parameters.values()
-            if each.kind is not each.VAR_KEYWORD
-        ]
-        keyword = [each.replace(kind=each.KEYWORD_ONLY) for each in own]
-        declared = [_parameter(each) for each in options.values()]
-        shown = inspect.Signature(sorted([*keyword, *declared], key=_place))
+        *own, _ = inspect.signature(command, eval_str=True).parameters.values()
+        by_group = sorted(options.values(), key=lambda each: [*Panel].index(each.group))
+        declared = map(_parameter, by_group)
+        shown = [*(each.replace(kind=each.KEYWORD_ONLY) for each in own), *declared]
         # Typer makes an option of each parameter in the signature; help looks at `declared`.
-        vars(command).update(__signature__=shown, declared=options)
+        vars(command).update(__signature__=inspect.Signature(shown), declared=options)
         return command
 
     return decorate
@@ -122,14 +114,6 @@ def leave_template_out(context: typer.Context, values: MutableMapping[str, Any])
         values.update(dict.fromkeys(names - given_names(context)))
 
 
-def _place(parameter: inspect.Parameter) -> int:
-    """The place of its heading in help; a parameter without one comes first."""
-    if not hasattr(parameter.annotation, "__metadata__"):
-        return -1
-    heading = parameter.annotation.__metadata__[0].rich_help_panel
-    return next((place for place, group in enumerate(Panel) if group == heading), -1)
-
-
 def _parameter(option: Option) -> inspect.Parameter:
     default = option.default if option.written is None else option.written
     info = typer.Option(
@@ -138,7 +122,6 @@ def _parameter(option: Option) -> inspect.Parameter:
         autocompletion=COMPLETIONS.get(option.completes),
         help=option.help,
         show_default=option.if_unset or default not in (None, (), False),
-        rich_help_panel=str(option.group),
     )
     return inspect.Parameter(
         option.field,

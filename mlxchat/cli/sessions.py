@@ -45,7 +45,7 @@ def list_sessions(as_json: Json = False) -> None:
     write_table(COLUMNS, rows, NUMBERS, cut=("FIRST MESSAGE", "MODEL"), paged=True)
 
 
-@session_app.command(epilog="Example: mlxchat session show holidays | less")
+@session_app.command(epilog="Example: mlxchat session show holidays > holidays.md")
 def show(name: Name, as_json: Json = False) -> None:
     """Print a session's transcript as Markdown, forgotten turns included."""
     from mlxchat.chat.transcript import as_markdown, messages_of
@@ -93,28 +93,6 @@ def rm(
         write(f"deleted {', '.join(names)}\n")
 
 
-@session_app.command(epilog="Example: mlxchat session export holidays holidays.md")
-def export(
-    name: Name,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="New file, .md or .jsonl; - for stdout")
-    ],
-) -> None:
-    """Export a session as Markdown or JSON Lines."""
-    from mlxchat.chat.transcript import export_markdown, save
-    from mlxchat.sessions.listing import read_session
-
-    if str(file) == "-":
-        show(name)
-        return
-    saved = read_session(name)
-    if file.suffix == ".jsonl":
-        save(file, saved.system, saved.turns, note=saved.note, overwrite=False)
-    else:
-        export_markdown(file, saved.system, saved.turns, note=saved.note)
-    write(f"exported {name} to {file}\n")
-
-
 @session_app.command(
     "import",
     epilog="Example: mlxchat session import holidays.jsonl",
@@ -125,7 +103,7 @@ def import_(
         str | None, typer.Option(metavar="NAME", help="Name of the session, instead of the file's")
     ] = None,
 ) -> None:
-    """Make a session of a file that `session export` wrote."""
+    """Make a session of a file that `session show NAME --json` or `/export` wrote."""
     from mlxchat.sessions.listing import import_messages
     from mlxchat.units import count
 

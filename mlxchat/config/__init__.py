@@ -1,4 +1,303 @@
-"""The user's configuration: what the file and the environment set, and edits of the file.
+"""The configuration: the user's file, and variables of the environment, which override it.
 
-Which options there are, and which values they take, is for `cli`. Read `file` first.
+    model = "qwen3-4b"
+
+    [aliases]
+    work = "/models/work-3b"
+
+    [generate]
+    max-tokens = 500
+
+    [prompts.commit]
+    prompt = "Write a commit message for this change:"
+
+A variable is named after its flag: MLXCHAT_GENERATE_MAX_TOKENS. Which options there are, and which
+values they take, is declared in `request`. Edits keep comments.
 """
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mlxchat import paths
+from mlxchat.errors import ConfigError, OutputError, UsageError
+from mlxchat.files import open_to_read, reported_as, write_atomically
+from mlxchat.manual.equivalents import option_for
+from mlxchat.options import Option
+from mlxchat.request.commands import COMMANDS
+
+MODEL_VARIABLE = "MLXCHAT_MODEL"
+# The key of a prompt's own text, next to its options.
+TEXT = "prompt"
+
+# The keys, and how many tables their values are in.
+KEYS = {"model": 0, "aliases": 1, "prompts": 2, **dict.fromkeys(COMMANDS, 1)}
+MUST_BE_TEXT = re.compile(rf"model|aliases\..*|.*\.{TEXT}")
+SWITCHES = ("0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes")
+
+# As many names are listed in a message.
+MAX_LISTED = 12
+
+OWNER_ONLY = 0o600  # permission bits of a new file
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value as it was written: a string in a variable, a TOML value in a file. `where` is the
+    variable or the file; `key` is what it sets: "model", "chat.temp"."""
+
+    key: str
+    value: Any
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """The file at `path`, checked. `prompts` is by name, then by option, "max-kv-size"."""
+
+    path: Path
+    contents: Mapping[str, Any]
+
+    @property
+    def model(self) -> str | None:
+        return self.contents.get("model")
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        return self.contents.get("aliases", {})
+
+    @property
+    def prompts(self) -> Mapping[str, Mapping[str, Any]]:
+        return self.contents.get("prompts", {})
+
+    def settings_for(self, *tables: str) -> dict[str, Setting]:
+        """By option, from "chat" or from "prompts", "commit"."""
+        values: Any = self.contents
+        for name in tables:
+            values = values.get(name, {})
+        return {
+            option: Setting(".".join([*tables, option]), value, str(self.path))
+            for option, value in values.items()
+        }
+
+    def prompt(self, name: str) -> dict[str, Setting]:
+        """The settings of a prompt, by option. Raises UsageError for an unknown name."""
+        if name not in self.prompts:
+            hint = ": to ask this, leave out the option"
+            raise UsageError(
+                f"unknown prompt {name!r}" + (hint if " " in name else nearest(name, self.prompts))
+            )
+        return self.settings_for("prompts", name)
+
+
+def read_user_config() -> ConfigFile:
+    """Read the user's file; a missing one is empty. Raises ConfigError as `check_text` does."""
+    path = paths.config_file()
+    return check_text(path, read_text(path))
+
+
+def configured(command: str) -> dict[str, Setting]:
+    """What the file and the environment set for a command, by field. Raises ConfigError.
+
+    `models.resolve` handles the model for all commands, since it reports where its name comes from.
+    """
+    found = by_field(command, read_user_config().settings_for(command).values())
+    if os.environ.get(MODEL_VARIABLE):
+        found.pop("model", None)
+    return found | by_field(command, variables_for(command))
+
+
+def variables_for(command: str) -> list[Setting]:
+    """What the environment sets for the command. Empty variables count as unset."""
+    prefix = f"MLXCHAT_{command.upper()}_"
+    return [
+        Setting(
+            f"{command}.{name.removeprefix(prefix).lower().replace('_', '-')}", value, where=name
+        )
+        for name, value in sorted(os.environ.items())
+        if name.startswith(prefix) and value
+    ]
+
+
+def configured_model() -> Setting | None:
+    """The model for all commands: MLXCHAT_MODEL, or `model` of the file."""
+    if named := os.environ.get(MODEL_VARIABLE):
+        return Setting("model", named, MODEL_VARIABLE)
+    file = read_user_config()
+    return None if file.model is None else Setting("model", file.model, str(file.path))
+
+
+def by_field(command: str, settings: Iterable[Setting]) -> dict[str, Setting]:
+    """A command's settings by the option's field, checked. Raises ConfigError, with its place, for
+    an option that the command does not have, and an invalid value."""
+    options = {each.name: each for each in COMMANDS[command].values()}
+    found: dict[str, Setting] = {}
+    for setting in settings:
+        name = setting.key.rpartition(".")[2]
+        if name not in options:
+            raise ConfigError(
+                f"{setting.where}: {setting.key} is not an option of {command}"
+                + nearest(name, options)
+            )
+        option, value = options[name], setting.value
+        if option.many and not isinstance(value, list):
+            value = [value]
+        try:
+            _check_value(option, value)
+        except UsageError as error:
+            raise ConfigError(f"{setting.where}: {setting.key}: {error}") from error
+        found[option.field] = replace(setting, value=value)
+    return found
+
+
+def _check_value(option: Option, value: Any) -> None:
+    """Raise UsageError for an invalid value of an option, from TOML or as text."""
+    if option.many:
+        option.value_of([str(each) for each in value])
+    elif option.type is bool:
+        if str(value).lower() not in SWITCHES:
+            raise UsageError(f"{option.flag} must be true or false, got {value!r}")
+    elif isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise UsageError(f"{option.flag} takes one value, got {value!r}")
+    else:
+        option.value_of(str(value))
+
+
+def nearest(name: str, valid_names: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the one that was probably meant, or all."""
+    import difflib
+
+    valid_names = sorted(valid_names)
+    from_elsewhere = option_for(name)
+    if from_elsewhere in valid_names:
+        near = [from_elsewhere]
+    else:
+        near = difflib.get_close_matches(name, valid_names, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    if len(valid_names) > MAX_LISTED:
+        return "; `mlxchat config show` lists them"
+    return "; known: " + (", ".join(valid_names) or "none")
+
+
+# The file
+
+
+def read_text(path: Path) -> str:
+    """The file's text, empty if it does not exist. Raises ConfigError.
+
+    Anything that never ends, such as a device, is not read.
+    """
+    try:
+        with reported_as(ConfigError, f"read {path}"):
+            if not path.exists():
+                return ""
+            with open_to_read(path) as file:
+                return file.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text, at byte {error.start:,}") from error
+
+
+def check_text(path: Path, text: str) -> ConfigFile:
+    """Check a text that is, or will be, the file at `path`.
+
+    Raises ConfigError naming the file and the key if it is not TOML, has an unknown key, or a value
+    is invalid.
+    """
+    file = ConfigFile(path, _parsed(path, text))
+    for key, value in file.contents.items():
+        if key not in KEYS:
+            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}")
+        _check_form(path, key, value, tables=KEYS[key])
+    for command in COMMANDS:
+        by_field(command, file.settings_for(command).values())
+    chats = {each.name for each in COMMANDS["chat"].values()}
+    for prompt in file.prompts:
+        for name, setting in file.prompt(prompt).items():
+            if name != TEXT:
+                by_field("chat" if name in chats else "generate", [setting])
+    return file
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    if not text:
+        return {}
+    # Imported here: help reads the configuration too, and needs no parser if there is no file.
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+
+
+def _check_form(path: Path, key: str, value: Any, *, tables: int) -> None:
+    if tables:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path}: {key} must be a table, [{key}], not {value!r}")
+        for name, each in value.items():
+            _check_form(path, f"{key}.{name}", each, tables=tables - 1)
+    elif MUST_BE_TEXT.fullmatch(key) and not (isinstance(value, str) and value.strip()):
+        raise ConfigError(f"{path}: {key} must be a string in quotes, not {value!r}")
+
+
+def set_key(path: Path, key: tuple[str, ...], values: list[str]) -> bool:
+    """Set a key, a path through tables such as ("chat", "max-kv-size"), or remove it if there are
+    no values; whether it was there.
+
+    Raises ConfigError if the file is not TOML or, unless the key is removed, would be invalid;
+    OutputError if it cannot be written. Either way, it is unchanged.
+    """
+    import tomlkit
+
+    text = read_text(path)
+    _parsed(path, text)
+    document: Any = tomlkit.parse(text)
+    table: Any = document
+    for name in key[:-1]:
+        table = table.setdefault(name, {}) if values else table.get(name, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: {name} must be a table, [{name}]")
+    was_set = key[-1] in table
+    if values:
+        table[key[-1]] = _as_toml(key, values)
+    elif was_set:
+        del table[key[-1]]
+    changed = tomlkit.dumps(document)
+    check = check_text if values else _parsed
+    check(path, changed)
+    install(path, changed, instead_of=text)
+    return was_set
+
+
+def _as_toml(key: tuple[str, ...], values: list[str]) -> Any:
+    """A list for a repeatable option, a number or a truth value for an option of such a type, else
+    text."""
+    import tomllib
+
+    options = {each.name: each for each in COMMANDS.get(key[0], {}).values()}
+    option = options.get(key[-1])
+    if len(values) > 1 or (option is not None and option.many):
+        return values
+    if option is not None and option.type in (bool, int, float) and option.parse is None:
+        with suppress(tomllib.TOMLDecodeError):
+            return tomllib.loads(f"value = {values[0]}")["value"]
+    return values[0]
+
+
+def install(path: Path, text: str, *, instead_of: str) -> None:
+    """Write `text` to the file at `path`, which contained `instead_of` when editing began.
+
+    Raises ConfigError if the file has changed since, OutputError if it cannot be written.
+    """
+    if read_text(path) != instead_of:
+        raise ConfigError(f"{path}: changed by another program while you were editing")
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else OWNER_ONLY
+    with reported_as(OutputError, f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text.encode("utf-8"), mode)

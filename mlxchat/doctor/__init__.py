@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from mlxchat import paths, platform
-from mlxchat.config.file import configured_model, read_user_config
+from mlxchat.config import by_field, configured_model, read_user_config, variables_for
 from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
 from mlxchat.models.catalog import RECOMMENDED
 from mlxchat.models.hub_cache import (
@@ -26,6 +26,7 @@ from mlxchat.models.hub_cache import (
 )
 from mlxchat.models.locate import locate
 from mlxchat.paths import __version__
+from mlxchat.request.commands import COMMANDS
 from mlxchat.units import format_bytes
 
 # With less memory, not even the embedded model has room for its weights and a window.
@@ -64,9 +65,8 @@ class Finding:
 Check = Callable[[], Iterable[Finding]]
 
 
-def examine(*, configuration: Check, offline: bool = False) -> Iterator[Finding]:
-    """All findings, as they are made. `configuration` is a check passed in by the command line,
-    which knows the options. If `offline`, the Hub is not contacted.
+def examine(*, offline: bool = False) -> Iterator[Finding]:
+    """All findings, as they are made. If `offline`, the Hub is not contacted.
 
     An exception in a check becomes a finding, too: users run this when something is broken in an
     unexpected way.
@@ -133,6 +133,21 @@ def memory() -> Iterator[Finding]:
 
 def blas() -> Iterator[Finding]:
     yield Finding(platform.blas_name(), None if platform.has_fast_blas() else OPENBLAS)
+
+
+def configuration() -> Iterator[Finding]:
+    path = paths.config_file()
+    try:
+        read_user_config()
+        yield Finding(str(path) if path.exists() else f"none at {path}")
+    except ConfigError as error:
+        yield Finding(str(error), "mlxchat config edit", is_problem=True)
+    try:
+        for name in COMMANDS:
+            by_field(name, variables_for(name))
+    except ConfigError as error:
+        fix = "unset the variable, or give it another value"
+        yield Finding(str(error), fix, is_problem=True)
 
 
 def model() -> Iterator[Finding]:

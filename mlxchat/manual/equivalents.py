@@ -97,7 +97,7 @@ OURS = {
         "-dev": "--device; auto, cpu or gpu",
         "--list-devices": "mlxchat --version",
         "--prompt, -p": "mlxchat generate PROMPT, without an option",
-        "-sys": "--system",
+        "--system-prompt, -sys": "--system",
         "--chat-template-file": "--chat-template; a file",
         "--chat-template-kwargs": "--template-arg; once for each variable",
         "--no-conversation, -no-cnv": "mlxchat generate --raw",

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from mlxchat import paths
-from mlxchat.config.file import read_user_config
+from mlxchat.config import read_user_config
 from mlxchat.models.hub_cache import cached_repos
 
 EMBEDDED_ALIAS = "smollm2"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlxchat import paths, platform
-from mlxchat.config.file import configured_model, read_user_config
+from mlxchat.config import configured_model, read_user_config
 from mlxchat.errors import HubError, ModelError, ModelNotFound
 from mlxchat.models.adapter import Adapter
 from mlxchat.models.catalog import KnownModel, recommended_that_fit
