@@ -258,7 +258,7 @@ def test_a_session_keeps_its_adapter_for_its_model(tiny_model: Path, lora: Path)
         assert applied(chat) == str(lora)
         assert list(chat.conversation.ledger.ids) == held
         assert chat.notices == []
-        chat.change_model(str(tiny_model))
+        chat.change_model(chat.find(str(tiny_model)))
         assert applied(chat) is None
     with Chat.open(ChatOptions(Setup(str(tiny_model)), generation=SHORT), session="one") as chat:
         assert applied(chat) is None

@@ -144,7 +144,7 @@ def test_settings_stay_when_the_model_changes(options: Options, tiny_model: Path
         now.set_note("Ada has a cat.")
         now.think(False)
         variables, model = now.rendering.variables, now.model
-        chat.change_model(str(tiny_model))
+        chat.change_model(chat.find(str(tiny_model)))
         assert now.model is not model
         assert (now.sampling.temp, now.sampling.top_k, now.seed) == (0.5, 3, 11)
         assert (now.generation.max_tokens, now.recalls) == (2, 1)
@@ -154,7 +154,7 @@ def test_settings_stay_when_the_model_changes(options: Options, tiny_model: Path
         assert not now.turns[0].exact
         say(chat, "again")
         with pytest.raises(ModelNotFound):
-            chat.change_model("./nothing-there")
+            chat.change_model(chat.find("./nothing-there"))
         say(chat, "still here")
     assert [user for user, _ in saved("mine")] == ["hello", "again", "still here"]
 
@@ -166,7 +166,7 @@ def test_an_invalid_option_changes_nothing(options: Options) -> None:
         for wrong in ({"heat": 1}, {"temp": -1.0}, {"max_tokens": 0}, {"recalls": "much"}):
             with pytest.raises(UsageError):
                 chat.set(**{"top_k": 5, **wrong})
-        chat._ranks = cast(Ranks, "several")
+        chat.ranks = cast(Ranks, "several")
         with pytest.raises(UsageError, match="launch"):
             chat.set(top_k=5, lookup=True)
         assert (conversation.sampling, conversation.generation, conversation.recalls) == before
@@ -299,10 +299,9 @@ def test_a_model_that_fails_to_load_leaves_the_session(
 
     monkeypatch.setattr(app_chat, "load_model", fails)
     with Chat.open(options(), session="mine") as chat:
-        assert not chat.has_failed
         with pytest.raises(TemplateError):
             say(chat, "hello")
-        assert chat.has_failed
+        assert not chat.is_ready
     Session.open("mine", create=True).close()
 
 

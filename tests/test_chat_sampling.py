@@ -116,7 +116,7 @@ def test_changing_models_changes_all_sampling_that_was_not_set(
     other = write_tiny_model(tmp_path / "m", generation_config={"temperature": 0.3, "top_k": 9})
     with opened(tiny_model) as chat:
         chat.set(top_k=3)
-        chat.change_model(str(other))
+        chat.change_model(chat.find(str(other)))
         assert (chat.conversation.sampling.temp, chat.conversation.sampling.top_k) == (0.3, 3)
 
 

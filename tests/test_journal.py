@@ -293,8 +293,6 @@ class Chat(RuleBasedStateMachine):
         self.system: str | None = None
         self.turns: list[Turn] = []
         self.settings: dict[str, Any] = {"model": "tiny"}
-        self.last_serial = 0
-        self.serials: set[int] = set()
 
     def teardown(self) -> None:
         self.session.close()
@@ -314,13 +312,6 @@ class Chat(RuleBasedStateMachine):
         assert saved_state() == state(self.system, self.turns)
         assert saved.settings == self.settings
         assert saved.notices == ()
-        serials = self.session.serials
-        assert len(serials) == len(self.turns)
-        # A number is not given again.
-        new = [serial for serial in serials if serial not in self.serials]
-        assert min(new, default=self.last_serial) >= self.last_serial
-        self.serials.update(new)
-        self.last_serial = max(self.serials, default=0)
 
     def answer(self, pieces: list[str], ids: list[int] | None, finish_reason: str) -> None:
         turn = self.turns[-1]

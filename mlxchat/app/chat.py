@@ -28,7 +28,14 @@ from mlxchat.app.opening import (
 )
 from mlxchat.app.prefixes import Prefixes
 from mlxchat.app.ranks import Ranks, check_ranks
-from mlxchat.app.session import Keeper, open_session, resumed, saved_template_args
+from mlxchat.app.session import (
+    Saving,
+    model_settings,
+    open_session,
+    resumed,
+    saved_template_args,
+    settings_of,
+)
 from mlxchat.cache import positions_bounded
 from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import UNWATCHED, Conversation
@@ -40,16 +47,16 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.prefill import ShouldStop
 from mlxchat.engine.sampling import Token
-from mlxchat.errors import CacheError, MlxchatError, SessionError, TemplateError, UsageError
+from mlxchat.errors import CacheError, SessionError, TemplateError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.models.sampling import asks_for_greedy, chat_sampling
 from mlxchat.options import options_of
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.template_args import thinking_variables
-from mlxchat.sessions.database import Database
-from mlxchat.sessions.records import already_exists, check_name, folded
-from mlxchat.sessions.session import Session, find
+from mlxchat.sessions.records import folded
+from mlxchat.sessions.saved import Saved
+from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.state_file import Written
 from mlxchat.text.tokens import Tokenizer
@@ -92,16 +99,21 @@ class Chat:
         """As `open`, with an open session, or None to save nothing."""
         self.notices: list[str] = []
         self._notify = notify or self.notices.append
+        setup, drafts = options.setup, bool(options.generation.lookup)
+        adapts = setup.adapter is not None
+        check_ranks(ranks, pipeline=setup.pipeline, drafts=drafts, adapter=adapts)
+        start(setup, self._notify)
         self._find = find or (lambda setup: find_model(setup, Observer(self._notify)))
         self._options = options if session is None else resumed(options, session)
-        self._ranks = ranks
-        self._keeper = Keeper(session, self._notify, exact=options.exact)
+        # The other processes under mlx.launch.
+        self.ranks = ranks
+        self._saving = None if session is None else self._saving_in(session)
         # A chat that saves nothing saves no keys and values either.
         wanted = self._setup.prefix_cache and session is not None
         self._prefixes = Prefixes(replace(self._setup, prefix_cache=wanted), note or self._notify)
         self._found = self._find(self._setup)
         self._conversation: Conversation | None = None
-        self._failed = self._is_closed = self._leaves_out = False
+        self._is_closed = self._leaves_out = False
 
     @classmethod
     def open(
@@ -121,23 +133,15 @@ class Chat:
 
         Raises SessionError, UsageError, and the errors of finding a model.
         """
-        options = options or ChatOptions()
-        drafts = bool(options.generation.lookup)
-        setup = options.setup
-        check_ranks(
-            ranks, pipeline=setup.pipeline, drafts=drafts, adapter=setup.adapter is not None
-        )
-        notices: list[str] = []
-        start(options.setup, notify or notices.append)
         opened = open_session(session, latest=latest, save=save)
         try:
-            chat = cls(options, opened, ranks=ranks, find=find, notify=notify, note=note)
+            return cls(
+                options or ChatOptions(), opened, ranks=ranks, find=find, notify=notify, note=note
+            )
         except BaseException:
             if opened is not None:
                 opened.close()
             raise
-        chat.notices[:0] = notices
-        return chat
 
     def __enter__(self) -> Self:
         return self
@@ -151,16 +155,11 @@ class Chat:
             return None
         self._is_closed = True
         try:
-            return self._keeper.close(self._conversation)
+            return None if self._saving is None else self._saving.close(self._conversation)
         finally:
             self._prefixes.close()
 
     # The model
-
-    @property
-    def ranks(self) -> Ranks | None:
-        """The other processes under mlx.launch."""
-        return self._ranks
 
     @property
     def model_name(self) -> str:
@@ -170,11 +169,6 @@ class Chat:
     def has_given_window(self) -> bool:
         """Whether the window was given, rather than fitted to the machine."""
         return isinstance(self._setup.window, int)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the model failed to load, or the conversation to begin."""
-        return self._failed
 
     @property
     def is_ready(self) -> bool:
@@ -189,14 +183,12 @@ class Chat:
         Raises the errors of loading, and SnapshotError if it must be resumed exactly and cannot
         be.
         """
-        try:
-            model = self._load(self._found, passed)
-            conversation = self._conversation_with(model)
-            self._keeper.begin(conversation, self._found, self._setup.dtype)
-        except MlxchatError:
-            self._failed = True
-            raise
+        model = self._load(self._found, passed)
+        conversation = self._conversation_with(model)
+        if self._saving is not None:
+            self._saving.resume(conversation, system=self._options.system)
         self._conversation = conversation
+        self._describe()
         return conversation
 
     @property
@@ -209,12 +201,9 @@ class Chat:
         if necessary."""
         return self._find(replace(self._setup, model=name, adapter=None, chat_template=None))
 
-    def change_model(
-        self, name: str | ResolvedModel, should_stop: ShouldStop = lambda: False
-    ) -> None:
+    def change_model(self, found: ResolvedModel, should_stop: ShouldStop = lambda: False) -> None:
         """Continue the conversation with another model, which reads the retained turns. Settings
         stay. If anything fails, or it is stopped while loading, the old model stays."""
-        found = self.find(name) if isinstance(name, str) else name
         model = self._load(found)
         if should_stop():
             return
@@ -231,7 +220,7 @@ class Chat:
             self._check_window(tokenizer)
             passed()
 
-        return load_model(self._setup, found, self._notify, check, ranks=self._ranks)
+        return load_model(self._setup, found, self._notify, check, ranks=self.ranks)
 
     def _check_window(self, tokenizer: Tokenizer) -> None:
         """Raises WindowTooSmall if the conversation could not begin."""
@@ -240,10 +229,11 @@ class Chat:
             rendering = replace(conversation.rendering, tokenizer=tokenizer)
             state = conversation.state
         else:
-            system = options.system if options.system is not None else self._keeper.saved_system
+            saved = Saved() if self.session is None else self.session.contents
+            system = options.system if options.system is not None else saved.system
             variables = thinking_variables(options.think != "off")
             rendering = Rendering(tokenizer, variables, options.template_args)
-            state = State(system, self._keeper.saved_note)
+            state = State(system, saved.note)
         check_room(rendering, state, self._setup.cache_settings().max_kv_size)
 
     def _conversation_with(self, model: Model) -> Conversation:
@@ -327,14 +317,16 @@ class Chat:
             with closing(reply):
                 for said in reply:
                     if isinstance(said, Token) and sent:
-                        self._keeper.show(said)
+                        if self._saving is not None:
+                            self._saving.show(said)
                     elif isinstance(said, Token) and said.text:
                         self.save()
                         sent = True
                     yield said
         finally:
             watch.on_end()
-            self._keeper.turn_over(self.conversation)
+            if self._saving is not None:
+                self._saving.turn_over(self.conversation)
         stats = self.conversation.stats
         if stats is not None and stats.finish_reason == "loop":
             self._notify(LOOP)
@@ -368,28 +360,26 @@ class Chat:
         rejects its arguments; then nothing changes.
         """
         conversation = self.conversation
-        known = SAMPLING | GENERATION | OWN
-        for name in sorted(options.keys() - known):
+        for name in sorted(options.keys() - SAMPLING - GENERATION - OWN):
             raise UsageError(f"unknown option {name!r}")
         recalls = options_of(ChatOptions)["recalls"].value_of(
             options.get("recalls", conversation.recalls)
         )
-        sampling = {name: value for name, value in options.items() if name in SAMPLING}
+        sampling = {name: options[name] for name in SAMPLING & options.keys()}
+        generation = {name: options[name] for name in GENERATION & options.keys()}
         new_sampling = replace(conversation.sampling, **sampling)
-        generation = {name: value for name, value in options.items() if name in GENERATION}
         new_generation = replace(conversation.generation, **generation)
         redrafts = "lookup" in generation
         if redrafts:
-            check_ranks(self._ranks, drafts=bool(new_generation.lookup))
+            check_ranks(self.ranks, drafts=bool(new_generation.lookup))
         if "template_args" in options:
-            args = {**conversation.template_args, **options["template_args"]}
-            conversation.set_template_args(args)
+            args = conversation.rendering.template_args
+            conversation.set_template_args({**args, **options["template_args"]})
         for message in new_sampling.without_effect(sampling):
             self._notify(message)
         conversation.sampling, conversation.generation = new_sampling, new_generation
         if redrafts:
-            drafter = make_drafter(conversation.model, new_generation)
-            conversation.draft_with(drafter)
+            conversation.draft_with(make_drafter(conversation.model, new_generation))
         conversation.recalls = recalls
         seed = sampling.pop("seed", self._setup.seed)
         chosen = {**self._setup.sampling, **sampling}
@@ -402,7 +392,7 @@ class Chat:
     @property
     def session(self) -> Session | None:
         """The session that the chat is saved in, or None."""
-        return self._keeper.session
+        return None if self._saving is None else self._saving.session
 
     @property
     def not_saved(self) -> str | None:
@@ -411,54 +401,58 @@ class Chat:
 
     def save(self) -> None:
         """Save all changes; `say`, `retry` and the like do so themselves."""
-        if self._conversation is not None:
-            self._keeper.record(self._conversation)
+        if self._saving is not None and self._conversation is not None:
+            self._saving.record(self._conversation.state)
 
     def keep(self, message: str) -> None:
         """Save a message that was sent before the conversation began, as one without a reply."""
-        self._keeper.keep(message, self._options.system, self._found, self._setup.dtype)
+        if self._saving is not None:
+            self._saving.describe(model_settings(self._found, self._setup.dtype))
+            self._saving.keep(message, self._options.system)
 
     def save_as(self, name: str) -> None:
         """Rename the session, or start saving an unsaved chat. Raises SessionError."""
-        if self.session is not None:
-            self._keeper.rename(name)
-            return
-        check_name(name)
-        with Database() as database:
-            found = find(database, name)
-        if found is not None:
-            raise already_exists(found.name)
-        self._keeper = Keeper(Session.open(name, create=True), self._notify)
-        self._describe()
+        session = self.session or Session.new()
+        try:
+            session.rename(name)
+        except SessionError:
+            if session is not self.session:
+                session.close()
+            raise
+        if session is not self.session:
+            self._saving = self._saving_in(session)
+            self._describe()
 
     def change_session(self, name: str) -> None:
         """Leave this conversation, saved, and resume another session with its template arguments.
-        Raises SessionError."""
+        Raises SessionError, also if a part of this conversation would be lost."""
         if self.session is not None and folded(self.session.name) == folded(name):
             raise UsageError(f"already in session {name!r}")
-        self._check_saved()
-        self._change_session(Session.open(name))
-
-    def _check_saved(self) -> None:
-        """Raise SessionError if leaving this conversation would lose a part of it."""
         self.save()
         if self.not_saved is not None:
             raise SessionError(f"this chat would be lost: it cannot be saved: {self.not_saved}")
-
-    def _change_session(self, session: Session) -> None:
         conversation = self.conversation
-        args = saved_template_args(session)
-        self._keeper.close(conversation)
+        saving = self._saving_in(Session.open(name))
+        if self._saving is not None:
+            self._saving.close(conversation)
+        self._saving = saving
         conversation.resume(None, [])
-        self._keeper = Keeper(session, self._notify, exact=self._options.exact)
+        args = conversation.rendering.template_args
         try:
-            conversation.set_template_args(conversation.template_args if args is None else args)
+            conversation.set_template_args(saved_template_args(saving.session, args))
         except (CacheError, TemplateError) as error:
             self._notify(f"this session's template arguments were ignored: {error}")
-        self._keeper.begin(conversation, self._found, self._setup.dtype)
+        saving.resume(conversation, system=None)
+        self._describe()
+
+    def _saving_in(self, session: Session) -> Saving:
+        return Saving(session, self._notify, exact=self._options.exact)
 
     def _describe(self) -> None:
-        self._keeper.describe(self.conversation, self._found, self._setup.dtype)
+        """Save the options to resume with."""
+        if self._saving is not None:
+            of_model = model_settings(self._found, self._setup.dtype)
+            self._saving.describe({**of_model, **settings_of(self.conversation)})
 
     @property
     def _setup(self) -> Setup:

@@ -1,17 +1,18 @@
-"""Saves a chat as it goes: every message immediately, and the cache every few turns.
+"""Saves a chat as it goes: every message and token immediately, and the cache every few turns.
 
 Failures are reported once, and the chat continues.
 """
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mlxchat.app.opening import Notify
 from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.state import State
 from mlxchat.chat.turn import Turn
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import (
@@ -22,12 +23,14 @@ from mlxchat.errors import (
     UsageError,
     device_failures,
 )
+from mlxchat.files import reported_as
+from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
-from mlxchat.options import Option, options_of
+from mlxchat.options import options_of
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.template_args import check_template_args
 from mlxchat.sessions import listing
-from mlxchat.sessions.listing import prune_snapshots
+from mlxchat.sessions.saved import Scalar
 from mlxchat.sessions.session import Session
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.store.state_file import Outage, StateFile, Written
@@ -36,15 +39,12 @@ from mlxchat.store.state_file import Outage, StateFile, Written
 SNAPSHOT_EVERY = 4
 SNAPSHOTS_KEPT = 10
 
+T = TypeVar("T", ChatOptions, Setup)
 
-def open_session(
-    name: str | None = None, *, latest: bool = False, save: bool = True
-) -> Session | None:
+
+def open_session(name: str | None, *, latest: bool, save: bool) -> Session | None:
     """Open the session of that name, creating it if necessary; the latest one; or a new one.
-    None if nothing is to be saved.
-
-    Raises SessionError.
-    """
+    None if nothing is to be saved. Raises SessionError."""
     if not save:
         return None
     if name is not None:
@@ -63,232 +63,170 @@ def resumed(options: ChatOptions, session: Session) -> ChatOptions:
     if "model" in chosen:
         # The session's adapter is for the session's model.
         chosen |= {"adapter"}
-    setup = replace(options.setup, **_saved(Setup, session, chosen))
-    return replace(options, setup=setup, **_saved(ChatOptions, session, chosen))
+    setup = _with_saved(options.setup, session, chosen)
+    return _with_saved(replace(options, setup=setup), session, chosen)
 
 
-def saved_template_args(session: Session) -> dict[str, Any] | None:
+def saved_template_args(session: Session, default: Mapping[str, Any]) -> Mapping[str, Any]:
     """The template variables saved with the session, if any."""
-    return _saved(ChatOptions, session, ()).get("template_args")
+    return _with_saved(ChatOptions(template_args=dict(default)), session, ()).template_args
 
 
-def _saved(kind: type, session: Session, chosen: Collection[str]) -> dict[str, Any]:
-    """The dataclass's fields that were saved with the session. Nothing in the file is trusted."""
+def _with_saved(options: T, session: Session, chosen: Collection[str]) -> T:
+    """The options, with those that were saved with the session and were not chosen."""
     found = session.contents.settings
-    values: dict[str, Any] = {}
-    for name, each in options_of(kind).items():
+    for name, each in options_of(type(options)).items():
         if each.saved and name in found and name not in chosen:
-            with suppress(TypeError, ValueError, RecursionError, UsageError):
-                values[name] = _checked(each, found[name])
-    return values
+            # One that is not valid any more is ignored.
+            with suppress(TypeError, ValueError, UsageError):
+                value: Any = found[name]
+                if each.many:
+                    value = check_template_args(json.loads(value))
+                each.check(value)
+                options = replace(options, **{name: value})
+    return options
 
 
-def _checked(option: Option, value: object) -> Any:
-    """The value. Raises TypeError, ValueError or UsageError if it is invalid for the option."""
-    if option.many:
-        return check_template_args(json.loads(str(value)))
-    if option.parse is not None:
-        kinds = {int, type(None)}  # The window in effect, not as it was written.
-    else:
-        text = option.type is str or option.choices
-        kinds = {str if text else bool if option.type is bool else int}
-    if type(value) not in kinds:
-        raise TypeError(value)
-    option.check(value)
-    return value if option.parse is not None else option.value_of(value)
+def model_settings(found: ResolvedModel, dtype: str) -> dict[str, Scalar]:
+    """The model to resume with; `dtype` is the requested one."""
+    path = Path(found.name).expanduser()
+    return {
+        "model": str(path.resolve()) if path.exists() else found.name,
+        "adapter": None if found.adapter is None else found.adapter.name,
+        "dtype": dtype,
+    }
 
 
-class Keeper:
-    """Saves one conversation in `session`; nothing if that is None.
+def settings_of(conversation: Conversation) -> dict[str, Scalar]:
+    """The other options to resume with."""
+    return {
+        "window": conversation.settings.max_kv_size,
+        "recalls": conversation.recalls,
+        "template_args": json.dumps(dict(conversation.rendering.template_args)),
+    }
 
-    `exact`: refuse to resume a session whose state cannot be restored to the bit.
-    """
 
-    def __init__(self, session: Session | None, notify: Notify, *, exact: bool = False) -> None:
+class Saving:
+    """Saves a chat in its session, and its cache beside it: resuming need not read the transcript
+    again. If `exact`, a session whose cache cannot be restored to the bit is refused."""
+
+    def __init__(self, session: Session, notify: Notify, *, exact: bool) -> None:
         self.session = session
-        self._exact = exact
         self._notify = notify
-        self._state = None if session is None else StateFile(session.snapshot_path or Path())
-        self._model: tuple[Any, ModelPrint] | None = None
+        self._exact = exact
+        self._file = StateFile(session.snapshot_path or Path())
+        self._print: tuple[Model, ModelPrint] | None = None
         self._saved_turns = 0
         self._outage = Outage(notify, "the cache is saved again")
 
-    @property
-    def saved_system(self) -> str | None:
-        """The session's system prompt when it was opened."""
-        return None if self.session is None else self.session.contents.system
-
-    @property
-    def saved_note(self) -> str | None:
-        """The session's note when it was opened."""
-        return None if self.session is None else self.session.contents.note
-
-    def begin(self, conversation: Conversation, found: ResolvedModel, dtype: str) -> None:
-        """Fill the new conversation with the contents of the session, including the cache if
-        possible. A system prompt that it already has stays.
-
-        Raises SnapshotError if the cache must be restored exactly and cannot be.
-        """
-        if self.session is None:
-            return
-        contents = self.session.contents
-        for notice in contents.notices:
+    def resume(self, conversation: Conversation, *, system: str | None) -> None:
+        """Fill the conversation with the contents of the session, including the cache if possible.
+        A system prompt replaces the saved one. Raises SnapshotError if the cache must be restored
+        exactly and cannot be."""
+        saved = self.session.contents
+        for notice in saved.notices:
             self._notify(notice)
-        if contents.turns or contents.system is not None:
-            system = contents.system if conversation.system is None else conversation.system
-            conversation.resume(system, contents.turns, contents.note)
+        if saved.turns or saved.system is not None:
+            conversation.resume(saved.system if system is None else system, saved.turns, saved.note)
             self._restore(conversation)
-        self.describe(conversation, found, dtype)
 
-    def rename(self, name: str) -> None:
-        """Rename the session. Raises SessionError; it then keeps its name."""
-        assert self.session is not None
-        self.session.rename(name)
-
-    def describe(self, conversation: Conversation, found: ResolvedModel, dtype: str) -> None:
-        """Save the settings to resume with; `dtype` is the requested one."""
-        if self.session is None:
-            return
-        session = self.session
-        settings: dict[str, str | int | bool | None] = {
-            **_model_settings(found, dtype),
-            "window": conversation.settings.max_kv_size,
-            "recalls": conversation.recalls,
-            "template_args": json.dumps(conversation.template_args),
-        }
-        self._guarded(lambda: session.settings(settings))
-
-    def keep(self, message: str, system: str | None, found: ResolvedModel, dtype: str) -> None:
-        """Save a message that was sent before the conversation began, as one without a reply."""
-        if self.session is None:
-            return
-        session = self.session
-        turns = [*session.contents.turns, Turn(message, finish_reason="interrupted")]
-        system = session.contents.system if system is None else system
-        self._guarded(lambda: session.settings(_model_settings(found, dtype)))
-        self._guarded(lambda: session.record(system, turns, session.contents.note))
-
-    def record(self, conversation: Conversation) -> None:
-        """Save all changes."""
-        if self.session is None:
-            return
-        session = self.session
-        system, turns, note = conversation.system, conversation.turns, conversation.note
-        self._guarded(lambda: session.record(system, turns, note))
-        if session.recovered:
+    def record(self, state: State) -> None:
+        """Save all changes of the conversation."""
+        self._write(lambda: self.session.record(state.system, state.turns, state.note))
+        if self.session.recovered:
             self._notify("saving works again; nothing is missing")
 
     def show(self, token: Token) -> None:
         """Save text of the current reply, before it is shown."""
-        if self.session is not None:
-            session = self.session
-            self._guarded(lambda: session.show(token.text, token.thought))
+        self._write(lambda: self.session.show(token.text, token.thought))
+
+    def describe(self, settings: Mapping[str, Scalar]) -> None:
+        """Save options to resume with."""
+        self._write(lambda: self.session.settings(settings))
+
+    def keep(self, message: str, system: str | None) -> None:
+        """Save a message that was sent before the conversation began, as one without a reply."""
+        saved = self.session.contents
+        turns = (*saved.turns, Turn(message, finish_reason="interrupted"))
+        self.record(State(saved.system if system is None else system, saved.note, turns))
 
     def turn_over(self, conversation: Conversation) -> None:
         """Save the finished turn, and every few turns start saving the cache."""
-        self.record(conversation)
-        if self._state is None:
-            return
+        self.record(conversation.state)
         due = abs(len(conversation.turns) - self._saved_turns) >= SNAPSHOT_EVERY
-        if due and not self._state.background.busy:
-            self._snapshot(conversation)
+        if due and not self._file.background.busy:
+            self._save_cache(conversation)
 
     def close(self, conversation: Conversation | None) -> Written | None:
         """Save everything and unlock the session; return the size and time of the snapshot."""
-        if self.session is None or self._state is None:
-            return None
         try:
             if conversation is not None:
-                self.record(conversation)
+                self.record(conversation.state)
                 if conversation.turns:
-                    self._snapshot(conversation)
-            self._state.background.wait()
+                    self._save_cache(conversation)
+            self._file.background.wait()
             self._see_result()
             # Deleting old snapshots can wait.
             with suppress(SessionError):
-                prune_snapshots(SNAPSHOTS_KEPT)
+                listing.prune_snapshots(SNAPSHOTS_KEPT)
         finally:
             self.session.close()
-        return self._state.background.written
-
-    def _snapshot(self, conversation: Conversation) -> None:
-        assert self.session is not None
-        assert self._state is not None
-        session = self.session
-        path = self.session.snapshot_path
-        if path is None or len(conversation.ledger) == 0 or session.outage is not None:
-            return
-        self._see_result()
-        self._saved_turns = len(conversation.turns)
-        serials, turns = session.serials, conversation.window.turns
-        # A new session gets its file with its first turn.
-        self._state.path = path
-        facts: dict[str, Any] = {"held": [serials[n - 1] for n in turns if n <= len(serials)]}
-        # A lost rank ends the chat, and is reported then.
-        with suppress(RanksError):
-            try:
-                with device_failures():
-                    self._state.save(
-                        conversation.model,
-                        conversation.cache,
-                        conversation.ledger,
-                        self._fingerprint(conversation),
-                        facts,
-                    )
-            except (SnapshotError, DeviceError) as error:
-                self._failed(error)
+        return self._file.background.written
 
     def _restore(self, conversation: Conversation) -> None:
-        assert self._state is not None
-        assert self.session is not None
-        path = self._state.path
+        path, window = self._file.path, conversation.window
         self._saved_turns = len(conversation.turns)
         try:
-            with device_failures():
-                restored = self._state.restore(
-                    conversation.model, conversation.cache, self._fingerprint(conversation)
+            with device_failures(), reported_as(SnapshotError, f"read {path}"):
+                restored = self._file.restore(
+                    conversation.model, window.cache, self._fingerprint(conversation)
                 )
         except (SnapshotError, DeviceError) as error:
             if self._exact:
                 raise
             self._notify(f"{error}: your next message reads the transcript again")
             return
-        except OSError as error:
-            if self._exact:
-                raise SnapshotError(f"cannot read {path}: {error.strerror}") from error
-            self._notify(f"cannot read {path}: {error.strerror}")
+        if restored is not None:
+            held = restored.facts.get("turns", [])
+            window.turns = tuple(n for n in held if n <= len(conversation.turns))
+            window.cache, window.ledger = restored.cache, restored.ledger
+        elif self._exact and conversation.turns:
+            raise SnapshotError(
+                f"{path} is missing: resume without --exact to read the transcript again"
+            )
+
+    def _save_cache(self, conversation: Conversation) -> None:
+        path, window = self.session.snapshot_path, conversation.window
+        if path is None or len(window.ledger) == 0 or self.session.outage is not None:
             return
-        if restored is None:
-            if self._exact and conversation.turns:
-                raise SnapshotError(
-                    f"{path} is missing: resume without --exact to read the transcript again"
-                )
-            return
-        held = restored.facts.get("held")
-        serials = set(held) if isinstance(held, list) else set[object]()
-        window = conversation.window
-        window.cache, window.ledger = restored.cache, restored.ledger
-        window.turns = tuple(
-            n for n, serial in enumerate(self.session.serials, 1) if serial in serials
-        )
+        self._see_result()
+        self._saved_turns = len(conversation.turns)
+        # A new session gets its file with its first turn.
+        self._file.path = path
+        facts: dict[str, Any] = {"turns": list(window.turns)}
+        # A lost rank ends the chat, and is reported then.
+        with suppress(RanksError):
+            try:
+                with device_failures():
+                    self._file.save(
+                        conversation.model,
+                        window.cache,
+                        window.ledger,
+                        self._fingerprint(conversation),
+                        facts,
+                    )
+            except (SnapshotError, DeviceError) as error:
+                self._failed(error)
 
     def _fingerprint(self, conversation: Conversation) -> Fingerprint:
-        if self._model is None or self._model[0] is not conversation.model:
-            self._model = conversation.model, ModelPrint(conversation.model)
-        ledger = conversation.ledger
-        return self._model[1].of(ledger.window, ledger.keep, conversation.state.system_text)
-
-    def _guarded(self, save: Callable[[], object]) -> None:
-        try:
-            save()
-        except SessionError as error:
-            self._notify(str(error))
+        model, ledger = conversation.model, conversation.ledger
+        if self._print is None or self._print[0] is not model:
+            self._print = model, ModelPrint(model)
+        return self._print[1].of(ledger.window, ledger.keep, conversation.state.system_text)
 
     def _see_result(self) -> None:
         """Report the result of the last snapshot, once it is known."""
-        assert self._state is not None
-        assert self.session is not None
-        result = self._state.background.take_result()
+        result = self._file.background.take_result()
         if self.session.outage is not None:
             # One warning is enough.
             return
@@ -297,14 +235,11 @@ class Keeper:
         elif result is not None:
             self._outage.ends()
 
+    def _write(self, save: Callable[[], object]) -> None:
+        try:
+            save()
+        except SessionError as error:
+            self._notify(str(error))
+
     def _failed(self, reason: object) -> None:
         self._outage.lasts(f"cannot save the cache: {reason}")
-
-
-def _model_settings(found: ResolvedModel, dtype: str) -> dict[str, str | None]:
-    path = Path(found.name).expanduser()
-    return {
-        "model": str(path.resolve()) if path.exists() else found.name,
-        "adapter": None if found.adapter is None else found.adapter.name,
-        "dtype": dtype,
-    }

@@ -11,7 +11,7 @@ from mlx import nn
 
 from mlxchat.app.chat import Chat
 from mlxchat.app.observer import Observer
-from mlxchat.app.opening import find_model, start
+from mlxchat.app.opening import find_model
 from mlxchat.cache import Cache
 from mlxchat.engine.prefill import Pace, first_step, prefill
 from mlxchat.errors import SessionError, SnapshotError
@@ -44,10 +44,8 @@ def verify_session(name: str, observer: Observer | None = None) -> tuple[int, in
         if path is None or not path.exists():
             raise SessionError(f"session {name!r} has no snapshot: resuming it reads it again")
         size_bytes = path.stat().st_size
-        options = ChatOptions()
-        start(options.setup, shown.warn)
         # Never closed, so that the session is not changed.
-        chat = Chat(options, session, find=lambda setup: find_model(setup, shown))
+        chat = Chat(ChatOptions(), session, find=lambda setup: find_model(setup, shown))
         with shown.waiting(f"loading {chat.model_name} …"):
             conversation = chat.conversation
         held, model, ledger = conversation.ledger.ids, conversation.model, conversation.ledger

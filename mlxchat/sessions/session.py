@@ -112,11 +112,6 @@ class Session:
         pairs = zip(self._stored.rows, self._turns, strict=False)
         return sum(records.is_same(row[1], turn) for row, turn in pairs)
 
-    @property
-    def serials(self) -> list[int]:
-        """The numbers by which other files may refer to the recorded turns."""
-        return [id_ for id_, _ in self._stored.rows]
-
     def record(self, system: str | None, turns: Sequence[Turn], note: str | None = None) -> None:
         """Save every change since the last call, and force it to the disk. Raises SessionError."""
         if note != self._settings.get(NOTE):

@@ -108,7 +108,8 @@ class ChatScreen(Talk):
             return text
         except MlxchatError as error:
             # Without a model, or with a session that cannot be resumed, there is no chat.
-            if self.chat.has_failed or isinstance(error, ClosedPipe | SnapshotError):
+            has_failed = self.begun.done() and not self.chat.is_ready
+            if has_failed or isinstance(error, ClosedPipe | SnapshotError):
                 raise
             lost = "; nothing said so far is lost" if isinstance(error, DeviceError) else ""
             self.screen.complain(f"{error}{lost}")
