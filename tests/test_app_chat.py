@@ -25,8 +25,7 @@ from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.records import SessionRecord, insert_session
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
-from mlxchat.store.snapshot import Snapshot
-from mlxchat.store.state_file import Background
+from mlxchat.store.snapshot import Background, Snapshot
 from scripts.families import write_family
 from scripts.tiny_model import write_tiny_model
 

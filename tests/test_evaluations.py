@@ -140,7 +140,7 @@ def test_pending_pages_do_not_keep_the_cache_in_memory() -> None:
         window._ring.size = window._ring.next = window.keys.shape[2]
     mx.eval([window.keys for window in windows(cache)])
     pages = PrefixCache(Path("unused"), model, 0)
-    recorder = Recorder(pages, cache, ids, keys=["key"], done=[], now=0)
+    recorder = Recorder(pages, cache, ids, keys=["key"], stored=0, now=0)
     before = mx.get_active_memory()
     held = tensor_file.hold(recorder._entries(PAGE))
     for window in windows(cache):

@@ -31,7 +31,7 @@ CEILINGS = {
     "models": 3_739,
     "engine": 2_202,
     "chat": 1_915,
-    "store": 1_496,
+    "store": 1_470,
     "sessions": 1_714,
     "rows": 1_067,
     "distributed": 879,

@@ -58,7 +58,7 @@ from mlxchat.sessions.records import folded
 from mlxchat.sessions.saved import Saved
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings, SamplingSettings
-from mlxchat.store.state_file import Written
+from mlxchat.store.snapshot import Written
 from mlxchat.text.tokens import Tokenizer
 
 Find = Callable[[Setup], ResolvedModel]

@@ -27,7 +27,7 @@ from mlxchat.settings import OnLoop
 from mlxchat.store.checkpoint import Checkpoint, RunRecord
 from mlxchat.store.dataclass_json import from_json, to_json
 from mlxchat.store.output_file import OutputFile, Position
-from mlxchat.store.state_file import Outage, Written
+from mlxchat.store.snapshot import Outage, Written
 
 
 class Changes(TypedDict, total=False):

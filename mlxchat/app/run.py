@@ -35,7 +35,7 @@ from mlxchat.platform import keep_awake
 from mlxchat.request import Request
 from mlxchat.settings import OnLoop
 from mlxchat.store.output_file import OutputFile
-from mlxchat.store.state_file import Written
+from mlxchat.store.snapshot import Written
 from mlxchat.text.document import name_of
 from mlxchat.text.extract import extract_code, is_settled
 from mlxchat.text.pieces import ThoughtsAsText

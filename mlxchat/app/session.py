@@ -33,7 +33,7 @@ from mlxchat.sessions import listing
 from mlxchat.sessions.saved import Scalar
 from mlxchat.sessions.session import Session
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
-from mlxchat.store.state_file import Outage, StateFile, Written
+from mlxchat.store.snapshot import Outage, StateFile, Written
 
 # Turns between snapshots, and how many sessions keep a snapshot.
 SNAPSHOT_EVERY = 4

@@ -30,7 +30,7 @@ from mlxchat.request import Request
 from mlxchat.settings import SamplingSettings
 from mlxchat.store import tensor_file
 from mlxchat.store.dataclass_json import from_json, to_json
-from mlxchat.store.state_file import StateFile
+from mlxchat.store.snapshot import StateFile
 from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.spans import TokenIds
 
@@ -84,7 +84,12 @@ class Checkpoint:
             checkpoint = cls(directory)
         for path in (directory / "run.json", checkpoint.state.path):
             remove_unfinished(path)
-        checkpoint._run = checkpoint._read_run()
+        path = directory / "run.json"
+        try:
+            with reported_as(SnapshotBroken, f"read {path}"), open_to_read(path) as file:
+                checkpoint._run = from_json(RunRecord, json.loads(file.read()))
+        except (ValueError, RecursionError) as error:
+            raise SnapshotBroken(f"cannot read {path}: {error}") from error
         return checkpoint
 
     @property
@@ -119,26 +124,13 @@ class Checkpoint:
 
     def prompt(self) -> TokenIds:
         """Raises SnapshotBroken if it is damaged or missing."""
-        try:
-            tensors, _ = tensor_file.read(self._path("prompt"))
-        except OSError as error:
-            why = error.strerror or error
-            raise SnapshotBroken(f"cannot read {self._path('prompt')}: {why}") from error
-        if "ids" not in tensors:
-            raise SnapshotBroken(f"{self._path('prompt')} contains no prompt")
+        path = self._path("prompt")
+        with reported_as(SnapshotBroken, f"read {path}"):
+            tensors, _ = tensor_file.read(path)
         return tensors["ids"].bits.copy()
 
     def _path(self, name: str) -> Path:
         return self.directory / f"{name}.safetensors"
-
-    def _read_run(self) -> RunRecord:
-        path = self.directory / "run.json"
-        try:
-            with open_to_read(path) as file:
-                return from_json(RunRecord, json.loads(file.read()))
-        except (OSError, ValueError, RecursionError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise SnapshotBroken(f"cannot read {path}: {why}") from error
 
     def _writing(self) -> AbstractContextManager[None]:
         return reported_as(OutputError, f"write to {self.directory}")

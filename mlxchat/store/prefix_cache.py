@@ -24,7 +24,7 @@ from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
 from mlxchat.store.cache_files import OLDER_S, CacheFiles
 from mlxchat.store.fingerprint import made_by
-from mlxchat.store.state_file import Background
+from mlxchat.store.snapshot import Background
 from mlxchat.store.tensor_file import Tensor
 
 PAGE = 128  # tokens
@@ -82,11 +82,7 @@ class PrefixCache:
 
     def known(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
         """How many tokens `fill` will restore, if every stored page can be read."""
-        keys = self._keys_to_fill(cache, ids, window)
-        count = self.files.present(keys)
-        while count and not self._has_states(keys[count - 1]):
-            count -= 1
-        return count * PAGE
+        return self._usable(self._keys_to_fill(cache, ids, window)) * PAGE
 
     def recorder(
         self, cache: Cache, ids: np.ndarray, cached: int, window: int | None
@@ -101,12 +97,11 @@ class PrefixCache:
             return None
         ids = ids[: _reusable_tokens(cache, window, len(ids))].astype(np.int32)
         keys = self.page_keys(ids)
-        stored, now = self.files.present(keys), time.time()
+        stored, now = self._usable(keys), time.time()
         self.files.touch(keys[:stored], now)
-        done = [self._has_states(key) for key in keys[:stored]]
-        recorder = Recorder(self, cache, ids, keys=keys, done=done, now=now)
+        recorder = Recorder(self, cache, ids, keys=keys, stored=stored, now=now)
         # A page could not be found again after one that is not stored.
-        can = cached // PAGE <= stored and cached < len(keys) * PAGE
+        can = cached // PAGE <= self.files.present(keys) and cached < len(keys) * PAGE
         return recorder if can and recorder.begin(cached) else None
 
     def close(self) -> None:
@@ -137,9 +132,14 @@ class PrefixCache:
             return []
         return self.page_keys(ids[: _reusable_tokens(cache, window, len(ids) - 1)])
 
-    def _has_states(self, key: str) -> bool:
-        """Whether the stored page has all that the model needs to continue after it."""
-        return not recurrent_states(self.like) or bool(self.files.facts(key).get("has_states"))
+    def _usable(self, keys: Sequence[str]) -> int:
+        """How many of the first pages are stored, up to the last one that has all that the model
+        needs to continue after it."""
+        count = self.files.present(keys)
+        if recurrent_states(self.like):
+            while count and not self.files.facts(keys[count - 1]).get("has_states"):
+                count -= 1
+        return count
 
     def _joined(self, cache: Cache, pages: list[Tensors]) -> Arrays:
         """The arrays of all layers after these pages. Empties `pages`, so that each is freed once
@@ -161,8 +161,7 @@ class PrefixCache:
 
 
 class Recorder:
-    """Cuts the steps of one prefill into pages, and writes those that are not stored. Of the first
-    `keys` there are files; those of which `done` is False lack a recurrent model's states."""
+    """Cuts the steps of one prefill into pages, and writes those after the first `stored` ones."""
 
     def __init__(
         self,
@@ -171,7 +170,7 @@ class Recorder:
         ids: np.ndarray,
         *,
         keys: Sequence[str],
-        done: Sequence[bool],
+        stored: int,
         now: float,
     ) -> None:
         self._prefixes = prefixes
@@ -180,7 +179,7 @@ class Recorder:
         self._cache = cache
         self._ids = ids
         self._keys = keys
-        self._done = done
+        self._stored = stored
         self._now = now
         self._position = 0
         self._stopped = False
@@ -198,8 +197,7 @@ class Recorder:
         if self._stopped or begin >= last:
             return
         same = np.array_equal(step[: len(self._ids) - begin], self._ids[begin:end])
-        pages = range(begin // PAGE, min(end, last) // PAGE)
-        wanted = [n for n in pages if n >= len(self._done) or not self._done[n]]
+        wanted = range(max(begin // PAGE, self._stored), min(end, last) // PAGE)
         # A narrow layer has lost a page's beginning if the steps are small.
         first = wanted[0] * PAGE if wanted else end
         whole = all(window.size() >= end - first for window in self._windows())
@@ -230,8 +228,7 @@ class Recorder:
         held = tensor_file.hold(copies)
         for place in places:
             page = {name: held[of, name] for of, name in held if of == place}
-            if needed <= page.keys() or place >= len(self._done):
-                self._prefixes.writer.run(partial(self._write, place, page, needed <= page.keys()))
+            self._prefixes.writer.run(partial(self._write, place, page, needed <= page.keys()))
 
     def _entries(self, first: int) -> Arrays:
         """Copies of a page's entries, from the `first` latest on."""

@@ -7,7 +7,7 @@ from mlxchat import platform
 from mlxchat.app.run import Run
 from mlxchat.chat.turn import Change, Compacted, Forgot, Recalled
 from mlxchat.engine.reply import Stats
-from mlxchat.store.state_file import Written
+from mlxchat.store.snapshot import Written
 from mlxchat.units import and_rate, count, format_bytes
 
 # How many characters of a forgotten message are quoted.
