@@ -40,7 +40,7 @@ def speed(
     model: Model, constraint: Constraint | None, seed: int, tokens: int, temp: float
 ) -> float:
     """Tokens per second after the first."""
-    constrained = constraint and Constrained.begin(constraint, model.tokenizer, None)
+    constrained = constraint and Constrained(constraint, model.tokenizer, None)
     reply = Reply(
         model,
         model.tokenizer.prompt(PROMPT).ids,

@@ -14,7 +14,7 @@ import pytest
 
 from mlxchat.constraint import library
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.matcher import Matcher, Vocabulary
+from mlxchat.engine.constrained import Matcher, Vocabulary
 from mlxchat.errors import UsageError
 from mlxchat.text.tokens import Tokenizer
 
@@ -45,7 +45,7 @@ class Walker:
         matcher = Matcher(self.vocabulary, constraint)
         ids: list[int] = []
         while len(ids) < MAX_TOKENS:
-            allowed = bits_of(matcher.mask())[: self.vocabulary.size]
+            allowed = matcher.mask()
             ends = [id_ for id_ in self.vocabulary.ends if allowed[id_]]
             assert bool(ends) == matcher.may_end, "an end is allowed if the answer may end"
             allowed[list(self.vocabulary.ends)] = False
@@ -66,11 +66,6 @@ class Walker:
                 allowed = preferred
                 break
         return int(rng.choice(np.flatnonzero(allowed).tolist()))
-
-
-def bits_of(mask: np.ndarray) -> np.ndarray:
-    """A mask as booleans, one a token."""
-    return np.unpackbits(mask.view(np.uint8), bitorder="little").astype(bool)
 
 
 def accepted(constraint: Constraint, texts: list[str]) -> list[str]:

@@ -81,7 +81,7 @@ def answer(
         sampling=SamplingSettings(**{"temp": 1.0, "seed": seed, **(sampling or {})}),
         settings=GenerationSettings(**settings),
         drafter=drafter,
-        constrained=Constrained.begin(constraint, model.tokenizer, None),
+        constrained=Constrained(constraint, model.tokenizer, None),
     )
 
 
@@ -165,7 +165,7 @@ def test_a_pause_does_not_lose_the_constraint() -> None:
         np.arange(40, 104, dtype=np.int32),
         model.make_cache(48, 4),
         sampling=SamplingSettings(temp=1.0, seed=3),
-        constrained=Constrained.begin(constraint, model.tokenizer, None),
+        constrained=Constrained(constraint, model.tokenizer, None),
     )
     text = ""
     while reply.finish_reason is None:
@@ -194,7 +194,7 @@ def test_a_forced_token_does_not_wait_for_the_one_after_its_draft(
 def test_no_thought_begins_within_a_character() -> None:
     """A random model drew the marker of a thought after the first byte of a euro sign."""
     tokenizer = Tokenizer(byte_tokenizer(), ChatTemplate(chat_templates.CHATML, {}), END_IDS)
-    constrained = Constrained.begin(
+    constrained = Constrained(
         Constraint.from_regex("€"), tokenizer, tokenizer.prompt("How much?").ids
     )
     vocabulary = byte_tokenizer().get_vocab_size()

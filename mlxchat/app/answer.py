@@ -74,7 +74,7 @@ def begin_answer(
     reader, text = tokenizer.reader(), ""
     if not request.raw:
         reader, text = tokenizer.reader_after(prompt)
-    constrained = constraint and Constrained.begin(
+    constrained = constraint and Constrained(
         constraint,
         tokenizer,
         # It decides how the reply begins: with a thought, for example.

@@ -243,7 +243,7 @@ class Answering:
         if self.constraint is None:
             return None
         variables = {**self.rendering.variables, **self.rendering.template_args}
-        return Constrained.begin(
+        return Constrained(
             self.constraint,
             self.rendering.tokenizer,
             prompt.asked,
