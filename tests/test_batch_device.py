@@ -14,7 +14,7 @@ from mlxchat.app.observer import Observer
 from mlxchat.app.side_by_side import SideBySide
 from mlxchat.errors import DeviceError
 from mlxchat.request import BatchRequest, Setup
-from mlxchat.rows.results import Result
+from mlxchat.rows.output import Result
 from tests.failing_device import FailingDevice
 
 # Rows that share a beginning and are read together, one that outgrows the window, and one whose

@@ -19,9 +19,8 @@ from mlxchat.manual import read_page
 from mlxchat.request import BatchInput
 from mlxchat.rows import output as writing
 from mlxchat.rows.json_lines import ROW_OPTIONS
-from mlxchat.rows.output import Pending, ResultFile
+from mlxchat.rows.output import Pending, Result, ResultFile
 from mlxchat.rows.read import Rows
-from mlxchat.rows.results import Result
 from mlxchat.rows.row import Row
 from tests.failing_disk import FailingDisk
 

@@ -16,7 +16,7 @@ from mlxchat.chat.turn import Turn
 from mlxchat.errors import UsageError, WindowTooSmall
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.commands import ChatShown
-from mlxchat.request.template_args import thinking_variables
+from mlxchat.request.written import thinking_variables
 from mlxchat.sessions.listing import import_messages, read_session
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings

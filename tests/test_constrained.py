@@ -23,7 +23,7 @@ from mlxchat.engine.reply import Reply
 from mlxchat.engine.sampling import Chooser, Drawn
 from mlxchat.models.model import Model
 from mlxchat.models.tokenizer_files import load_tokenizer
-from mlxchat.request.template_args import thinking_variables
+from mlxchat.request.written import thinking_variables
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "mlxchat"
 # only ever goes down.
 CEILINGS = {
     "": 1_544,
-    "request": 1_019,
+    "request": 991,
     "manual": 250,
     "config": 303,
     "text": 2_263,
@@ -33,9 +33,9 @@ CEILINGS = {
     "chat": 1_915,
     "store": 1_470,
     "sessions": 1_714,
-    "rows": 1_067,
+    "rows": 1_040,
     "distributed": 879,
-    "app": 3_310,
+    "app": 3_308,
     "bench": 997,
     "terminal": 3_655,
     "doctor": 238,

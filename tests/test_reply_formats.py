@@ -12,7 +12,7 @@ from mlxchat.chat.transcript import as_markdown
 from mlxchat.chat.turn import Forgot, Turn
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import CacheError, TemplateError
-from mlxchat.request.template_args import thinking_variables
+from mlxchat.request.written import thinking_variables
 from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from mlxchat.settings import CacheSettings, GenerationSettings

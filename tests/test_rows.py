@@ -15,10 +15,8 @@ from mlxchat.errors import InputError, UsageError
 from mlxchat.request import BatchInput
 from mlxchat.request.batch import RowTemplate
 from mlxchat.rows import read as reading
-from mlxchat.rows import text_rows
-from mlxchat.rows.output import read_finished
+from mlxchat.rows.output import Result, read_finished
 from mlxchat.rows.read import Rows
-from mlxchat.rows.results import Result
 from mlxchat.rows.row import Row
 
 
@@ -262,7 +260,7 @@ def test_a_quote_that_is_not_closed_is_an_error_in_bounded_memory(
     assert [row.error for row in read('prompt\n"a\nb\nc\n', csv=True)] == [
         "malformed CSV: unexpected end of data"
     ]
-    monkeypatch.setattr(text_rows, "MAX_CHARS", 20)
+    monkeypatch.setattr(reading, "MAX_CHARS", 20)
     rows = read('prompt\n"a\n' + "b\n" * 12 + "c\n", csv=True)
     assert rows[0].error == "malformed CSV: field larger than field limit (20)"
     assert rows[-1].prompt == "c"

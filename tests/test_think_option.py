@@ -11,7 +11,7 @@ import pytest
 
 from mlxchat.app.chat import Chat as AppChat
 from mlxchat.request import ChatOptions, Setup
-from mlxchat.request.template_args import parse_template_args
+from mlxchat.request.written import parse_template_args
 from mlxchat.settings import GenerationSettings
 from tests.in_process import run_in_process
 from tests.reply_formats import HARMONY

@@ -10,7 +10,7 @@ from mlxchat.engine.constrained import Constrained
 from mlxchat.errors import UsageError
 from mlxchat.request import Answer
 from mlxchat.request.generate import Asking
-from mlxchat.request.template_args import allows_thinking
+from mlxchat.request.written import allows_thinking
 from mlxchat.text.extract import is_settled
 from mlxchat.text.tokens import Prompt, Tokenizer
 

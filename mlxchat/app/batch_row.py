@@ -26,7 +26,7 @@ from mlxchat.options import options_of
 from mlxchat.request import BatchRequest
 from mlxchat.request.pairs import refuse_pairs
 from mlxchat.rows.json_lines import CONSTRAINTS
-from mlxchat.rows.results import Likely, Result
+from mlxchat.rows.output import Likely, Result
 from mlxchat.rows.row import Row
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.tokens import ChatMessage, Prompt

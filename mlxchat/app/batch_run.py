@@ -15,9 +15,8 @@ from mlxchat.app.side_by_side import SideBySide
 from mlxchat.engine.prefill import ShouldStop
 from mlxchat.errors import UsageError
 from mlxchat.request import BatchRequest
-from mlxchat.rows.output import BatchFigures, Pending, ResultFile
+from mlxchat.rows.output import BatchFigures, Pending, Result, ResultFile
 from mlxchat.rows.read import Rows
-from mlxchat.rows.results import Result
 
 OnProgress = Callable[[BatchFigures], object]
 

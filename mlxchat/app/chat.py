@@ -53,7 +53,7 @@ from mlxchat.models.resolve import ResolvedModel
 from mlxchat.models.sampling import asks_for_greedy, chat_sampling
 from mlxchat.options import options_of
 from mlxchat.request import ChatOptions, Setup
-from mlxchat.request.template_args import thinking_variables
+from mlxchat.request.written import thinking_variables
 from mlxchat.sessions.records import folded
 from mlxchat.sessions.saved import Saved
 from mlxchat.sessions.session import Session

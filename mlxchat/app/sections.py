@@ -16,7 +16,7 @@ from mlxchat.engine.reply import Reply
 from mlxchat.passages.quote import LineRange, heading
 from mlxchat.passages.split import Span, split
 from mlxchat.request import Request
-from mlxchat.request.template_args import thinking_variables
+from mlxchat.request.written import thinking_variables
 from mlxchat.settings import GenerationSettings
 from mlxchat.text.document import Document
 from mlxchat.text.documents import SEPARATOR

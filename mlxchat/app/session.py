@@ -28,7 +28,7 @@ from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.options import options_of
 from mlxchat.request import ChatOptions, Setup
-from mlxchat.request.template_args import check_template_args
+from mlxchat.request.written import check_template_args
 from mlxchat.sessions import listing
 from mlxchat.sessions.saved import Scalar
 from mlxchat.sessions.session import Session

@@ -27,8 +27,7 @@ from mlxchat.engine.sampling import Token
 from mlxchat.engine.shared_prefix import Begun, SharedPrefixes
 from mlxchat.errors import DeviceError, MlxchatError, device_failures
 from mlxchat.request import BatchRequest
-from mlxchat.rows.output import WAIT_S, Pending
-from mlxchat.rows.results import Result
+from mlxchat.rows.output import WAIT_S, Pending, Result
 from mlxchat.text.spans import TokenIds
 from mlxchat.units import Notify, count
 

@@ -29,7 +29,7 @@ from mlxchat.engine.prefill import Pace
 from mlxchat.engine.reply import Reply, Stats, nothing_done
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import WindowFull
-from mlxchat.request.template_args import allows_thinking
+from mlxchat.request.written import allows_thinking
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.pieces import joined
 from mlxchat.text.reply_reader import Reader

@@ -11,7 +11,7 @@ from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.state import State
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import InputError, TemplateError
-from mlxchat.request.template_args import thinking_variables
+from mlxchat.request.written import thinking_variables
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import ChatMessage, Tokenizer
 from mlxchat.units import Progress

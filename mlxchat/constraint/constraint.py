@@ -13,7 +13,7 @@ from mlxchat.constraint.library import examined, json_grammar, lark_grammar
 from mlxchat.constraint.schema import Schema, SchemaError
 from mlxchat.errors import UsageError
 from mlxchat.options import flag
-from mlxchat.request.written_json import ShorthandError, list_of, parse_shorthand, parse_strictly
+from mlxchat.request.written import ShorthandError, list_of, parse_shorthand, parse_strictly
 from mlxchat.units import format_bytes, printable
 
 Kind = Literal["schema", "regex", "choice", "grammar"]

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from mlxchat.constraint.library import FORMATS, has_format, matches_others, may_match_together
-from mlxchat.request.written_json import finite, parse_strictly
+from mlxchat.request.written import finite, parse_strictly
 
 # Beyond this, programs that read numbers as doubles, and llguidance, round integers.
 MAX_INTEGER = 2**53 - 1

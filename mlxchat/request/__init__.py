@@ -5,11 +5,9 @@ exclude each other, `commands` has the options of each command. How options look
 they do for `app`. Read `generate` first.
 """
 
-from mlxchat.request.answer import Answer
 from mlxchat.request.batch import BatchInput, BatchRequest
 from mlxchat.request.chat import ChatOptions
-from mlxchat.request.generate import Request
-from mlxchat.request.overnight import Overnight
+from mlxchat.request.generate import Answer, Overnight, Request
 from mlxchat.request.setup import Setup
 
 __all__ = [

@@ -9,8 +9,7 @@ from typing import Literal
 from mlxchat.errors import UsageError
 from mlxchat.options import Must, Panel, check_options, option, same_as
 from mlxchat.request.amounts import parse_number_or_auto
-from mlxchat.request.generate import Asking
-from mlxchat.request.overnight import Overnight
+from mlxchat.request.generate import Asking, Overnight
 from mlxchat.request.pairs import refuse_pairs
 from mlxchat.settings import GenerationSettings
 

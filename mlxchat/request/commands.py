@@ -4,11 +4,9 @@ what a command shows, and which session a chat uses."""
 from dataclasses import dataclass, replace
 
 from mlxchat.options import Option, Panel, option, options_of, same_as
-from mlxchat.request.answer import Answer
 from mlxchat.request.batch import BatchInput, BatchRequest
 from mlxchat.request.chat import ChatOptions
-from mlxchat.request.generate import Request
-from mlxchat.request.overnight import Overnight
+from mlxchat.request.generate import Answer, Overnight, Request
 from mlxchat.request.pairs import refuse_pairs
 from mlxchat.request.setup import Setup
 from mlxchat.settings import GenerationSettings, SamplingSettings

@@ -27,7 +27,7 @@ from mlxchat.errors import UsageError
 from mlxchat.options import Option, options_of
 from mlxchat.request import Answer, Request
 from mlxchat.request.batch import RowTemplate
-from mlxchat.request.template_args import check_template_args
+from mlxchat.request.written import check_template_args
 from mlxchat.rows.row import Row, RowError, RowId, check_fields, check_text, shortened
 from mlxchat.settings import SamplingSettings
 from mlxchat.text.template import Message

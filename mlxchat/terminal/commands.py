@@ -13,7 +13,7 @@ from mlxchat.manual.equivalents import hint_for, option_for
 from mlxchat.models.catalog import all_names
 from mlxchat.options import SWITCH, Option
 from mlxchat.request.commands import COMMANDS as OPTIONS
-from mlxchat.request.template_args import format_template_args
+from mlxchat.request.written import format_template_args
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing
 from mlxchat.terminal import visible
