@@ -9,7 +9,7 @@ import pytest
 
 from mlxchat import files as files_module
 from mlxchat.store import cache_files
-from mlxchat.store.cache_files import CacheFiles, StoredText
+from mlxchat.store.cache_files import CacheFiles
 from mlxchat.store.tensor_file import Tensor
 
 CONTENT = np.zeros(100, np.uint8)
@@ -48,10 +48,8 @@ def add(files: CacheFiles, text: str) -> None:
     files.touch(keys, now)
     for place, key in enumerate(keys):
         if not files.present([key]):
-            facts = {"kind": "prefix", "tokens": 10 * len(key)}
-            facts |= {"model": "m", "label": text}
             tensors = {"x": Tensor("U8", CONTENT.shape, CONTENT)}
-            files.write(key, tensors, facts, now - place * cache_files.OLDER_S)
+            files.write(key, tensors, {}, now - place * cache_files.OLDER_S)
 
 
 def keys_of(files: CacheFiles) -> set[str]:
@@ -112,11 +110,3 @@ def test_what_a_killed_process_left_is_deleted(files: CacheFiles, clock: Clock) 
         "a.safetensors",
         ".a.safetensors.new",
     }
-
-
-def test_the_pages_of_a_text_are_listed_as_one(files: CacheFiles) -> None:
-    for text in ("abc", "abd", "x"):
-        add(files, text)
-    listed = files.texts()
-    assert [(each.label, each.tokens) for each in listed] == [("x", 10), ("abc", 30), ("abd", 30)]
-    assert listed[0] == StoredText("prefix", "m", "x", 10, 4e9 + 3)

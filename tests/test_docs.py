@@ -32,7 +32,7 @@ RUN = [
     'mlxchat generate --block a.md --block b.md "Which of the two is newer?"',
     'mlxchat generate --choice positive --choice negative "Is this review positive? It sank."',
     "mlxchat batch prompts.jsonl -o answers.jsonl",
-    "mlxchat cache list",
+    "mlxchat cache size",
     "mlxchat config set chat.max-kv-size 4096",
     "mlxchat models list --all",
 ]

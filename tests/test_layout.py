@@ -31,15 +31,15 @@ CEILINGS = {
     "models": 3_739,
     "engine": 2_142,
     "chat": 1_915,
-    "store": 1_470,
+    "store": 1_427,
     "sessions": 1_714,
     "rows": 1_040,
     "distributed": 879,
-    "app": 3_308,
+    "app": 3_299,
     "bench": 997,
     "terminal": 3_655,
     "doctor": 238,
-    "cli": 1_643,
+    "cli": 1_626,
 }
 
 # The package's entry points come after everything else.

@@ -312,7 +312,6 @@ class Chat:
     ) -> Generator[Said]:
         """The reply, saved as it comes; `instead_of` another, from its first text on."""
         sent = instead_of is None
-        self._prefixes.label = self.conversation.turns[0].user
         try:
             with closing(reply):
                 for said in reply:

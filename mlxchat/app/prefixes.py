@@ -21,20 +21,15 @@ from mlxchat.text.tokens import Prompt
 
 # A shorter prompt is read faster than it is found.
 MIN_TOKENS = 1_024
-LABEL_CHARS = 80
 
 
 class Prefixes:
-    """The prefix cache on the disk; it neither reads nor writes if `setup` turns it off.
-
-    `label` describes the next text in listings of the cache: a file, or its beginning.
-    """
+    """The prefix cache on the disk; it neither reads nor writes if `setup` turns it off."""
 
     def __init__(self, setup: Setup, notify: Callable[[str], None]) -> None:
         self._limit_bytes = setup.prefix_cache_bytes
         self._wanted = setup.prefix_cache
         self._notify = notify
-        self.label = ""
         self._open: tuple[Model, PrefixCache] | None = None
 
     def begin(
@@ -48,7 +43,6 @@ class Prefixes:
             self.close()
             self._open = model, PrefixCache(paths.prefix_cache_dir(), model, self._limit_bytes)
         prefixes = self._open[1]
-        prefixes.label = " ".join(self.label.split())[:LABEL_CHARS]
         reason = plain_refusal(cache)
         if reason is not None:
             self._notify(f"the prompt is not cached: {reason}")

@@ -36,7 +36,6 @@ from mlxchat.request import Request
 from mlxchat.settings import OnLoop
 from mlxchat.store.output_file import OutputFile
 from mlxchat.store.snapshot import Written
-from mlxchat.text.document import name_of
 from mlxchat.text.extract import extract_code, is_settled
 from mlxchat.text.pieces import ThoughtsAsText
 from mlxchat.text.tokens import Prompt
@@ -308,7 +307,6 @@ class Run:
         if reader is not None:
             return reader, 0, None
         prefixes = Prefixes(request.setup, self.observer.note)
-        prefixes.label = ", ".join(map(name_of, request.files)) or request.prompt or ""
         stack.callback(prefixes.close)
         return None, *prefixes.begin(self.model, cache, prompt.ids, window)
 

@@ -18,9 +18,6 @@ from mlxchat.store.cache_files import CacheFiles
 from mlxchat.store.fingerprint import made_by
 from mlxchat.text.spans import TokenIds
 
-# How much of a block's text lists show.
-LABEL_TOKENS = 24
-
 
 class DiskBlocks:
     """The blocks in `directory` that this model can use, limited with the pages there to
@@ -61,16 +58,8 @@ class DiskBlocks:
         for i, pair in enumerate(block.layers):
             if pair is not None:
                 arrays[f"{i}.keys"], arrays[f"{i}.values"] = pair
-        beginning = self._model.tokenizer.decode(ids[:LABEL_TOKENS].tolist())
-        facts = {
-            "kind": "block",
-            "tokens": len(ids),
-            "model": self._model.name,
-            "label": " ".join(beginning.split()),
-        }
         try:
-            tensors = tensor_file.hold(arrays)
-            self._files.write(self._key(head, ids), tensors, facts, time.time())
+            self._files.write(self._key(head, ids), tensor_file.hold(arrays), {}, time.time())
         except OSError as error:
             self.error = error
 

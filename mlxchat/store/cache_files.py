@@ -1,8 +1,8 @@
 """Tensors that can be computed again, in files of one folder: pages of prompt prefixes, and blocks.
 
-A file is named by a hash of all that its tensors depend on, and describes itself in its header. Its
-modification time is when it was last used. Losing a file costs a computation and nothing else, so
-several processes may read, write and delete them at the same time.
+A file is named by a hash of all that its tensors depend on. Its modification time is when it was
+last used. Losing a file costs a computation and nothing else, so several processes may read, write
+and delete them at the same time.
 
 Source: blocks named by a hash of their tokens and of the block before them, from vLLM's automatic
 prefix caching (Kwon et al., 2023).
@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -28,18 +27,6 @@ SUFFIX = ".safetensors"
 
 # A page seems a little older than the one before it, so that it is deleted first.
 OLDER_S = 1e-5
-
-
-@dataclass(slots=True)
-class StoredText:
-    """What lists show of a text with pages of a "prefix", or of a "block". `used` is in seconds
-    since 1970."""
-
-    kind: str
-    model: str
-    label: str
-    tokens: int
-    used: float
 
 
 class CacheFiles:
@@ -106,17 +93,6 @@ class CacheFiles:
     def prune(self, limit_bytes: int) -> None:
         """Delete the least recently used files beyond the limit."""
         self._bytes = prune(self.directory, limit_bytes)
-
-    def texts(self) -> list[StoredText]:
-        """What the files are of, most recently used first."""
-        found: dict[tuple[str, str, str], StoredText] = {}
-        for path, status in by_use(self.directory):
-            facts = self.facts(path.name.removesuffix(SUFFIX))
-            with suppress(KeyError):
-                name = facts["kind"], facts["model"], facts["label"]
-                text = found.setdefault(name, StoredText(*name, 0, status.st_mtime))
-                text.tokens = max(text.tokens, facts["tokens"])
-        return list(found.values())
 
     def has_room(self) -> bool:
         """Whether the disk has room for as much as may be written."""

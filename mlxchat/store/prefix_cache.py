@@ -40,15 +40,14 @@ class PrefixCache:
     """The prefixes in `directory` that this model can use, limited to `limit_bytes` of files.
 
     For one thread at a time. Problems with the disk or its files raise nothing; `error` is the
-    reason why the last page that failed was not stored. `label` describes the next text in lists.
+    reason why the last page that failed was not stored.
     """
 
     def __init__(self, directory: Path, model: Model, limit_bytes: int) -> None:
         self.files = CacheFiles(directory, limit_bytes)
         self.limit_bytes = limit_bytes
-        self.label = ""
         self.error: OSError | None = None
-        self.model = model
+        self._model = model
         self.writer = Background(PAGES_IN_FLIGHT)
         self._made_by = made_by(model)
 
@@ -124,7 +123,7 @@ class PrefixCache:
     @cached_property
     def like(self) -> Cache:
         """What the model itself stores for one token: shapes and dtypes."""
-        return run_lazily(self.model.shard)
+        return run_lazily(self._model.shard)
 
     def _keys_to_fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> list[str]:
         """Keys of the pages that the cache could be filled from; none if it is not empty."""
@@ -175,7 +174,6 @@ class Recorder:
     ) -> None:
         self._prefixes = prefixes
         self._like = prefixes.like
-        self._label = prefixes.label
         self._cache = cache
         self._ids = ids
         self._keys = keys
@@ -249,15 +247,9 @@ class Recorder:
         if self._stopped or (place and not files.present([self._keys[place - 1]])):
             self._stopped = True
             return 0
-        facts = {
-            "kind": "prefix",
-            "tokens": (place + 1) * PAGE,
-            "has_states": has_states,
-            "model": self._prefixes.model.name,
-            "label": self._label,
-        }
+        facts, used = {"has_states": has_states}, self._now - place * OLDER_S
         try:
-            return files.write(self._keys[place], page, facts, self._now - place * OLDER_S)
+            return files.write(self._keys[place], page, facts, used)
         except OSError as error:
             self._prefixes.error = error
             self._stopped = True
