@@ -27,7 +27,7 @@ CEILINGS = {
     "recall": 415,
     "passages": 489,
     "constraint": 850,
-    "cache": 2_505,
+    "cache": 2_485,
     "models": 3_739,
     "engine": 2_142,
     "chat": 1_915,

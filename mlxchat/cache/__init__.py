@@ -4,6 +4,8 @@ Which tokens go in, and when, is for `engine` and `chat`. Read `window` first: t
 `ring` and `positions`. `build` makes the cache of a model.
 """
 
+# ruff: noqa: F401  (what others import from here)
+
 from mlxchat.cache.block import Block, BlockRecorder, join_block, max_positions
 from mlxchat.cache.build import (
     check_bound,
@@ -15,30 +17,13 @@ from mlxchat.cache.build import (
     make_joinable,
     run_lazily,
 )
-from mlxchat.cache.chunk import ChunkCache
-from mlxchat.cache.layers import Cache, bytes_held, positions_bounded, tokens_evicted, tokens_held
+from mlxchat.cache.layers import (
+    Cache,
+    ChunkCache,
+    bytes_held,
+    positions_bounded,
+    tokens_evicted,
+    tokens_held,
+)
 from mlxchat.cache.positions import learned_positions
 from mlxchat.cache.window import WindowCache
-
-__all__ = [
-    "Block",
-    "BlockRecorder",
-    "Cache",
-    "ChunkCache",
-    "WindowCache",
-    "bytes_held",
-    "check_bound",
-    "check_joinable",
-    "drafting",
-    "is_uniform",
-    "join_block",
-    "kv_bytes_per_token",
-    "learned_positions",
-    "make_cache",
-    "make_joinable",
-    "max_positions",
-    "positions_bounded",
-    "run_lazily",
-    "tokens_evicted",
-    "tokens_held",
-]

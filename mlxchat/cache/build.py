@@ -19,8 +19,14 @@ from mlx_lm.models.cache import (
 )
 
 from mlxchat.cache.block import block_refusal
-from mlxchat.cache.chunk import ChunkCache
-from mlxchat.cache.layers import Cache, LayerCache, draft_refusal, recurrent_states, windows
+from mlxchat.cache.layers import (
+    Cache,
+    ChunkCache,
+    LayerCache,
+    draft_refusal,
+    recurrent_states,
+    windows,
+)
 from mlxchat.cache.positions import KeyShift
 from mlxchat.cache.trial import Stored, alike, find_key_shifts, without_sinks
 from mlxchat.cache.window import WindowCache

@@ -17,6 +17,39 @@ from mlxchat.errors import CacheError
 LayerCache = Any
 
 
+class ChunkCache(WindowCache):
+    """A window of at most `max_size` tokens within the current chunk of `chunk_size` positions, as
+    in Llama 4's local layers. Everything is evicted at the end of a chunk, and the first tokens of
+    the next one are the kept ones.
+
+    Replaces mlx-lm's ChunkedKVCache, whose model computes the mask from `offset` and
+    `start_position`: there, a row of a prefill step sees everything held of its chunk, up to S - 1
+    tokens more than `max_size`. Positions move back by whole chunks.
+    """
+
+    def __init__(self, chunk_size: int, max_size: int, keep: int = 0) -> None:
+        super().__init__(max_size, keep)
+        self.chunk_size = chunk_size
+
+    @property
+    def start_position(self) -> int:
+        """The position of the first entry that the model sees in the next step."""
+        return self.offset - self._ring.seen_by_next
+
+    def maybe_trim_front(self) -> None:
+        """Evict everything before the next token's chunk. The model calls this before each step."""
+        in_chunk = min(self._ring.size, self.offset % self.chunk_size)
+        if in_chunk == self._ring.size:
+            return
+        self._ring.unroll()
+        self._drop(0, self._ring.size - in_chunk)
+        self._begin_kept()
+
+    def _is_evictable(self, start: int, stop: int) -> bool:
+        # Kept tokens belong to the chunk, and go with it.
+        return start <= stop <= self._ring.size
+
+
 class Cache(list[LayerCache]):
     """One object per layer, for `model(tokens, cache=…)`.
 
@@ -76,7 +109,8 @@ class Cache(list[LayerCache]):
         cannot take back single ones: such a model continues from an earlier fork instead.
         """
         self.settle()
-        self._check_rewindable()
+        if any(not state.empty() for state in recurrent_states(self)):
+            raise CacheError("this model has recurrent layers, which cannot be rewound")
         for window in windows(self):
             window.trim(n)
 
@@ -87,16 +121,8 @@ class Cache(list[LayerCache]):
         nothing, for kept entries and if keys cannot be shifted.
         """
         self.settle()
-        for window, first, last in self._check_evictable(start, stop):
-            window.evict(first, last)
-
-    def _check_rewindable(self) -> None:
-        if any(not state.empty() for state in recurrent_states(self)):
-            raise CacheError("this model has recurrent layers, which cannot be rewound")
-
-    def _check_evictable(self, start: int, stop: int) -> list[tuple[WindowCache, int, int]]:
-        """The windows that have been given tokens, each with the span in its own entries."""
         held = tokens_held(self)
+        # Each with the span in its own entries.
         spans = [
             (window, start - held + window.size(), stop - held + window.size())
             for window in windows(self)
@@ -104,7 +130,8 @@ class Cache(list[LayerCache]):
         ]
         for window, first, last in spans:
             window.check_evictable(first, last)
-        return spans
+        for window, first, last in spans:
+            window.evict(first, last)
 
 
 def draft_refusal(cache: Sequence[LayerCache]) -> str | None:
