@@ -118,6 +118,14 @@ class RanksError(MlxchatError): ...
 class OutputError(MlxchatError): ...
 
 
+class RunEnded(MlxchatError):
+    """There is nothing to resume: no failure, unless the run ended in one."""
+
+    def __init__(self, message: str, exit_status: ExitStatus = ExitStatus.OK) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+
+
 class ClosedPipe(OutputError):
     exit_status = ExitStatus.BROKEN_PIPE
 

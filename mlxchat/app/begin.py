@@ -1,7 +1,6 @@
 """Starts a run, or resumes one from its checkpoint."""
 
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Unpack
@@ -11,11 +10,11 @@ from mlxchat.app.checkpoints import (
     Changes,
     Checkpointer,
     Reached,
-    SavedRun,
+    check_resumable,
     empty_ledger,
     record_of,
+    request_of,
     restored,
-    saved_run,
 )
 from mlxchat.app.observer import Observer
 from mlxchat.app.opening import open_model
@@ -104,33 +103,33 @@ def begin(
         )
 
 
-def resume_saved(saved: SavedRun, observer: Observer, ranks: Ranks | None = None) -> Run:
-    """Load the model and continue. Raises SnapshotError for a different model, OutputError if
-    the file has changed."""
-    request, checkpoint = saved.request, saved.checkpoint
-    prompt = Prompt(checkpoint.prompt())
-    loaded = open_model(request.setup, observer, ranks=ranks)
-    path = request.overnight.output_path()
-    assert path is not None
-    observer.note(f"the text continues in {path}")
-    cache, ledger, begun = restored(checkpoint, loaded, observer.warn)
-    if begun.position is None and (kept := set_aside(path)):
-        observer.warn(f"the text begins again: what there was is kept in {kept}")
+def resume(
+    directory: Path | str,
+    observer: Observer | None = None,
+    ranks: Ranks | None = None,
+    **changes: Unpack[Changes],
+) -> Run:
+    """Continue the run in the checkpoint `directory`, with changed options.
+
+    Raises UsageError if there is none, RunEnded if it has ended, SnapshotBroken if it is damaged,
+    SnapshotError for a different model, OutputError if the file has changed.
+    """
+    observer = observer or Observer()
     with ExitStack() as stack:
+        checkpoint = Checkpoint.open(Path(directory))
+        stack.callback(checkpoint.close)
+        request = request_of(checkpoint.run, Path(directory), changes)
+        check_resumable(checkpoint, request, changes)
+        prompt = Prompt(checkpoint.prompt())
+        loaded = open_model(request.setup, observer, ranks=ranks)
+        path = request.overnight.output_path()
+        assert path is not None
+        observer.note(f"the text continues in {path}")
+        cache, ledger, begun = restored(checkpoint, loaded, observer.warn)
+        if begun.position is None and (kept := set_aside(path)):
+            observer.warn(f"the text begins again: what there was is kept in {kept}")
         file = stack.enter_context(OutputFile.open(path, begun.position))
         checkpoint.change(record_of(request, loaded))
         loaded = replace(loaded, cache=cache)
         saver = Checkpointer(checkpoint, loaded, ledger, begun, file, warn=observer.warn)
         return Run(request, loaded, observer, file, saver, prompt, open_files=stack.pop_all())
-
-
-@contextmanager
-def resume(
-    directory: Path | str, observer: Observer | None = None, **changes: Unpack[Changes]
-) -> Generator[Run]:
-    """Continue the run in the checkpoint `directory` while the body runs."""
-    with (
-        saved_run(Path(directory), **changes) as saved,
-        resume_saved(saved, observer or Observer()) as run,
-    ):
-        yield run

@@ -2,12 +2,11 @@
 the latest."""
 
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict
 
 from mlxchat.app.opening import Loaded
 from mlxchat.cache import Cache
@@ -16,7 +15,9 @@ from mlxchat.engine.ends import RESUMABLE, LoopDetector
 from mlxchat.engine.reply import ResumePoint
 from mlxchat.errors import (
     DeviceError,
+    ExitStatus,
     OutputError,
+    RunEnded,
     SnapshotBroken,
     SnapshotError,
     SnapshotTooLarge,
@@ -40,7 +41,6 @@ class Changes(TypedDict, total=False):
     on_loop: OnLoop
     offline: bool
     device: str
-    kept: Mapping[str, bool | None]
 
 
 # A run that has ended continues if the limit that ended it is given again.
@@ -249,33 +249,15 @@ def _changed(value: Any, changes: Mapping[str, Any]) -> Any:
     return replace(value, **{name: new for name, new in changes.items() if name in names})
 
 
-@dataclass(frozen=True, slots=True)
-class SavedRun:
-    """A run in a checkpoint, with the changed options.
-
-    `ended` is the reason if the run has ended and the changed options do not continue it; "time" if
-    its deadline has passed.
-    """
-
-    checkpoint: Checkpoint
-    request: Request
-    ended: str | None
-
-
-@contextmanager
-def saved_run(directory: Path, **changes: Unpack[Changes]) -> Generator[SavedRun]:
-    """The run in the checkpoint `directory`, locked against other processes while the body runs.
-
-    Raises UsageError if there is none, SnapshotBroken if it is damaged.
-    """
-    checkpoint = Checkpoint.open(directory)
-    try:
-        request, ended = request_of(checkpoint.run, directory, changes), checkpoint.run.ended
-        if ended is not None and REMEDIES.get(ended) in changes:
-            ended = None
-        until_s = request.overnight.deadline_s(time.time())
-        if ended is None and until_s is not None and until_s <= time.time():
-            ended = "time"
-        yield SavedRun(checkpoint, request, ended)
-    finally:
-        checkpoint.close()
+def check_resumable(checkpoint: Checkpoint, request: Request, changes: Mapping[str, Any]) -> None:
+    """Raise RunEnded if the run has ended, unless a changed option continues it, or if the time of
+    its `request` is up."""
+    ended, until = checkpoint.run.ended, request.overnight.until
+    if ended is not None and REMEDIES.get(ended) not in changes:
+        status = ExitStatus.LOOP if ended == "loop" else ExitStatus.OK
+        raise RunEnded(f"the run in {checkpoint.directory} has already ended: {ended}", status)
+    if until is not None and until.timestamp() <= time.time():
+        raise RunEnded(
+            f"the run in {checkpoint.directory} was to end at {until.astimezone():%Y-%m-%d %H:%M}: "
+            "continue it with a new --until or --for"
+        )

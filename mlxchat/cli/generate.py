@@ -55,8 +55,7 @@ def generate(
     from mlxchat.terminal.run_generate import resume_run, run
 
     if resume is not None:
-        shown, changes = _given_again(context)
-        raise typer.Exit(resume_run(resume, shown, **changes))
+        raise typer.Exit(resume_run(resume, build(Shown, values), **_changes(context)))
     leave_template_out(context, values)
     request = build(
         Request,
@@ -66,25 +65,20 @@ def generate(
         template=template,
         answer=build(Answer, values),
         overnight=build(Overnight, values),
-        kept={"quiet": values["quiet"], "stats": values["stats"]},
     )
     raise typer.Exit(run(request, build(Shown, values)))
 
 
-def _given_again(context: typer.Context) -> tuple[dict[str, Any], Any]:
-    """The options given with --resume: those of Shown, and those that change the run. Raises
-    UsageError for an option that the text depends on."""
+def _changes(context: typer.Context) -> Any:
+    """The options given with --resume that change the run. Raises UsageError for an option that the
+    text depends on."""
     from mlxchat.app.checkpoints import Changes
 
     options = COMMANDS["generate"]
-    shown: dict[str, Any] = {}
     changes: dict[str, Any] = {}
-    for name in given_names(context) - {"resume"}:
-        if name in options_of(Shown):
-            shown[name] = context.params[name]
-        elif name in Changes.__annotations__:
-            changes[name] = options[name].value_of(context.params[name])
-        else:
+    for name in given_names(context) - {"resume", *options_of(Shown)}:
+        if name not in Changes.__annotations__:
             wrong = f"--{options[name].name}" if name in options else "the prompt"
             raise UsageError(f"--resume uses the options of the run: omit {wrong}")
-    return shown, changes
+        changes[name] = options[name].value_of(context.params[name])
+    return changes

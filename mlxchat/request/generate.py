@@ -206,7 +206,6 @@ class Request(Asking):
     `blocks` are documents that are read once and reused at any position. With `events`, the
     output is JSON Lines instead of text, with the `logprobs` likeliest tokens of each step.
     `newline` adds a line end to text that has none, except to that of a run with a checkpoint.
-    `kept` is stored with a checkpoint and returned when it is resumed.
     """
 
     prompt: str | None = None
@@ -237,7 +236,6 @@ class Request(Asking):
     )
     newline: bool = option(True, "End the output with a newline", Panel.OUTPUT)
     overnight: Overnight = field(default_factory=Overnight)
-    kept: Mapping[str, bool | None] = field(default_factory=dict[str, bool | None])
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -1,13 +1,12 @@
 """Runs `mlxchat generate`: its text, its progress on a terminal, and its exit status."""
 
-from pathlib import Path
 from typing import Unpack
 
-from mlxchat.app.begin import begin, resume_saved
-from mlxchat.app.checkpoints import Changes, SavedRun, saved_run
+from mlxchat.app.begin import begin, resume
+from mlxchat.app.checkpoints import Changes
 from mlxchat.app.ranks import Ranks
 from mlxchat.app.run import Run
-from mlxchat.errors import ExitStatus
+from mlxchat.errors import ExitStatus, RunEnded
 from mlxchat.request import Request
 from mlxchat.request.commands import Shown
 from mlxchat.terminal.figures import incomplete, stats_line, status_line
@@ -22,8 +21,8 @@ def run(request: Request, shown: Shown) -> int:
     return in_worker(lambda worker, ranks: _run(request, shown, ranks, worker))
 
 
-def resume_run(directory: str, shown: dict[str, bool | None], **changes: Unpack[Changes]) -> int:
-    """Continue the run in a checkpoint; `shown` are fields of `Shown` to change."""
+def resume_run(directory: str, shown: Shown, **changes: Unpack[Changes]) -> int:
+    """Continue the run in a checkpoint."""
     return in_worker(lambda worker, ranks: _resume(directory, shown, changes, ranks, worker))
 
 
@@ -41,29 +40,16 @@ def _run(request: Request, shown: Shown, ranks: Ranks | None, worker: Worker) ->
 
 
 def _resume(
-    directory: str,
-    given: dict[str, bool | None],
-    changes: Changes,
-    ranks: Ranks | None,
-    worker: Worker,
+    directory: str, shown: Shown, changes: Changes, ranks: Ranks | None, worker: Worker
 ) -> int:
-    with saved_run(Path(directory), **changes) as saved:
-        shown = Shown(**{**saved.request.kept, **given})  # type: ignore[arg-type]
-        messages = Messages(shown.quiet)
-        if saved.ended is not None:
-            messages.warn(_already_ended(directory, saved))
-            return ExitStatus.LOOP if saved.ended == "loop" else ExitStatus.OK
-        with resume_saved(saved, observer_of(messages), ranks) as begun:
+    messages = Messages(shown.quiet)
+    try:
+        with resume(directory, observer_of(messages), ranks, **changes) as begun:
             stopped = _generate(begun, messages, worker)
-        return _report(begun, messages, shown, stopped)
-
-
-def _already_ended(directory: str, saved: SavedRun) -> str:
-    until = saved.request.overnight.until
-    if saved.ended != "time" or until is None:
-        return f"the run in {directory} has already ended: {saved.ended}"
-    at = f"{until.astimezone():%Y-%m-%d %H:%M}"
-    return f"the run in {directory} was to end at {at}: continue it with a new --until or --for"
+    except RunEnded as error:
+        messages.warn(str(error))
+        return error.exit_status
+    return _report(begun, messages, shown, stopped)
 
 
 def _generate(
