@@ -4,7 +4,7 @@ ones that share their beginning."""
 import io
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,16 +31,13 @@ PROMPT_TOKENS = 40
 OWN_TOKENS = 8
 SHARED_ROWS = 32
 WARM_UP_PROMPTS, WARM_UP_TOKENS = 2, 4
-DIFFERENT = (
-    "Different prompts, tokens generated per second, reading the prompts included; gain over one "
-    "by one"
-)
-SHARED = f"Prompts that begin alike, at most {SHARED_ROWS} side by side, seconds for all"
+SPEED = "tokens generated per second, reading the prompts included"
+DIFFERENT = f"Different prompts, {SPEED}; gain over one by one"
+SHARED = f"Prompts that begin alike, at most {SHARED_ROWS} side by side, {SPEED}"
 
-# Called with the number of tokens generated since the last call.
-Take = Callable[[int], object]
-# Generates after each prompt: the number of rows side by side, and of tokens for each row.
-Generate = Callable[[Subject, Sequence[str], int, int, Take], None]
+# Generates after each prompt: the number of rows side by side, and of tokens for each row. Yields
+# the numbers of tokens as they are generated.
+Generate = Callable[[Subject, Sequence[str], int, int], Iterator[int]]
 
 # The side, and its rows.
 Case = tuple[str, int]
@@ -48,8 +45,7 @@ Case = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    seconds: float
-    tokens: int
+    tokens_per_s: float
     ttft_s: float
     peak_memory_bytes: int
 
@@ -71,64 +67,82 @@ FULL = Amounts(rows=(1, 8, 32), tokens=64, rounds=3, prompts=64)
 QUICK = Amounts(rows=(1, 8), tokens=16, rounds=2, prompts=8)
 
 
-def comparisons(
-    subject: Subject,
-) -> list[Comparison[Case, Generated] | Comparison[str, Generated]]:
+def comparisons(subject: Subject) -> list[Comparison[Case, Generated]]:
     """Greedy generation, without an end token."""
     amounts = QUICK if subject.quick else FULL
-    return [_different(subject, amounts), _shared(subject, amounts)]
-
-
-def _side(
-    generate: Generate, subject: Subject, prompts: Sequence[str], case: Case, tokens: int
-) -> Side[Generated]:
-    name, rows = case
-    run = partial(_generated, generate, subject)
-    # Of prompts with a long beginning in common, few.
-    first = prompts[: WARM_UP_PROMPTS if len(prompts) > rows else rows]
-    return Side(
-        f"{count(rows, 'row')}, {name}",
-        run=lambda: run(prompts, rows, tokens),
-        warm_up=lambda: run(first, rows, WARM_UP_TOKENS),
-    )
-
-
-def _different(subject: Subject, amounts: Amounts) -> Comparison[Case, Generated]:
-    prompts = _different_prompts(subject.model, max(amounts.rows))
-    generators: dict[str, Generate] = {OURS: _side_by_side, ALONE: _one_by_one}
+    different = _different_prompts(subject.model, max(amounts.rows))
+    by_rows = {rows: different[:rows] for rows in amounts.rows}
+    shared = {min(SHARED_ROWS, amounts.prompts): _shared_prompts(subject, amounts)}
+    sides: dict[str, Generate] = {OURS: _side_by_side}
     if subject.against:
-        generators[theirs.NAME] = _by_mlx_lm
-    sides = {
-        (name, rows): _side(generate, subject, prompts[:rows], (name, rows), amounts.tokens)
-        for rows in amounts.rows
+        sides[theirs.NAME] = _by_mlx_lm
+    alone = {ALONE: _one_by_one}
+    return [
+        Comparison(
+            "rows",
+            DIFFERENT,
+            _sides(sides | alone, subject, by_rows, amounts.tokens),
+            amounts.rounds,
+            partial(_figures, subject, by_rows, amounts.tokens),
+        ),
+        Comparison(
+            "shared",
+            SHARED,
+            _sides(sides, subject, shared, amounts.shared_tokens),
+            1,
+            partial(_figures, subject, shared, amounts.shared_tokens),
+        ),
+    ]
+
+
+def _sides(
+    generators: Mapping[str, Generate],
+    subject: Subject,
+    prompts: Mapping[int, Sequence[str]],
+    tokens: int,
+) -> dict[Case, Side[Generated]]:
+    """`tokens` after each of the prompts, which are given for each number of rows."""
+    return {
+        (name, rows): Side(
+            f"{count(rows, 'row')}, {name}",
+            run=partial(_generated, generate, subject, texts, rows, tokens),
+            warm_up=partial(
+                _generated, generate, subject, texts[:WARM_UP_PROMPTS], rows, WARM_UP_TOKENS
+            ),
+        )
+        for rows, texts in prompts.items()
         for name, generate in generators.items()
     }
-    prompt_tokens = len(subject.model.tokenizer.prompt(prompts[0]).ids)
 
-    def figures_of(case: Case, runs: Mapping[Case, Sequence[Generated]]) -> Sequence[Figures]:
-        name, rows = case
 
-        def speeds(side: str) -> list[float]:
-            return [run.tokens / run.seconds for run in runs.get((side, rows), [])]
+def _figures(
+    subject: Subject,
+    prompts: Mapping[int, Sequence[str]],
+    tokens: int,
+    case: Case,
+    runs: Mapping[Case, Sequence[Generated]],
+) -> Sequence[Figures]:
+    (name, rows), own = case, runs[case]
 
-        own = runs[case]
-        return [
-            {
-                "rows": rows,
-                "side": name,
-                "prompt_tokens": prompt_tokens,
-                "tokens": amounts.tokens,
-                "tokens_per_s": Spread.of(speeds(name)),
-                "ttft_s": Spread.of([run.ttft_s for run in own]),
-                "peak_memory_bytes": Spread.of([float(run.peak_memory_bytes) for run in own]),
-                "gain": None if name == ALONE else ratios(speeds(name), speeds(ALONE)),
-                "speed_ratio": None
-                if name == theirs.NAME
-                else ratios(speeds(name), speeds(theirs.NAME)),
-            }
-        ]
+    def ratio_to(other: str) -> Spread | None:
+        others = () if other == name else runs.get((other, rows), ())
+        return ratios(speeds, [run.tokens_per_s for run in others])
 
-    return Comparison("rows", DIFFERENT, sides, amounts.rounds, figures_of)
+    speeds = [run.tokens_per_s for run in own]
+    return [
+        {
+            "rows": rows,
+            "side": name,
+            "prompts": len(prompts[rows]),
+            "prompt_tokens": len(subject.model.tokenizer.prompt(prompts[rows][0]).ids),
+            "tokens": tokens,
+            "tokens_per_s": Spread.of(speeds),
+            "ttft_s": Spread.of([run.ttft_s for run in own]),
+            "peak_memory_bytes": Spread.of([float(run.peak_memory_bytes) for run in own]),
+            "gain": ratio_to(ALONE),
+            "speed_ratio": ratio_to(theirs.NAME),
+        }
+    ]
 
 
 def _different_prompts(model: Model, number: int) -> list[str]:
@@ -140,31 +154,31 @@ def _different_prompts(model: Model, number: int) -> list[str]:
     return [model.tokenizer.decode(each.tolist()) for each in ids]
 
 
+def _shared_prompts(subject: Subject, amounts: Amounts) -> list[str]:
+    tokenizer = subject.model.tokenizer
+    begin = tokenizer.decode(subject.prompt_ids(amounts.shared).tolist())
+    texts = [f"\n{n:02} is bread, onions, maps or stars?" for n in range(amounts.prompts)]
+    return [begin + tokenizer.decode(tokenizer.encode(each)[:OWN_TOKENS]) for each in texts]
+
+
 def _generated(
     generate: Generate, subject: Subject, prompts: Sequence[str], rows: int, tokens: int
 ) -> Generated:
     """Generate, timed. All sides must do the same work."""
-    taken = 0
-    first_s: float | None = None
-
-    def take(new: int) -> None:
-        nonlocal taken, first_s
-        if new and first_s is None:
-            first_s = time.perf_counter()
-        taken += new
-
+    taken, first_s = 0, 0.0
     mx.reset_peak_memory()
     began_s = time.perf_counter()
-    generate(subject, prompts, rows, tokens, take)
+    for new in generate(subject, prompts, rows, tokens):
+        first_s = first_s or (time.perf_counter() if new else 0.0)
+        taken += new
     seconds = time.perf_counter() - began_s
     assert taken == len(prompts) * tokens, f"{taken} tokens, not {len(prompts) * tokens}"
-    assert first_s is not None
-    return Generated(seconds, taken, first_s - began_s, mx.get_peak_memory())
+    return Generated(taken / seconds, first_s - began_s, mx.get_peak_memory())
 
 
 def _side_by_side(
-    subject: Subject, prompts: Sequence[str], rows: int, tokens: int, take: Take
-) -> None:
+    subject: Subject, prompts: Sequence[str], rows: int, tokens: int
+) -> Iterator[int]:
     """As `mlxchat batch` does, without files. Raises ModelError if a row fails."""
     model, settings = subject.model, CacheSettings(None)
     request = BatchRequest(
@@ -183,59 +197,19 @@ def _side_by_side(
     for result in runner.results():
         if result is not None and result.error is not None:
             raise ModelError(result.error)
-        take(pending.figures.generated_tokens - taken)
+        yield pending.figures.generated_tokens - taken
         taken = pending.figures.generated_tokens
 
 
-def _one_by_one(
-    subject: Subject, prompts: Sequence[str], rows: int, tokens: int, take: Take
-) -> None:
+def _one_by_one(subject: Subject, prompts: Sequence[str], rows: int, tokens: int) -> Iterator[int]:
     settings = GenerationSettings(max_tokens=tokens, ignore_eos=True, lookup=False)
     model = subject.model
     for prompt in prompts:
         ids = model.tokenizer.prompt(prompt).ids
         for token in generate(Reply(model, ids, model.make_cache(), settings=settings)):
-            take(token.id is not None)
+            yield token.id is not None
 
 
-def _by_mlx_lm(
-    subject: Subject, prompts: Sequence[str], rows: int, tokens: int, take: Take
-) -> None:
-    model = subject.model
-    ids = [model.tokenizer.prompt(prompt).ids for prompt in prompts]
-    for new in theirs.generate_batch(model, ids, tokens, rows):
-        take(new)
-
-
-def _shared(subject: Subject, amounts: Amounts) -> Comparison[str, Generated]:
-    tokenizer = subject.model.tokenizer
-    begin = tokenizer.decode(subject.prompt_ids(amounts.shared).tolist())
-    prompts: list[str] = []
-    for n in range(amounts.prompts):
-        own = tokenizer.encode(f"\n{n:02} is bread, onions, maps or stars?")[:OWN_TOKENS]
-        prompts.append(begin + tokenizer.decode(own.tolist()))
-    generators: dict[str, Generate] = {OURS: _side_by_side}
-    if subject.against:
-        generators[theirs.NAME] = _by_mlx_lm
-    rows = min(SHARED_ROWS, len(prompts))
-    sides = {
-        name: _side(generate, subject, prompts, (name, rows), amounts.shared_tokens)
-        for name, generate in generators.items()
-    }
-    prompt_tokens = len(tokenizer.prompt(prompts[0]).ids)
-
-    def figures_of(name: str, runs: Mapping[str, Sequence[Generated]]) -> Sequence[Figures]:
-        own, ours = ([run.seconds for run in runs[side]] for side in (name, OURS))
-        return [
-            {
-                "side": name,
-                "prompts": amounts.prompts,
-                "shared_tokens": amounts.shared,
-                "prompt_tokens": prompt_tokens,
-                "tokens": amounts.shared_tokens,
-                "seconds": Spread.of(own),
-                "times_ours": None if name == OURS else ratios(own, ours),
-            }
-        ]
-
-    return Comparison("shared", SHARED, sides, 1, figures_of)
+def _by_mlx_lm(subject: Subject, prompts: Sequence[str], rows: int, tokens: int) -> Iterator[int]:
+    ids = [subject.model.tokenizer.prompt(prompt).ids for prompt in prompts]
+    return theirs.generate_batch(subject.model, ids, tokens, rows)
