@@ -199,20 +199,6 @@ def test_an_ignored_hangup_is_ignored(night: Callable[..., Night]) -> None:
     assert finish(process) == (0, "")
 
 
-def test_a_signal_prints_the_status(night: Callable[..., Night]) -> None:
-    run = night(-1)
-    process = run.start()
-    run.grows_to(500)
-    process.send_signal(signal.SIGUSR1)
-    time.sleep(0.2)
-    process.send_signal(signal.SIGTERM)
-    _, stderr = finish(process)
-    assert stderr.count("\n") == 1
-    assert "tok/s · " in stderr
-    assert " · KV 64 tokens, " in stderr
-    assert " · checkpoint after " in stderr
-
-
 def test_a_run_ends_on_time_and_continues_the_next_night(
     night: Callable[..., Night], monkeypatch: pytest.MonkeyPatch
 ) -> None:

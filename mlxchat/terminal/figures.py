@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from mlxchat import platform
-from mlxchat.app.run import Run
 from mlxchat.chat.turn import Change, Compacted, Forgot, Recalled
 from mlxchat.engine.reply import Stats
 from mlxchat.store.snapshot import Written
@@ -32,25 +30,6 @@ def stats_line(stats: Stats, written: Written | None = None) -> str:
     ]
     if written is not None:
         parts.append(f"checkpoint {format_bytes(written.size_bytes)} in {written.seconds:.2f} s")
-    return " · ".join(parts)
-
-
-def status_line(run: Run) -> str:
-    """The progress of a run."""
-    parts, stats = [], run.stats
-    if not stats.ttft_s:
-        done = stats.cached_tokens + stats.prefilled_tokens
-        parts.append(f"read {done:,} of {stats.prompt_tokens:,} tokens")
-    parts += [
-        f"generated {stats.generated_tokens:,} tokens{and_rate(stats.decode_tokens_per_s)}",
-        f"{format_bytes(run.text_bytes)} of text",
-        f"KV {stats.kv_tokens:,} tokens, {format_bytes(stats.kv_bytes)}",
-        f"memory {format_bytes(platform.process_memory_bytes())}",
-        f"repetition {run.loop.share:.0%}",
-    ]
-    if (saved := run.checkpointed) is not None:
-        reading = " read" if saved.resume_point is None else ""
-        parts.append(f"checkpoint after {count(saved.tokens, 'token')}{reading}")
     return " · ".join(parts)
 
 

@@ -31,6 +31,8 @@ _PARSER = (
     .disable(["lheading", "reference", "image", "autolink", "html_block", "html_inline"])
 )
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})[^`]*\Z")
+_BLANK_END = re.compile(r"(?: |\x1b\[[\d;]+m +\x1b\[0m)+\Z")
+_BLANKS_BEFORE_RESET = re.compile(r" +(?=\x1b\[0m\Z)")
 _ITEM = re.compile(r"([-*+]|\d+[.)]) ")
 
 
@@ -92,7 +94,9 @@ class Renderer:
 
     def rows(self, renderable: RenderableType) -> list[str]:
         lines = self._console.render_lines(renderable, pad=False)
-        return ["".join(map(self._styled, _without_trailing_blanks(line))) for line in lines]
+        # Rich pads some lines: on a terminal made narrower, the padding would wrap.
+        rows = [_BLANK_END.sub("", "".join(map(self._styled, line))) for line in lines]
+        return [_BLANKS_BEFORE_RESET.sub("", row) for row in rows]
 
     def _styled(self, segment: Segment) -> str:
         style = segment.style or Style.null()
@@ -100,20 +104,6 @@ class Renderer:
             style = style.without_color
         system = COLOR_SYSTEMS.get(self._console.color_system or "")
         return style.render(segment.text, color_system=system)
-
-
-def _without_trailing_blanks(line: list[Segment]) -> list[Segment]:
-    """Rich pads some lines: on a terminal made narrower, the padding would wrap."""
-    line = list(line)
-    while line and not _is_seen_on_blanks(line[-1].style):
-        last = line.pop()
-        if text := last.text.rstrip(" "):
-            return [*line, Segment(text, last.style)]
-    return line
-
-
-def _is_seen_on_blanks(style: Style | None) -> bool:
-    return bool(style and (style.bgcolor or style.underline or style.reverse or style.strike))
 
 
 class _Code(CodeBlock):

@@ -56,7 +56,7 @@ def _row(facts: ModelFacts) -> list[str]:
         _bytes(facts.memory_needed_bytes),
         {True: "yes", False: "no", None: "?"}[facts.fits],
         facts.here,
-        "" if facts.parameters is None else _count(facts.parameters),
+        _count(facts.parameters or 0),
         facts.quantization or "",
     ]
 
@@ -67,8 +67,5 @@ def _bytes(number: int | None) -> str:
 
 def _count(number: int) -> str:
     """As model names spell it: 135M, 1.2B."""
-    for size, unit in ((1e9, "B"), (1e6, "M")):
-        if number >= size:
-            value = number / size
-            return f"{value:.0f}{unit}" if value >= 100 else f"{value:.1f}{unit}"
-    return str(number)
+    value, unit = (number / 1e9, "B") if number >= 1e9 else (number / 1e6, "M")
+    return f"{value:.{0 if value >= 100 else 1}f}{unit}" if number else ""

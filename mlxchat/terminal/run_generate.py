@@ -9,8 +9,8 @@ from mlxchat.app.run import Run
 from mlxchat.errors import ExitStatus, RunEnded
 from mlxchat.request import Request
 from mlxchat.request.commands import Shown
-from mlxchat.terminal.figures import incomplete, stats_line, status_line
-from mlxchat.terminal.output import Messages, Stdout, show_line
+from mlxchat.terminal.figures import incomplete, stats_line
+from mlxchat.terminal.output import Messages, Stdout
 from mlxchat.terminal.progress import counting, observer_of
 from mlxchat.terminal.worker import Worker, in_worker
 from mlxchat.text.documents import is_stdin_left_unread, piped_stdin
@@ -64,15 +64,9 @@ def _generate(
         worker.stoppable() as stop,
     ):
         stop.before_leaving = lambda: written.write(begun.ending())
-
-        def should_stop() -> bool:
-            if stop.asks_for_progress:
-                stop.asks_for_progress = False
-                show_line(status_line(begun))
-            return stop.requested()
-
-        tokens = begun.tokens(should_stop=should_stop, on_prefill=on_prefill, on_over=stop.over)
-        for token in tokens:
+        for token in begun.tokens(
+            should_stop=stop.requested, on_prefill=on_prefill, on_over=stop.over
+        ):
             if output is not None:
                 output.write(token.text)
     return stop.status

@@ -7,7 +7,7 @@
   Ctrl-C that takes a while is announced, and a second one ends the process at once, as SIGTERM and
   SIGHUP do within five seconds, with everything saved and the terminal restored.
 - Elsewhere, nobody waits any longer: KeyboardInterrupt or Terminated is raised in the main thread.
-- SIGUSR1 asks for progress. After Ctrl-Z and `fg`, what is drawn stays where it is.
+- After Ctrl-Z and `fg`, what is drawn stays where it is.
 - Outside a worker, signals do what they do by default: everything is saved by a system call.
 """
 
@@ -30,8 +30,6 @@ from mlxchat.terminal.output import TerminalLine
 
 # Signals that end the program, with the status 128 and their number.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Signals that ask for progress: Ctrl-T on a Mac, `kill -USR1` anywhere.
-STATUS_SIGNALS = {signal.SIGUSR1, getattr(signal, "SIGINFO", signal.SIGUSR1)}
 
 # How long the main thread waits for anything: the system may hand a signal to another thread.
 TICK_S = 0.05
@@ -76,8 +74,6 @@ class Stop:
         self._restore = restore
         self.status: ExitStatus | None = None
         self.before_leaving: Callable[[], object] = lambda: None
-        # Whether a signal asked for progress; showing it sets this to False.
-        self.asks_for_progress = False
         self._say_at_s = self._leave_at_s = float("inf")
         self._is_over = False
         self._leaving = threading.Lock()
@@ -148,7 +144,7 @@ class Worker:
 
     def __enter__(self) -> Self:
         self.keys = Keys()
-        for number in (*ENDING, *STATUS_SIGNALS, signal.SIGCONT):
+        for number in (*ENDING, signal.SIGCONT):
             # Not if the parent process wants it ignored, as `nohup` does with SIGHUP.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._put)
@@ -242,17 +238,13 @@ class Worker:
         return None
 
     def _obey(self, number: int | None) -> None:
-        stop = self._stop
         if number == signal.SIGCONT:
             self.keys.hold_again()
             TerminalLine.clear()
-        elif number in STATUS_SIGNALS:
-            if stop is not None:
-                stop.asks_for_progress = True
-        elif number is not None and stop is not None:
-            stop.take(number)
         elif number is not None:
-            raise ending_by(number)
+            if self._stop is None:
+                raise ending_by(number)
+            self._stop.take(number)
 
     @contextmanager
     def stoppable(self) -> Iterator[Stop]:
