@@ -110,14 +110,6 @@ def test_a_full_disk_is_a_warning(monkeypatch: pytest.MonkeyPatch):
     assert finding.verdict is Verdict.WARNING
 
 
-def test_sessions_that_others_can_read_are_a_warning():
-    paths.sessions_dir().mkdir(parents=True, mode=0o700)
-    assert only(doctor.sessions()).verdict is Verdict.OK
-    paths.sessions_dir().chmod(0o755)
-    *_, finding = doctor.sessions()
-    assert finding.fix == f"chmod go-rwx '{paths.sessions_dir()}'"
-
-
 # The hub and the model
 
 
@@ -168,7 +160,7 @@ def test_no_check_can_stop_the_others(monkeypatch: pytest.MonkeyPatch):
         raise RuntimeError("broken")
 
     for name in ("versions", "memory", "configuration", "sessions"):
-        monkeypatch.setattr(doctor, name, fails)
+        monkeypatch.setitem(doctor.CHECKS, name, fails)
     found = list(examine(offline=True))
     broken = [each.topic for each in found if "RuntimeError: broken" in each.found]
     assert broken == ["versions", "memory", "configuration", "sessions"]

@@ -15,23 +15,15 @@ import typer
 from typer.exceptions import TyperException
 
 from mlxchat import platform
-from mlxchat.cli.batch import EPILOG as BATCH_EPILOG
-from mlxchat.cli.batch import batch
-from mlxchat.cli.bench import EPILOG as BENCH_EPILOG
-from mlxchat.cli.bench import bench
-from mlxchat.cli.chat import EPILOG as CHAT_EPILOG
-from mlxchat.cli.chat import IMPLIED, chat
+from mlxchat.cli import batch, bench, chat, generate
+from mlxchat.cli import help as help_
+from mlxchat.cli.cache import cache_app
 from mlxchat.cli.config import config_app
 from mlxchat.cli.configured import Configured
 from mlxchat.cli.doctor import doctor
-from mlxchat.cli.generate import EPILOG as GENERATE_EPILOG
-from mlxchat.cli.generate import generate
 from mlxchat.cli.group import HELP_NAMES, App, Group
-from mlxchat.cli.help import EPILOG as HELP_EPILOG
-from mlxchat.cli.help import help_
 from mlxchat.cli.models import models_app
 from mlxchat.cli.options import COMPLETING
-from mlxchat.cli.prefix_commands import cache_app
 from mlxchat.cli.sessions import session_app
 from mlxchat.cli.usage_errors import check_question, explain
 from mlxchat.errors import (
@@ -101,7 +93,7 @@ class ChatByDefault(Group):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if self._is_for_chat(ctx, args):
-            ctx.meta[IMPLIED] = True
+            ctx.meta[chat.IMPLIED] = True
             if args and not args[0].startswith("-"):
                 # A mistyped command gets a hint even if its options are unknown to chat.
                 check_question(args[:1], self, has_subject=True)
@@ -109,14 +101,11 @@ class ChatByDefault(Group):
         return super().parse_args(ctx, args)
 
     def _is_for_chat(self, ctx: Any, args: list[str]) -> bool:
-        if ctx.resilient_parsing:
-            # While a shell completes a line, the first word may still become a command.
-            return bool(args) and args[0].startswith("-") and args[0] not in self._own_options
-        return not args or not (args[0] in self.commands or args[0] in self._own_options)
-
-    @property
-    def _own_options(self) -> set[str]:
-        return {*HELP_NAMES, *(name for each in self.params for name in each.opts)}
+        if args and args[0].startswith("-"):
+            own = {*HELP_NAMES, *(name for each in self.params for name in each.opts)}
+            return args[0] not in own
+        # While a shell completes a line, the first word may still become a command.
+        return not ctx.resilient_parsing and not (args and args[0] in self.commands)
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         formatter.write_usage(ctx.command_path, "[OPTIONS] [QUESTION]")
@@ -130,16 +119,16 @@ app = App(
     pretty_exceptions_enable=False,
     epilog=EPILOG,
 )
-app.command(cls=Configured, epilog=CHAT_EPILOG)(chat)
-app.command(cls=Configured, epilog=GENERATE_EPILOG)(generate)
-app.command(cls=Configured, epilog=BATCH_EPILOG)(batch)
+app.command(cls=Configured, epilog=chat.EPILOG)(chat.chat)
+app.command(cls=Configured, epilog=generate.EPILOG)(generate.generate)
+app.command(cls=Configured, epilog=batch.EPILOG)(batch.batch)
 app.add_typer(models_app, name="models")
 app.add_typer(session_app, name="session")
 app.add_typer(cache_app, name="cache")
-app.command(epilog=BENCH_EPILOG)(bench)
+app.command(epilog=bench.EPILOG)(bench.bench)
 app.add_typer(config_app, name="config")
 app.command(epilog="Example: mlxchat doctor --offline")(doctor)
-app.command("help", epilog=HELP_EPILOG)(help_)
+app.command("help", epilog=help_.EPILOG)(help_.help_)
 
 
 @app.callback()

@@ -1,4 +1,4 @@
-"""`mlxchat models`: list, download, remove and describe models; set the default one."""
+"""`mlxchat models`: list, download, remove and describe models."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -6,9 +6,15 @@ import typer
 
 from mlxchat.cli.group import App
 from mlxchat.cli.options import Json, Yes, agrees, complete_model
+from mlxchat.config import read_user_config
+from mlxchat.errors import HubError, UsageError
+from mlxchat.terminal.output import Messages
 from mlxchat.terminal.table import write
+from mlxchat.units import format_bytes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mlxchat.models.describe import ModelFacts
     from mlxchat.models.locate import Located
 
@@ -19,11 +25,7 @@ Examples:
   mlxchat models list --all
   mlxchat models pull qwen3-4b
 
-Environment:
-  HF_HOME            where downloaded models are kept
-  HF_TOKEN           access to gated and private models; or `hf auth login`
-  HF_ENDPOINT        another hub
-  HF_HUB_OFFLINE     if set, the network is never used
+HF_HOME and other variables: mlxchat help files
 """,
 )
 
@@ -34,31 +36,18 @@ def _complete_name_here(incomplete: str) -> list[str]:
     return names_here()
 
 
-Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME",
-        help="Alias, Hub ID, .gguf file or directory",
-        autocompletion=complete_model,
-    ),
-]
+MEANING = "Alias, Hub ID, .gguf file or directory"
+Name = Annotated[str, typer.Argument(metavar="NAME", help=MEANING, autocompletion=complete_model)]
 NameHere = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME",
-        help="Alias, Hub ID, .gguf file or name in `models list`",
-        autocompletion=_complete_name_here,
-    ),
+    str, typer.Argument(metavar="NAME", help=MEANING, autocompletion=_complete_name_here)
+]
+All = Annotated[
+    bool, typer.Option("--all", help="Include models to download, and whether they fit")
 ]
 
 
 @models_app.command("list", epilog="Example: mlxchat models list --all")
-def list_models(
-    everything: Annotated[
-        bool, typer.Option("--all", help="Include models to download, and whether they fit")
-    ] = False,
-    as_json: Json = False,
-) -> None:
+def list_models(everything: All = False, as_json: Json = False) -> None:
     """List the models on this disk.
 
     --all adds the models of the catalogue. In a pipe, each line has the columns of the table,
@@ -66,7 +55,6 @@ def list_models(
     """
     from mlxchat.models import inventory
     from mlxchat.terminal.model_table import write_models
-    from mlxchat.terminal.output import Messages
 
     models = inventory.list_choices() if everything else inventory.list_models()
     write_models(models, as_json=as_json)
@@ -80,21 +68,15 @@ def pull(name: Name) -> None:
 
     Files that are already complete are kept. The model's directory is printed.
     """
-    from mlxchat.errors import UsageError
     from mlxchat.models import hub
-    from mlxchat.models.resolve import resolve_model
-    from mlxchat.terminal.output import Messages
 
-    notify = Messages().note
     located = _locate(name)
     if located.kind in ("directory", "imported"):
         raise UsageError(f"{located.name} is on this disk: nothing to download")
     if located.path is None:
-        directory = hub.download(located.name, show_progress=True, notify=notify)
+        directory = hub.download(located.name, show_progress=True, notify=Messages().note)
     else:
-        directory = resolve_model(
-            name, offline=True, ask=None, notify=notify, show_progress=True
-        ).directory
+        directory = _directory_here(name, show_progress=True)
     write(f"{directory}\n")
 
 
@@ -106,7 +88,6 @@ def rm(name: NameHere, yes: Yes = False) -> None:
     """
     from mlxchat.models import inventory
     from mlxchat.models.hub_cache import disk_bytes
-    from mlxchat.units import format_bytes
 
     located = _locate(name)
     directory = inventory.removable_dir(located)
@@ -125,26 +106,36 @@ def info(name: Name, as_json: Json = False) -> None:
     """
     from mlxchat.models.describe import describe
     from mlxchat.models.hub_cache import cached_snapshot
-    from mlxchat.models.resolve import resolve_model
     from mlxchat.terminal.model_table import write_model
-    from mlxchat.terminal.output import Messages
 
     located = _locate(name)
-    notify = Messages().note
     if located.path is None and cached_snapshot(located.name) is None:
         facts = _remote_facts(located.name)
     else:
-        found = resolve_model(name, offline=True, ask=None, notify=notify, show_progress=False)
-        facts = describe(found.name, found.directory)
+        facts = describe(located.name, _directory_here(name, show_progress=False))
     write_model(facts, as_json=as_json)
+
+
+def _locate(name: str) -> "Located":
+    from mlxchat.models.locate import locate
+
+    return locate(name, read_user_config().aliases)
+
+
+def _directory_here(name: str, *, show_progress: bool) -> "Path":
+    """The directory of a model on this disk; a .gguf file is converted first."""
+    from mlxchat.models.resolve import resolve_model
+
+    notify = Messages().note
+    return resolve_model(
+        name, offline=True, ask=None, notify=notify, show_progress=show_progress
+    ).directory
 
 
 def _remote_facts(hub_id: str) -> "ModelFacts":
     """The facts about a model on the Hub; if that does not answer, those of the catalogue."""
-    from mlxchat.errors import HubError
     from mlxchat.models.describe import describe_remote
     from mlxchat.models.inventory import catalogue
-    from mlxchat.terminal.output import Messages
 
     try:
         return describe_remote(hub_id)
@@ -154,10 +145,3 @@ def _remote_facts(hub_id: str) -> "ModelFacts":
             raise
         Messages().warn(str(error))
         return facts
-
-
-def _locate(name: str) -> "Located":
-    from mlxchat.config import read_user_config
-    from mlxchat.models.locate import locate
-
-    return locate(name, read_user_config().aliases)

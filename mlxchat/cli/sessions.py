@@ -8,7 +8,10 @@ import typer
 
 from mlxchat.cli.group import App
 from mlxchat.cli.options import Json, Yes, agrees, complete_session
+from mlxchat.errors import ExitStatus
+from mlxchat.terminal.output import Messages
 from mlxchat.terminal.table import minute, write, write_json_lines, write_table
+from mlxchat.units import count, format_bytes
 
 session_app = App(
     help="List, show, search, move and verify saved chats.",
@@ -50,7 +53,6 @@ def show(name: Name, as_json: Json = False) -> None:
     """Print a session's transcript as Markdown, forgotten turns included."""
     from mlxchat.chat.transcript import as_markdown, messages_of
     from mlxchat.sessions.listing import read_session
-    from mlxchat.terminal.output import Messages
 
     saved = read_session(name)
     for notice in saved.notices:
@@ -82,7 +84,6 @@ def rm(
     from mlxchat.sessions.database import Database
     from mlxchat.sessions.listing import remove
     from mlxchat.sessions.session import existing
-    from mlxchat.units import count
 
     # Nothing is deleted if one of them does not exist.
     with Database() as database:
@@ -93,10 +94,7 @@ def rm(
         write(f"deleted {', '.join(names)}\n")
 
 
-@session_app.command(
-    "import",
-    epilog="Example: mlxchat session import holidays.jsonl",
-)
+@session_app.command("import", epilog="Example: mlxchat session import holidays.jsonl")
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Exported .jsonl file")],
     name: Annotated[
@@ -105,7 +103,6 @@ def import_(
 ) -> None:
     """Make a session of a file that `session show NAME --json` or `/export` wrote."""
     from mlxchat.sessions.listing import import_messages
-    from mlxchat.units import count
 
     name = file.stem if name is None else name
     turns = import_messages(file, name)
@@ -132,7 +129,6 @@ def search(
 
     Shows the turns that contain all the words, best first. The exit status is 1 if no turn does.
     """
-    from mlxchat.errors import ExitStatus
     from mlxchat.sessions.listing import search as search_sessions
 
     finds = search_sessions(" ".join(words))
@@ -153,9 +149,7 @@ def verify(name: Name) -> None:
     view.
     """
     from mlxchat.app.verify import verify_session
-    from mlxchat.terminal.output import Messages
     from mlxchat.terminal.progress import observer_of
-    from mlxchat.units import count, format_bytes
 
     size_bytes, held_tokens, agreement = verify_session(name, observer_of(Messages()))
     write(
@@ -168,8 +162,6 @@ def verify(name: Name) -> None:
 
 
 def _row(info: Any) -> tuple[str, ...]:
-    from mlxchat.units import format_bytes
-
     begins = info.error or info.first
     if info.open_in is not None:
         begins = f"(open in process {info.open_in}) {begins}"

@@ -7,7 +7,6 @@ import locale
 import os
 import platform as system
 import shutil
-import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -32,7 +31,6 @@ from mlxchat.units import format_bytes
 # With less memory, not even the embedded model has room for its weights and a window.
 MIN_MEMORY_BYTES = 1_000_000_000
 MIN_FREE_BYTES = 1_000_000_000
-MIN_COLUMNS = 40
 
 INSTALL = {"mlx": "pip install 'mlx[cpu]'" if sys.platform == "linux" else "pip install mlx"}
 MORE_MEMORY = "close other programs, or give the container more memory"
@@ -62,41 +60,6 @@ class Finding:
         return Verdict.OK if self.fix is None else Verdict.WARNING
 
 
-Check = Callable[[], Iterable[Finding]]
-
-
-def examine(*, offline: bool = False) -> Iterator[Finding]:
-    """All findings, as they are made. If `offline`, the Hub is not contacted.
-
-    An exception in a check becomes a finding, too: users run this when something is broken in an
-    unexpected way.
-    """
-    checks: dict[str, Check] = {
-        "versions": versions,
-        "device": device,
-        "memory": memory,
-        "BLAS": blas,
-        "configuration": configuration,
-        "model": model,
-        "hub cache": hub_cache,
-        "prefix cache": prefix_cache,
-        "sessions": sessions,
-        "terminal": terminal,
-        "characters": characters,
-        "hub token": token,
-        "hub": hub,
-    }
-    if offline:
-        del checks["hub"]
-    for topic, check in checks.items():
-        try:
-            for finding in check():
-                yield replace(finding, topic=finding.topic or topic)
-        except Exception as error:  # noqa: BLE001
-            found = f"check failed: {type(error).__name__}: {error}"
-            yield Finding(found, "the installation may be incomplete", is_problem=True, topic=topic)
-
-
 def versions() -> Iterator[Finding]:
     yield Finding(__version__, topic="mlxchat")
     yield Finding(f"{system.python_version()}, {sys.executable}", topic="python")
@@ -118,10 +81,7 @@ def device() -> Iterator[Finding]:
     found = f"{platform.backend_name()}, {platform.device_name()}"
     wired_bytes = platform.recommended_working_set_bytes()
     if wired_bytes is not None:
-        found += (
-            f"; {format_bytes(wired_bytes)} can be wired; for a larger model: "
-            "sudo sysctl iogpu.wired_limit_mb=MEGABYTES"
-        )
+        found += f"; {format_bytes(wired_bytes)} can be wired (sysctl iogpu.wired_limit_mb)"
     yield Finding(found)
 
 
@@ -171,20 +131,15 @@ def model() -> Iterator[Finding]:
 
 
 def hub_cache() -> Iterator[Finding]:
-    fix = "make it writable, or set HF_HOME to another directory, to be able to download models"
-    yield _directory(hub_cache_dir(), fix)
+    yield _directory(hub_cache_dir(), "make it writable, or set HF_HOME, to download models")
 
 
 def prefix_cache() -> Iterator[Finding]:
-    fix = "make it writable, or free some space; until then every prompt is read from scratch"
-    yield _directory(paths.prefix_cache_dir(), fix)
+    yield _directory(paths.prefix_cache_dir(), "make it writable, to read no prompt twice")
 
 
 def sessions() -> Iterator[Finding]:
-    directory = paths.sessions_dir()
-    yield _directory(directory, "make it writable; until then chats are not saved")
-    if directory.is_dir() and stat.S_IMODE(directory.stat().st_mode) & 0o077:
-        yield Finding(f"other users can read {directory}", f"chmod go-rwx '{directory}'")
+    yield _directory(paths.sessions_dir(), "make it writable, to save chats")
 
 
 def _directory(directory: Path, fix: str) -> Finding:
@@ -203,12 +158,8 @@ def terminal() -> Iterator[Finding]:
         yield Finding("stdout is not a terminal: plain text")
         return
     size, kind = shutil.get_terminal_size(), os.environ.get("TERM", "")
+    fix = "set TERM to get colors and line editing" if kind in ("", "dumb") else None
     colors = ", no colors: NO_COLOR is set" if os.environ.get("NO_COLOR") else ""
-    fix = None
-    if size.columns < MIN_COLUMNS:
-        fix = "make it wider: tables are hard to read"
-    elif kind in ("", "dumb"):
-        fix = "set TERM correctly to get colors and line editing"
     yield Finding(f"{size.columns} columns, {size.lines} lines, TERM={kind}{colors}", fix)
 
 
@@ -236,3 +187,37 @@ def hub() -> Iterator[Finding]:
         yield Finding(str(error), "run hf auth login: the token may have expired")
     except HubError as error:
         yield Finding(str(error), "downloaded models work without it")
+
+
+CHECKS: dict[str, Callable[[], Iterable[Finding]]] = {
+    "versions": versions,
+    "device": device,
+    "memory": memory,
+    "BLAS": blas,
+    "configuration": configuration,
+    "model": model,
+    "hub cache": hub_cache,
+    "prefix cache": prefix_cache,
+    "sessions": sessions,
+    "terminal": terminal,
+    "characters": characters,
+    "hub token": token,
+    "hub": hub,
+}
+
+
+def examine(*, offline: bool = False) -> Iterator[Finding]:
+    """All findings, as they are made. If `offline`, the Hub is not contacted.
+
+    An exception in a check becomes a finding, too: users run this when something is broken in an
+    unexpected way.
+    """
+    for topic, check in CHECKS.items():
+        if topic == "hub" and offline:
+            continue
+        try:
+            for finding in check():
+                yield replace(finding, topic=finding.topic or topic)
+        except Exception as error:  # noqa: BLE001
+            found = f"check failed: {type(error).__name__}: {error}"
+            yield Finding(found, "the installation may be incomplete", is_problem=True, topic=topic)

@@ -1,15 +1,12 @@
 """`mlxchat cache`: prompts and documents whose keys and values are kept on the disk."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
+from mlxchat import paths
 from mlxchat.cli.group import App
 from mlxchat.cli.options import Yes, agrees
+from mlxchat.errors import OutputError
+from mlxchat.files import reported_as
 from mlxchat.terminal.table import write
-
-if TYPE_CHECKING:
-    from mlxchat.store.cache_files import CacheFiles
+from mlxchat.units import format_bytes
 
 cache_app = App(
     help="Manage the prefix cache of long prompts and blocks.",
@@ -27,32 +24,21 @@ limit it and turn it off.
 @cache_app.command(epilog="Example: mlxchat cache size")
 def size() -> None:
     """Show how much the cache holds, and where it is."""
-    from mlxchat.units import format_bytes
+    from mlxchat.store.cache_files import CacheFiles
 
-    with _files() as files:
-        write(f"{format_bytes(files.size_bytes())} in {files.directory}\n")
+    directory = paths.prefix_cache_dir()
+    with reported_as(OutputError, f"use {directory}"):
+        write(f"{format_bytes(CacheFiles(directory).size_bytes())} in {directory}\n")
 
 
 @cache_app.command(epilog="Example: mlxchat cache clear")
 def clear(yes: Yes = False) -> None:
     """Delete all prefixes and blocks."""
-    from mlxchat.units import format_bytes
+    from mlxchat.store.cache_files import CacheFiles
 
-    with _files() as files:
+    files = CacheFiles(paths.prefix_cache_dir())
+    with reported_as(OutputError, f"use {files.directory}"):
         held = format_bytes(files.size_bytes())
         if agrees(f"Delete the whole cache, {held}?", yes=yes):
             files.prune(-1)
             write(f"deleted {held}\n")
-
-
-@contextmanager
-def _files() -> "Iterator[CacheFiles]":
-    """Raises OutputError if the directory cannot be used."""
-    from mlxchat import paths
-    from mlxchat.errors import OutputError
-    from mlxchat.files import reported_as
-    from mlxchat.store.cache_files import CacheFiles
-
-    directory = paths.prefix_cache_dir()
-    with reported_as(OutputError, f"use {directory}"):
-        yield CacheFiles(directory)
