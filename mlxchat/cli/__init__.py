@@ -15,12 +15,11 @@ import typer
 from typer.exceptions import TyperException
 
 from mlxchat import platform
-from mlxchat.cli import batch, bench, chat, generate
+from mlxchat.cli import batch, chat, generate, machine
 from mlxchat.cli import help as help_
 from mlxchat.cli.cache import cache_app
 from mlxchat.cli.config import config_app
 from mlxchat.cli.configured import Configured
-from mlxchat.cli.doctor import doctor
 from mlxchat.cli.group import HELP_NAMES, App, Group
 from mlxchat.cli.models import models_app
 from mlxchat.cli.options import COMPLETING
@@ -125,9 +124,9 @@ app.command(cls=Configured, epilog=batch.EPILOG)(batch.batch)
 app.add_typer(models_app, name="models")
 app.add_typer(session_app, name="session")
 app.add_typer(cache_app, name="cache")
-app.command(epilog=bench.EPILOG)(bench.bench)
+app.command(epilog=machine.EPILOG)(machine.bench)
 app.add_typer(config_app, name="config")
-app.command(epilog="Example: mlxchat doctor --offline")(doctor)
+app.command(epilog="Example: mlxchat doctor --offline")(machine.doctor)
 app.command("help", epilog=help_.EPILOG)(help_.help_)
 
 

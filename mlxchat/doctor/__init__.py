@@ -1,6 +1,6 @@
 """Examines everything mlxchat needs from this machine. Prints nothing, changes nothing.
 
-Each check is a function that yields findings; `cli/doctor` shows them.
+Each check is a function that yields findings; `cli/machine` shows them.
 """
 
 import locale

@@ -1,12 +1,17 @@
-"""`mlxchat bench`: measures the documented figures on the user's machine."""
+"""`mlxchat bench` and `mlxchat doctor`: what this machine can do, and what is wrong with it."""
 
+import sys
 from typing import Annotated, Any, Literal
 
 import typer
 
 from mlxchat.bench import BENCHES
-from mlxchat.cli.options import build, with_options
+from mlxchat.cli.options import Json, build, with_options
+from mlxchat.errors import ExitStatus
 from mlxchat.request.commands import COMMANDS
+from mlxchat.terminal.output import Messages
+from mlxchat.terminal.table import format_finding, format_table, write, write_json_lines
+from mlxchat.units import count
 
 OPTIONS = ("model", "adapter", "offline", "device", "dtype", "pipeline", "quiet")
 
@@ -62,3 +67,29 @@ def bench(
         quiet=values["quiet"],
     )
     raise typer.Exit(run_benches(request))
+
+
+def doctor(
+    offline: Annotated[bool, typer.Option("--offline", help="Do not contact the Hub")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check the machine, caches, configuration and terminal, and suggest fixes.
+
+    Each line is ok, a warning or a problem with its fix. In a pipe, the columns are separated by
+    tabs: verdict, topic, finding, fix. Nothing is changed, and access tokens are never shown.
+    """
+    from mlxchat.doctor import Verdict, examine
+
+    tally = dict.fromkeys(Verdict, 0)
+    for each in examine(offline=offline):
+        tally[each.verdict] += 1
+        cells = (str(each.verdict), each.topic, each.found, each.fix)
+        if as_json:
+            write_json_lines([dict(zip(("verdict", "topic", "found", "fix"), cells, strict=True))])
+        elif sys.stdout.isatty():
+            write(format_finding(*cells))
+        else:
+            write(format_table((), [[cell or "" for cell in cells]], for_terminal=False))
+    problems, warnings = tally[Verdict.PROBLEM], tally[Verdict.WARNING]
+    Messages().note(f"{count(problems, 'problem')}, {count(warnings, 'warning')}")
+    raise typer.Exit(ExitStatus.FAILURE if problems else ExitStatus.OK)
