@@ -23,6 +23,7 @@ from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel, resolve_model
 from mlxchat.paths import __version__
 from mlxchat.request import Setup
+from mlxchat.text.tokens import Tokenizer
 from mlxchat.units import Notify
 
 
@@ -53,6 +54,13 @@ def _load(
 ) -> Model:
     ranks.watchdog.is_off = True
     setup = Setup(**wanted)
+    sharding = Sharding(ranks.group, setup.pipeline)
+
+    def check_all(network: nn.Module, tokenizer: Tokenizer) -> None:
+        sharding.check(network)
+        if check is not None:
+            check(network, tokenizer)
+
     model: Model | None = None
     error: MlxchatError | None = None
     try:
@@ -66,8 +74,9 @@ def _load(
             found.name,
             dtype=setup.dtype,
             notify=notify,
-            check=check,
-            sharding=Sharding(ranks.group, setup.pipeline),
+            check=check_all,
+            ranks=ranks.size,
+            divide=sharding.apply,
         )
     except MlxchatError as raised:
         error = raised
@@ -109,20 +118,17 @@ class Sharding:
     group: mx.distributed.Group
     pipeline: bool
 
-    @property
-    def ranks(self) -> int:
-        return self.group.size()
-
     def check(self, network: nn.Module) -> None:
         """Raise ModelUnsupported, with an alternative, if mlx-lm cannot divide the model so."""
+        ranks = self.group.size()
         by_tensor, obstacle = hasattr(network, "shard"), _obstacle_to_pipelining(network)
         layers = len(getattr(network, "layers", ()))
         if obstacle and not by_tensor:
             reason = "cannot be divided among several machines: use another model"
         elif self.pipeline and obstacle:
             reason = f"cannot be pipelined: {obstacle}; use --no-pipeline to divide each layer"
-        elif self.pipeline and layers < self.ranks:
-            reason = f"of {layers} layers cannot be pipelined over {self.ranks} ranks"
+        elif self.pipeline and layers < ranks:
+            reason = f"of {layers} layers cannot be pipelined over {ranks} ranks"
         elif not self.pipeline and not by_tensor:
             reason = "cannot be divided within its layers: use --pipeline to give each rank some"
         else:
@@ -138,21 +144,21 @@ class Sharding:
         if self.pipeline:
             divided.model.pipeline(self.group)
             return
-        before = _counts(network)
+        ranks, before = self.group.size(), _counts(network)
         try:
             divided.shard(self.group)
         except ValueError as error:
             raise ModelUnsupported(
-                f"mlx-lm cannot divide a {_name(network)} model among {self.ranks} ranks: {error}"
+                f"mlx-lm cannot divide a {_name(network)} model among {ranks} ranks: {error}"
             ) from error
         for (path, name), now in _counts(network).items():
             then = before.get((path, name), now)
             # mlx-lm rounds down.
-            if now != then and now * self.ranks != then:
+            if now != then and now * ranks != then:
                 what = name.removeprefix("n_").replace("_", " ")
                 pipeline = "" if _obstacle_to_pipelining(network) else ", or --pipeline"
                 raise ModelUnsupported(
-                    f"this model's {then} {what} cannot be divided by {self.ranks}: use a number "
+                    f"this model's {then} {what} cannot be divided by {ranks}: use a number "
                     f"of ranks that divides them{pipeline}"
                 )
 

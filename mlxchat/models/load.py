@@ -8,7 +8,7 @@ mlx-lm can unpack still go through its loader.
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 from mlx import nn
@@ -55,22 +55,6 @@ DTYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
 NEARLY_ALL = 0.9
 
 
-class Division(Protocol):
-    """How a network is divided among `ranks` processes, including this one."""
-
-    @property
-    def ranks(self) -> int: ...
-
-    def check(self, network: nn.Module) -> None:
-        """Raise ModelUnsupported if the network cannot be divided this way."""
-        ...
-
-    def apply(self, network: nn.Module) -> None:
-        """Reduce the network, whose weights are not evaluated yet, to this process's share. Raises
-        ModelUnsupported."""
-        ...
-
-
 def load(
     name: str | None = None,
     *,
@@ -103,22 +87,22 @@ def load_directory(
     check: Check = None,
     adapter: Adapter | None = None,
     template: GivenTemplate | None = None,
-    sharding: Division | None = None,
+    ranks: int = 1,
+    divide: Callable[[nn.Module], None] | None = None,
 ) -> Model:
     """Load the model in `directory`. `dtype` is one of Setup's choices; "auto" suits the device.
     `template` replaces the model's chat template.
 
     `check` gets the network and the tokenizer before any weights are read, so that it can refuse
-    them early. With a `sharding`, only this rank's share is ever in memory, and the caller must
-    call `without_overflow` once all ranks have loaded.
+    them early. `divide` reduces the network, whose weights are not evaluated yet, to this process's
+    share among `ranks`: only that is ever in memory, and the caller must call `without_overflow`
+    once all ranks have loaded.
     """
     options_of(Setup)["dtype"].check(dtype)
     config = read_config(directory)
     # The quick checks first.
     tokenizer = load_tokenizer(directory, config, template)
     network = build_skeleton(config)
-    if sharding is not None:
-        sharding.check(network)
     if check is not None:
         check(network, tokenizer)
     stored = load_arrays(directory)
@@ -133,9 +117,9 @@ def load_directory(
         parameter_count(network, arrays),
         stored_bytes,
         notify,
-        1 if sharding is None else sharding.ranks,
+        ranks,
     )
-    network = _fill(network, config, directory, arrays, target, sharding=sharding)
+    network = _fill(network, config, directory, arrays, target, divide=divide)
     install_powers(network)
     activations = activation_dtype(network)
     if adapter is not None:
@@ -152,7 +136,7 @@ def load_directory(
         config=config,
         adapter=None if adapter is None else AppliedAdapter(adapter.name, adapter.digest()),
     )
-    return model if sharding is not None else without_overflow(model, dtype, notify)
+    return model if divide is not None else without_overflow(model, dtype, notify)
 
 
 def without_overflow(model: Model, dtype: str, notify: Notify) -> Model:
@@ -214,7 +198,7 @@ def _fill(
     arrays: dict[str, mx.array],
     target: mx.Dtype | None,
     *,
-    sharding: Division | None,
+    divide: Callable[[nn.Module], None] | None,
 ) -> nn.Module:
     """Load the weights into the network, in bfloat16 if float16 would overflow."""
     named = config.get("quantization_config") if needs_mlx_lms_loader(config) else None
@@ -226,8 +210,8 @@ def _fill(
         if target is None and overflows_float16(config):
             hold_in_bfloat16(network)
         check_experts(network)
-        if sharding is not None:
-            sharding.apply(network)
+        if divide is not None:
+            divide(network)
         _evaluate(network)
     network.eval()
     return network
