@@ -194,9 +194,7 @@ def test_a_forced_token_does_not_wait_for_the_one_after_its_draft(
 def test_no_thought_begins_within_a_character() -> None:
     """A random model drew the marker of a thought after the first byte of a euro sign."""
     tokenizer = Tokenizer(byte_tokenizer(), ChatTemplate(chat_templates.CHATML, {}), END_IDS)
-    constrained = Constrained(
-        Constraint.from_regex("€"), tokenizer, tokenizer.prompt("How much?").ids
-    )
+    constrained = Constrained(Constraint.from_regex("€"), tokenizer, tokenizer.prompt("How much?"))
     vocabulary = byte_tokenizer().get_vocab_size()
     first, *rest = "€".encode()
     for before, after in ((first, rest[0]), (rest[0], rest[1])):

@@ -78,9 +78,8 @@ def begin_answer(
         constraint,
         tokenizer,
         # It decides how the reply begins: with a thought, for example.
-        None if request.raw else prompt.asked,
+        None if request.raw else prompt,
         may_think=allows_thinking(request.variables()),
-        beginning=prompt.beginning,
     )
     return prompt, text, {"reader": reader, "constrained": constrained}
 

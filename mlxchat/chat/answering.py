@@ -150,7 +150,9 @@ class Answering:
         tokenizer = self.rendering.tokenizer
         written = turn.ids
         if written is None:
-            written = tokenizer.beginning(turn.reply, self.prompt, thought=turn.thought).ids
+            written = np.concatenate(
+                tokenizer.encode_reply(turn.reply, self.prompt, thought=turn.thought)
+            )
         # The rest of a reply has its own stream of random numbers.
         seed = ((self.sampling.seed or 0) + (len(written) << 32)) % SEEDS
         self.sampling = replace(self.sampling, seed=seed)
@@ -246,9 +248,8 @@ class Answering:
         return Constrained(
             self.constraint,
             self.rendering.tokenizer,
-            prompt.asked,
+            prompt,
             may_think=allows_thinking(variables),
-            beginning=prompt.beginning,
         )
 
     def _within_window(self, written: int) -> GenerationSettings:

@@ -16,8 +16,7 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.constraint.library import failure, new_matcher
 from mlxchat.errors import ConstraintError, InputError, UsageError
 from mlxchat.options import flag
-from mlxchat.text.spans import TokenIds
-from mlxchat.text.tokens import Beginning, Tokenizer
+from mlxchat.text.tokens import Prompt, Tokenizer
 
 # Forced tokens are verified in one step, in which each costs time.
 MAX_FORCED = 64
@@ -157,34 +156,34 @@ def _vocabulary(tokenizer: Tokenizer) -> Vocabulary:
 class Constrained:
     """Follows the reply to `prompt` token by token; with None, plain text without thoughts.
 
-    Without `may_think`, the model cannot begin a thought. Raises UsageError if the `beginning` of
-    the reply is none that the constraint allows.
+    Without `may_think`, the model cannot begin a thought. Raises UsageError if the prompt has the
+    beginning of an answer, and the constraint does not allow it.
     """
 
     def __init__(
         self,
         constraint: Constraint,
         tokenizer: Tokenizer,
-        prompt: TokenIds | None,
+        prompt: Prompt | None,
         *,
         may_think: bool = True,
-        beginning: Beginning | None = None,
     ) -> None:
+        asked = None if prompt is None else prompt.asked
         self._vocabulary = _vocabulary(tokenizer)
         self._matcher = matcher = Matcher(self._vocabulary, constraint)
-        self._reader = tokenizer.reader(prompt, may_think=may_think)
+        self._reader = tokenizer.reader(asked, may_think=may_think)
         self._eos_ids = tokenizer.eos_ids
         # Tokens that precede the answer, if nothing else may.
-        self._header = deque(() if may_think else tokenizer.header_of_answer(prompt).tolist())
+        self._header = deque(() if may_think else tokenizer.header_of_answer(asked).tolist())
         # Nothing else may begin within an answer, not even within its first character.
         self._has_begun = False
         self._check = constraint.problem
-        if beginning is not None:
-            if matcher.accepts(beginning.answer_ids) < len(beginning.answer_ids):
+        if prompt is not None and prompt.written:
+            if matcher.accepts(prompt.answer_begun.tolist()) < prompt.answer:
                 raise UsageError(
                     f"--prefill is not a beginning that {flag(constraint.kind)} allows"
                 )
-            for id_ in beginning.ids.tolist():
+            for id_ in prompt.begun.tolist():
                 self.accept(id_)
 
     @property

@@ -164,6 +164,9 @@ class Reader:
         role = self._markers.role(id_, self.place)
         if role is None:
             return self.read(self._decoder.add(id_))
+        if self.place is Place.START and (begun := self.read(self._decoder.finish())):
+            # Bytes of an incomplete character began the answer, in which a tag is text.
+            return [*begun, *self.add(id_)]
         header, pieces = "", list[Piece]()
         if self.place is Place.HEADER and role is not Role.END:
             header = f"{self._held}{self._decoder.finish()} "

@@ -34,37 +34,31 @@ class Prompt:
     """Token ids `(T,)` ready for prefill, and notices about how they were made.
 
     `blocks` are the spans of ids, in order, to be cached for other prompts; the first `head` ids
-    are what the template writes before all of them. The last ids may be a `beginning` of the reply.
+    are what the template writes before all of them. The last `written` ids are the beginning of the
+    reply; of these, the last `answer` are text of the answer.
     """
 
     ids: TokenIds
     notices: tuple[str, ...] = ()
     head: int = 0
     blocks: tuple[tuple[int, int], ...] = ()
-    beginning: "Beginning | None" = None
+    written: int = 0
+    answer: int = 0
 
     @property
     def asked(self) -> TokenIds:
         """The ids before the reply."""
-        return self.ids[: len(self.ids) - len(self.begun)]
+        return self.ids[: len(self.ids) - self.written]
 
     @property
     def begun(self) -> TokenIds:
         """The ids of the reply."""
-        return self.ids[:0] if self.beginning is None else self.beginning.ids
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """The beginning of a reply that the user wrote. The first `header` of its ids, which are no
-    text, begin the answer."""
-
-    ids: TokenIds
-    header: int
+        return self.ids[len(self.ids) - self.written :]
 
     @property
-    def answer_ids(self) -> list[int]:
-        return self.ids[self.header :].tolist()
+    def answer_begun(self) -> TokenIds:
+        """The ids of the answer."""
+        return self.ids[len(self.ids) - self.answer :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,12 +356,13 @@ class Tokenizer:
         if it continues other text."""
         return self._encoder.encode(text, on_progress, begins=begins)
 
-    def beginning(
+    def encode_reply(
         self, reply: str, prompt: TokenIds, *, thought: str = "", newlines: bool = True
-    ) -> Beginning:
-        """The beginning of a reply, as this model might have written it after the prompt. A thought
-        without a reply is left open. Without a thought, one that the prompt opens is closed first.
-        After a thought come the usual `newlines`, unless they would count as part of the answer."""
+    ) -> tuple[TokenIds, TokenIds]:
+        """The beginning of a reply, as this model might have written it after the prompt: the ids
+        before the answer, and of the answer. A thought without an answer is left open. Without a
+        thought, one that the prompt opens is closed first. After a thought come the usual
+        `newlines`, unless they would count as part of the answer."""
         format_ = self.replies.format
         in_thought = self.reader(prompt).is_thought
         closes = format_.closes + ("\n\n" if newlines and not format_.has_channels else "")
@@ -380,15 +375,15 @@ class Tokenizer:
             header = closes if in_thought else self.replies.header_of_answer(prompt)
             ids.append(self._encoder.encode_piece(header))
         answer = self.encode(reply, begins=format_ is NO_THOUGHTS) if reply else NO_IDS
-        return Beginning(np.concatenate([*ids, answer]), sum(map(len, ids)))
+        return np.concatenate(ids), answer
 
     def with_beginning(self, prompt: Prompt, text: str | None, *, newlines: bool = True) -> Prompt:
         """The prompt with the beginning of the answer, if any."""
         if not text:
             return prompt
-        beginning = self.beginning(text, prompt.ids, newlines=newlines)
-        ids = np.concatenate([prompt.ids, beginning.ids])
-        return replace(prompt, ids=ids, beginning=beginning)
+        before, answer = self.encode_reply(text, prompt.ids, newlines=newlines)
+        ids = np.concatenate([prompt.ids, before, answer])
+        return replace(prompt, ids=ids, written=len(before) + len(answer), answer=len(answer))
 
     def reader_after(self, prompt: Prompt) -> tuple[Reader, str]:
         """A reader for the rest of the reply that the prompt has begun, and the answer so far."""
