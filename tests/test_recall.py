@@ -74,7 +74,7 @@ def test_no_text_or_message_is_taken_for_a_query(text: str, message: str) -> Non
 def test_the_closest_are_chosen_and_of_nearly_equal_ones_the_latest(
     closeness: dict[int, float], at_most: int, expected: list[int]
 ) -> None:
-    assert chosen(closeness, lambda number: number, at_most) == expected
+    assert chosen(closeness, at_most) == expected
 
 
 def test_a_word_that_most_texts_have_finds_none_of_them() -> None:

@@ -10,6 +10,7 @@ from mlxchat.chat.turn import Change, Recalled
 from mlxchat.engine.reply import Stats
 from mlxchat.engine.sampling import Token
 from mlxchat.passages.quote import LineRange, Read
+from mlxchat.paths import __version__
 from mlxchat.text.tokens import Tokenizer
 
 # Many readers, such as Python's `splitlines`, treat these as line endings, and JSON does not escape
@@ -31,8 +32,12 @@ class EventWriter:
         self._passages: dict[str, Any] = {}
         self._texts = {False: io.StringIO(), True: io.StringIO()}
 
-    def start(self, facts: dict[str, Any]) -> str:
-        return _line({"event": "start"} | facts)
+    def start(self, model: str, facts: dict[str, Any], *settings: Any) -> str:
+        """The first line: the model's name, other facts, and the fields of the settings."""
+        begun = {"event": "start", "version": __version__, "model": model}
+        for each in settings:
+            facts = asdict(each) | facts
+        return _line(begun | facts)
 
     def passages(self, read: Read) -> str:
         """Which passages of larger documents are in the prompt."""

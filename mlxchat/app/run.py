@@ -8,7 +8,7 @@ import io
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Self
 
@@ -30,7 +30,6 @@ from mlxchat.engine.sampling import Token
 from mlxchat.errors import MlxchatError, OutputError
 from mlxchat.models.model import Model
 from mlxchat.passages.quote import Read
-from mlxchat.paths import __version__
 from mlxchat.platform import keep_awake
 from mlxchat.request import Request
 from mlxchat.settings import OnLoop
@@ -221,7 +220,7 @@ class Run:
             return self._stopped is not None
 
         if self.request.events:
-            yield self._output(Token(None), self._events.start(_start_facts(self.loaded, None)))
+            yield self._start(None)
         for answered in reader.read(should_stop, on_prefill):
             if self.request.events:
                 yield self._output(Token(None), self._events.section(answered.place, answered.text))
@@ -251,7 +250,7 @@ class Run:
             on_prefill(done, total)
 
         if request.events and self.reader is None:
-            yield self._output(Token(None), self._events.start(_start_facts(loaded, prompt)))
+            yield self._start(len(prompt.ids))
         if request.events and self.passages is not None:
             yield self._output(Token(None), self._events.passages(self.passages))
         pace = Pace(first_step(self.model.network))
@@ -328,6 +327,11 @@ class Run:
         inside = self._thoughts.inside
         return Reached(resume_point=point, loop=self.loop.state(), in_thought=inside)
 
+    def _start(self, prompt_tokens: int | None) -> Token:
+        loaded, facts = self.loaded, {"prompt_tokens": prompt_tokens}
+        line = self._events.start(self.model.name, facts, loaded.settings, loaded.sampling)
+        return self._output(Token(None), line)
+
     def _output(self, token: Token, text: str) -> Token:
         """The token with the text that the output gets, which is in the file already."""
         if self.file is not None:
@@ -366,13 +370,3 @@ class Run:
 
 def _size(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
-
-
-def _start_facts(loaded: Loaded, prompt: Prompt | None) -> dict[str, Any]:
-    return {
-        "version": __version__,
-        "model": loaded.model.name,
-        "prompt_tokens": None if prompt is None else len(prompt.ids),
-        **asdict(loaded.settings),
-        **asdict(loaded.sampling),
-    }

@@ -10,7 +10,7 @@ from mlxchat.chat.rendering import Rejected, Rendering
 from mlxchat.chat.room import fitted, is_too_long
 from mlxchat.chat.state import State
 from mlxchat.chat.turn import Recalled, Turn
-from mlxchat.recall.choice import COMMON, Close, chosen, closest
+from mlxchat.recall.choice import COMMON, Fit, chosen, closest
 from mlxchat.recall.index import Index
 from mlxchat.recall.said import Said, excerpt, is_typed, sentences
 from mlxchat.recall.words import CALENDAR_WORDS, informative, is_short_number, names, words
@@ -85,7 +85,7 @@ class Memory:
                 best[number] = max(best.get(number, 0.0), close.closeness * ASKED)
         if not best or in_view(message, state) >= max(best.values()):
             return []
-        numbers = chosen(best, lambda number: number, at_most)
+        numbers = chosen(best, at_most)
         if len(numbers) < at_most:
             told = [close for number, close in typed.items() if number in numbers]
             numbers += self._stated.later_about(told, message, state)
@@ -126,11 +126,11 @@ class _Texts:
                 self._index.add(len(self._texts), sentence, typed=self._typed)
                 self._texts.append(self._known[own])
 
-    def find(self, message: str, state: State, *, named: bool = False) -> dict[int, Close]:
+    def find(self, message: str, state: State, *, named: bool = False) -> dict[int, Fit]:
         """The sentence of each forgotten turn that fits best, if it adds something to the message:
         with `named`, a name or a number. Of turns that say the same, the latest."""
         own, to_question = frozenset(informative(message)), bool(Said.of(message).asked)
-        best: dict[int, Close] = {}
+        best: dict[int, Fit] = {}
         for close in closest(self._index, message):
             text = self._texts[close.number]
             numbers = text.recallable(state)
@@ -139,7 +139,7 @@ class _Texts:
                 best.setdefault(max(numbers), close)
         return best
 
-    def later_about(self, told: Sequence[Close], message: str, state: State) -> list[int]:
+    def later_about(self, told: Sequence[Fit], message: str, state: State) -> list[int]:
         """The latest turn after all of these sentences that says more of somebody or something
         that one of them names and the message does not: after "Our head is Carla", "Carla left"."""
         said = [self._texts[close.number] for close in told]

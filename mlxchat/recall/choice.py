@@ -3,8 +3,8 @@ little else it says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import log, sqrt
 from typing import Protocol
 
@@ -67,27 +67,19 @@ class Searchable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A text that has some `words` of a message, and the `share` of its information in them."""
+    """A text that has some `words` of a message, and the `share` of its information in them.
+    `closeness` is the geometric mean of that and of the message's share of the text."""
 
     number: int
     share: float
     words: tuple[str, ...]
+    closeness: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
-    """A text that fits a message. `closeness` is the geometric mean of the shares that each has of
-    the other: `share` is that of the message's information."""
-
-    number: int
-    share: float
-    closeness: float
-
-
-def closest(index: Index, message: str) -> list[Close]:
+def closest(index: Index, message: str) -> list[Fit]:
     """The texts that fit the message, best first, the latest first among equals."""
     about_own = is_about_own(message)
-    found: list[Close] = []
+    found: list[Fit] = []
     for fit in by_share(index, message):
         own = _own(message=about_own, text=index.is_own(fit.number))
         if fit.share < (LEAST_SHARE_IF_OWN if own == 2 else LEAST_SHARE):
@@ -97,18 +89,16 @@ def closest(index: Index, message: str) -> list[Close]:
         share_of_text = min(1.0, len(fit.words) / min(index.amount_of(fit.number), MOST_AMOUNT))
         closeness = sqrt(fit.share * share_of_text)
         if closeness >= _enough(len(index), own, len(fit.words)):
-            found.append(Close(fit.number, fit.share, closeness))
+            found.append(replace(fit, closeness=closeness))
     return sorted(found, key=lambda each: (round(each.closeness, 6), each.number), reverse=True)
 
 
-def chosen(
-    closeness: Mapping[int, float], said_at: Callable[[int], int | str], at_most: int
-) -> list[int]:
+def chosen(closeness: Mapping[int, float], at_most: int) -> list[int]:
     """Of texts by number, at most that many: the closest and those nearly as close, such as a fact
     and its change. Of those that hardly differ in closeness, the latest."""
     nearest = max(closeness.values(), default=0.0)
     near = [number for number, each in closeness.items() if each >= NEARLY * nearest]
-    alike = sorted((n for n in near if closeness[n] >= ALIKE * nearest), key=said_at, reverse=True)
+    alike = sorted((n for n in near if closeness[n] >= ALIKE * nearest), reverse=True)
     rest = sorted({*near} - {*alike}, key=lambda number: closeness[number], reverse=True)
     return [*alike, *rest][:at_most]
 

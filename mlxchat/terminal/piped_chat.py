@@ -2,9 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 from mlxchat.app.answer import constraint_in, is_whole, value_of
 from mlxchat.app.chat import Chat
@@ -22,7 +20,6 @@ from mlxchat.errors import (
     RanksError,
     UsageError,
 )
-from mlxchat.paths import __version__
 from mlxchat.request import Answer
 from mlxchat.request.commands import ChatShown
 from mlxchat.terminal.figures import first_words, incomplete, turn_line, window_line
@@ -86,15 +83,11 @@ class PipedChat(Talk):
 
     def _start(self) -> None:
         conversation, session = self.conversation, self.chat.session
-        facts: dict[str, Any] = {
-            "version": __version__,
-            "model": conversation.model.name,
-            "session": None if session is None else session.name,
-            **asdict(conversation.settings),
-            "keep": conversation.window.pinned,
-            **asdict(conversation.sampling),
-        }
-        self._stdout.write(EventWriter(conversation.model.tokenizer, False).start(facts))
+        model, settings = conversation.model, conversation.settings
+        name = None if session is None else session.name
+        facts = {"session": name, "keep": conversation.window.pinned}
+        events = EventWriter(model.tokenizer, False)
+        self._stdout.write(events.start(model.name, facts, settings, conversation.sampling))
 
     def _take(self, spoken: Spoken) -> None:
         """Answer the turn. An error costs this turn only."""
