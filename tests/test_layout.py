@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 885,
     "app": 3_278,
     "bench": 971,
-    "terminal": 3_586,
+    "terminal": 3_572,
     "doctor": 223,
     "cli": 1_563,
 }

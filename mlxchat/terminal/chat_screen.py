@@ -27,7 +27,7 @@ from mlxchat.errors import (
 from mlxchat.request.commands import ChatShown
 from mlxchat.terminal import Terminated, is_dumb
 from mlxchat.terminal.figures import compacted_line, incomplete, turn_line, window_line
-from mlxchat.terminal.output import Messages, TerminalLine
+from mlxchat.terminal.output import Messages
 from mlxchat.terminal.plain_input import EndOfInput, PlainInput, edit
 from mlxchat.terminal.progress import progress
 from mlxchat.terminal.reply import PlainView, reply_view
@@ -330,8 +330,7 @@ class ChatScreen(Talk):
                     first = [said]
                     break
                 self.screen.rule(window_line(said))
-            view = self._new_view()
-            with TerminalLine.drawing(view.stand), view:
+            with self._new_view() as view:
                 for said in chain(first, reply):
                     if isinstance(said, Change):
                         later.append(said)

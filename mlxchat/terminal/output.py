@@ -23,10 +23,12 @@ _GLUE = "\0"
 
 class TerminalLine:
     """The line of the terminal that text is written to; the process has one terminal. The cursor is
-    within it if `is_open`. `drawn` are functions that remove what is drawn meanwhile."""
+    within it if `is_open`. `drawn` are functions that remove what is drawn meanwhile. `moves` says
+    how often others have written below a reply, which then has to leave its rows in place."""
 
     is_open = False
     drawn: ClassVar[list[Callable[[], object]]] = []
+    moves = 0
 
     @classmethod
     @contextmanager
@@ -59,6 +61,7 @@ class TerminalLine:
         if _is_terminal():
             cls.clear()
             cls.is_open = False
+            cls.moves += 1
             with suppress(OSError):
                 sys.stderr.write(f"\n{text}\n")
                 sys.stderr.flush()

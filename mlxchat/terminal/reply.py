@@ -18,7 +18,7 @@ from rich.text import Text
 from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
 from mlxchat.terminal.markdown import Renderer, find_cuts
-from mlxchat.terminal.output import Stdout
+from mlxchat.terminal.output import Stdout, TerminalLine
 from mlxchat.text.pieces import OuterWhitespace
 
 Thinking = Literal["on", "hide"]
@@ -82,9 +82,6 @@ class PlainView:
         if self._last not in ("", "\n"):
             self._put_anyway("\n")
 
-    def stand(self) -> None:
-        """From now on, leave what is drawn in place. Callable from any thread."""
-
     @property
     def _is_hidden(self) -> bool:
         return self._is_thought and self._hides_thoughts
@@ -136,6 +133,7 @@ class MarkdownView(PlainView):
         # Whether an empty row separates it from what is printed.
         self._has_gap = False
         self._has_printed = self._may_have_moved = False
+        self._moves = TerminalLine.moves
         self._due_s = 0.0
 
     def finish(self) -> None:
@@ -154,9 +152,6 @@ class MarkdownView(PlainView):
             rest_s = max(REFRESH_S, REST_PER_DRAWING * (ended_s - begun_s))
             self._due_s = max(self._due_s, ended_s + rest_s)
 
-    def stand(self) -> None:
-        self._may_have_moved = True
-
     def _draw(self, is_done: bool = False) -> None:
         if self._console.size != self._size:
             self._size = self._console.size
@@ -166,7 +161,8 @@ class MarkdownView(PlainView):
                 # Wait until it has stopped changing.
                 self._due_s = self._clock() + SETTLED_S
                 return
-        if self._may_have_moved:
+        if self._may_have_moved or self._moves != TerminalLine.moves:
+            self._moves = TerminalLine.moves
             self._let_stand()
         if self._is_hidden:
             self._source = "" if is_done else self._source

@@ -12,7 +12,7 @@ from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.errors import UsageError
 from mlxchat.request import Answer, ChatOptions
 from mlxchat.request.commands import ChatShown
-from mlxchat.terminal.output import Messages
+from mlxchat.terminal.output import Messages, Stdout
 from mlxchat.terminal.progress import observer_of
 from mlxchat.terminal.worker import Worker, with_ranks
 from mlxchat.text.document import STDIN
@@ -37,34 +37,13 @@ def run(
 ) -> int:
     """Chat, and return the exit status; `answer` is the form of the answer to the question, which
     goes into the `template`, if any. Raises MlxchatError for everything a user can fix."""
-    return with_ranks(
-        lambda ranks, worker: _run(
-            options, shown, question, answer, template=template, ranks=ranks, worker=worker
-        )
-    )
-
-
-def _run(
-    options: ChatOptions,
-    shown: ChatShown,
-    question: str | None,
-    answer: Answer,
-    *,
-    template: str | None,
-    ranks: Ranks | None,
-    worker: Worker,
-) -> int:
     constraint = constraint_of(answer)
-    check_ranks(ranks, constraint=next(iter(answer.constraints()), None))
     if constraint is not None and answer.schema_prompt:
         options = replace(options, system=with_schema(options.system, constraint))
     messages = Messages(shown.quiet)
-    turns = worker.read(lambda: _turns(shown, question, template, messages))
-    asks = question is not None or template is not None
-    attached = [] if asks else worker.read(lambda: _attached(shown.files, messages))
-    on_terminal = turns is None
-    chat = worker.call(
-        lambda: Chat.open(
+
+    def open_chat(ranks: Ranks | None, on_terminal: bool) -> Chat:
+        return Chat.open(
             options,
             session=shown.session,
             latest=shown.latest,
@@ -75,25 +54,34 @@ def _run(
             notify=None if on_terminal else messages.warn,
             note=None if on_terminal else messages.note,
         )
-    )
-    if turns is None:
-        # With all commands.
-        from mlxchat.terminal.commands import ChatScreen
 
-        return ChatScreen(chat, worker, messages, shown, think=options.think, files=attached).run()
-    from mlxchat.terminal.piped_chat import PipedChat
+    def lead(ranks: Ranks | None, worker: Worker) -> int:
+        check_ranks(ranks, constraint=next(iter(answer.constraints()), None))
+        turns = worker.read(lambda: _turns(shown, question, template, messages))
+        asks = question is not None or template is not None
+        attached = [] if asks else worker.read(lambda: _attached(shown.files, messages))
+        chat = worker.call(lambda: open_chat(ranks, turns is None))
+        if turns is None:
+            # With all commands.
+            from mlxchat.terminal.commands import ChatScreen
 
-    return PipedChat(
-        chat,
-        worker,
-        messages,
-        shown,
-        turns,
-        hides_thoughts=options.think != "on",
-        attached=[text for _, text in attached],
-        answer=answer,
-        constraint=constraint,
-    ).run()
+            screen = ChatScreen(chat, worker, messages, shown, think=options.think, files=attached)
+            return screen.run()
+        from mlxchat.terminal.piped_chat import PipedChat
+
+        return PipedChat(
+            chat,
+            worker,
+            messages,
+            shown,
+            turns,
+            hides_thoughts=options.think != "on",
+            attached=[text for _, text in attached],
+            answer=answer,
+            constraint=constraint,
+        ).run()
+
+    return with_ranks(lead)
 
 
 def _turns(
@@ -109,7 +97,7 @@ def _turns(
         _warn(document, messages)
         return iter([Spoken("user", document.text)])
     if sys.stdin is not None and sys.stdin.isatty() and not shown.events:
-        if not sys.stdout.isatty():
+        if not Stdout().is_terminal:
             raise UsageError(
                 "stdout is not a terminal: pass a QUESTION, pipe one message per line, or save a "
                 "chat with `mlxchat session export`"

@@ -240,7 +240,7 @@ class Worker:
     def _obey(self, number: int | None) -> None:
         if number == signal.SIGCONT:
             self.keys.hold_again()
-            TerminalLine.clear()
+            TerminalLine.moves += 1
         elif number is not None:
             if self._stop is None:
                 raise ending_by(number)
