@@ -49,8 +49,6 @@ class RowRun(BatchRow):
     hides_thoughts: bool
     cached_tokens: int = 0
     tokens: list[Token] = field(default_factory=list[Token])
-    began_s: float = 0.0
-    first_s: float | None = None
 
     @property
     def held(self) -> int:
@@ -61,8 +59,8 @@ class RowRun(BatchRow):
         """Add what the next token brought; return how many tokens that is."""
         before = len(self.tokens)
         self.tokens.extend(tokens)
-        if self.first_s is None and self.tokens:
-            self.first_s = time.perf_counter()
+        if self.tokens and not self.reply.first_token_s:
+            self.reply.first_token_s = time.perf_counter()
         return sum(each.id is not None for each in self.tokens[before:])
 
     def result(self, evicted_tokens: int = 0) -> Result:
@@ -81,8 +79,8 @@ class RowRun(BatchRow):
             cached_tokens=self.cached_tokens,
             generated_tokens=reply.generated,
             evicted_tokens=evicted_tokens,
-            ttft_s=(self.first_s or ended_s) - self.began_s,
-            seconds=ended_s - self.began_s,
+            ttft_s=(reply.first_token_s or ended_s) - reply.began_s,
+            seconds=ended_s - reply.began_s,
             seed=self.seed,
             model=reply.model.name,
             error=reply.problem,
@@ -120,8 +118,9 @@ class RowPlanner:
         settings = GenerationSettings.of(request)
         if constraint is not None:
             refuse_pairs(settings, constraint=constraint.kind)
-        sampling = self._sampling_of(row)
-        assert sampling.seed is not None
+        sampling = _overridden(self._sampling, row.options)
+        if "seed" not in row.options:
+            sampling = replace(sampling, seed=row_seed(self._sampling.seed or 0, row))
         prompt, begun, how = begin_answer(
             request, self._prompt(row, request, constraint), constraint, tokenizer
         )
@@ -163,13 +162,6 @@ class RowPlanner:
             return tokenizer.prompt(row.prompt, system, variables=variables)
         messages = [ChatMessage(each["role"], each["content"]) for each in row.messages]
         return tokenizer.chat(messages, system, variables=variables)
-
-    def _sampling_of(self, row: Row) -> SamplingSettings:
-        sampling = _overridden(self._sampling, row.options)
-        if "seed" in row.options:
-            return sampling
-        assert sampling.seed is not None
-        return replace(sampling, seed=row_seed(sampling.seed, row))
 
 
 def row_seed(seed: int, row: Row) -> int:

@@ -163,7 +163,7 @@ class SideBySide:
         run, *following = self._waiting
         ids = run.prompt.ids
         self._apart = [run]
-        run.began_s = time.perf_counter()
+        run.reply.began_s = time.perf_counter()
         try:
             begun = self._prefixes.begin(ids, [each.prompt.ids for each in following], self._read)
             run.cached_tokens = begun.cached
@@ -208,7 +208,7 @@ class SideBySide:
     def _seat_together(self, begun: Begun) -> None:
         """Read the prompts of the rows that are apart in one step."""
         for other in self._apart[1:]:
-            other.began_s, other.cached_tokens = time.perf_counter(), begun.held
+            other.reply.began_s, other.cached_tokens = time.perf_counter(), begun.held
         rest = [each.prompt.ids[begun.held : -1] for each in self._apart]
         shares = begun.start is not None and self._shares_start
         read = prefill_together(self._network, begun.cache, rest, shares=shares)

@@ -17,7 +17,7 @@ from mlxchat.cache import Cache
 from mlxchat.cache.side_by_side import RowsCache, after, repeated
 from mlxchat.engine.generate import CLEAR_EVERY
 from mlxchat.engine.reply import Reply
-from mlxchat.engine.sampling import Chooser, Drawn, Token
+from mlxchat.engine.sampling import Drawn, Token
 from mlxchat.errors import ConstraintError, ModelError
 from mlxchat.text.spans import TokenIds
 
@@ -58,10 +58,6 @@ class BatchRow:
     drawn: int = field(default=0, kw_only=True)
     scores: tuple[mx.array, ...] = field(default=(), kw_only=True)
     failure: Exception | None = field(default=None, kw_only=True)
-
-    @property
-    def chooser(self) -> Chooser:
-        return self.reply.chooser
 
 
 AnyRow = TypeVar("AnyRow", bound=BatchRow)
@@ -125,13 +121,13 @@ class Batch(Generic[AnyRow]):
             return self._take(drawn, tokens)
         self.cache.begin_step()
         logits = self._network(tokens[:, None], cache=self.cache)[:, -1, :]
-        has_plain = any(row.chooser.is_plain for row in self.rows)
+        has_plain = any(row.reply.chooser.is_plain for row in self.rows)
         self._tokens = mx.argmax(logits, axis=-1).astype(mx.int32) if has_plain else tokens + 0
-        constrained = [row for row in self.rows if row.chooser.constrained is not None]
+        constrained = [row for row in self.rows if row.reply.chooser.constrained is not None]
         if constrained:
             # Computed while the masks are.
             mx.async_eval(logits)
-        free = [row for row in self.rows if row.chooser.constrained is None]
+        free = [row for row in self.rows if row.reply.chooser.constrained is None]
         self._draw(free, logits, tokens)
         taken = self._take(drawn, tokens)
         # What a constraint rules out depends on the tokens just taken.
@@ -153,7 +149,7 @@ class Batch(Generic[AnyRow]):
             if scores:
                 token = Drawn(tokens[row.seat : row.seat + 1], scores).read()
             try:
-                row.chooser.take(ids[row.seat])
+                row.reply.chooser.take(ids[row.seat])
                 taken.append((row, token))
             except ROW_FAILURES as error:
                 row.failure = error
@@ -164,11 +160,11 @@ class Batch(Generic[AnyRow]):
         the `last` ones `(B,)`; a row whose constraint allows none has failed."""
         begun: list[mx.array] = []
         for row in rows:
-            if not row.chooser.is_plain:
+            if not row.reply.chooser.is_plain:
                 seat = slice(row.seat, row.seat + 1)
-                is_taken = row.chooser.constrained is not None or not row.drawn
+                is_taken = row.reply.chooser.constrained is not None or not row.drawn
                 try:
-                    drawn = row.chooser.draw(
+                    drawn = row.reply.chooser.draw(
                         logits[seat], row.drawn, None if is_taken else last[seat]
                     )
                 except ROW_FAILURES as error:

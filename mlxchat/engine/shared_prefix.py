@@ -5,7 +5,6 @@ kept in memory and forked, which copies nothing until a fork is written to.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -22,14 +21,6 @@ MAX_PREFIXES = 4
 # Puts the tokens `ids[start:stop]` into a cache that holds the ones before; returns how many are
 # in it now, and how many of them came from elsewhere.
 Read = Callable[[Cache, TokenIds, int, int], tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prefix:
-    """Tokens `(T,)` and a cache that holds them."""
-
-    ids: TokenIds
-    cache: Cache
 
 
 class Begun(NamedTuple):
@@ -52,41 +43,39 @@ class SharedPrefixes:
     def __init__(self, make: Callable[[], Cache], window: int | None = None) -> None:
         self._make = make
         self._window = window
-        self._prefixes: list[Prefix] = []
+        # Tokens `(T,)` and a cache that holds them, the least recently used first.
+        self._prefixes: list[tuple[TokenIds, Cache]] = []
 
     def begin(self, ids: TokenIds, following: Sequence[TokenIds], read: Read) -> Begun:
         """A cache with the first tokens of `ids: (T,)`. Leaves at least the last token.
 
         Reads a prefix if it is shared with `following` prompts; `read` may stop early.
         """
-        known = self._longest_known(ids)
-        start = 0 if known is None else len(known.ids)
+        start, known = self._longest_known(ids)
         # One more, which is never part of a prefix.
         within = ids if self._window is None else ids[: self._window + 1]
         stop = shared_length(within, following, start)
-        cache = self._make() if known is None else known.cache.fork()
+        cache = self._make() if known is None else known.fork()
         done = reused = 0
         if stop - start >= MIN_TOKENS:
             done, reused = read(cache, ids, start, stop)
             if done == stop - start:
-                known = Prefix(ids[:stop].copy(), cache.fork())
-                self._prefixes = [*self._prefixes, known][-MAX_PREFIXES:]
-        begins = None if known is None else known.cache
-        return Begun(cache, start + done, start + reused, begins)
+                known = cache.fork()
+                self._prefixes = [*self._prefixes, (ids[:stop].copy(), known)][-MAX_PREFIXES:]
+        return Begun(cache, start + done, start + reused, known)
 
     def start_of(self, ids: TokenIds) -> Cache | None:
         """The cache of the longest known prefix of these tokens."""
-        known = self._longest_known(ids)
-        return None if known is None else known.cache
+        return self._longest_known(ids)[1]
 
-    def _longest_known(self, ids: TokenIds) -> Prefix | None:
-        known = [x for x in self._prefixes if _common_length(ids[:-1], x.ids) == len(x.ids)]
+    def _longest_known(self, ids: TokenIds) -> tuple[int, Cache | None]:
+        """Its length and its cache."""
+        known = [x for x in self._prefixes if _common_length(ids[:-1], x[0]) == len(x[0])]
         if not known:
-            return None
-        longest = max(known, key=lambda each: len(each.ids))
-        self._prefixes.remove(longest)
-        self._prefixes.append(longest)
-        return longest
+            return 0, None
+        longest = max(known, key=lambda each: len(each[0]))
+        self._prefixes = [each for each in self._prefixes if each is not longest] + [longest]
+        return len(longest[0]), longest[1]
 
 
 def shared_length(ids: TokenIds, following: Sequence[TokenIds], known: int) -> int:

@@ -63,11 +63,9 @@ class ChatOptions:
         """The fields that override those of a session."""
         if self.chosen is not None:
             return self.chosen
-        default = ChatOptions()
-        differs = {
+        return frozenset(
             name
-            for ours, theirs in ((self, default), (self.setup, default.setup))
+            for ours, default in ((self, ChatOptions()), (self.setup, Setup()))
             for name in options_of(type(ours))
-            if getattr(ours, name) != getattr(theirs, name)
-        }
-        return frozenset(differs)
+            if getattr(ours, name) != getattr(default, name)
+        )

@@ -167,40 +167,39 @@ class Finished:
     damaged: list[int] = field(default_factory=list[int])
     good_bytes: int = 0
 
-    def add(self, line: bytes) -> None:
-        """Add the row of a line. Raises one of several errors if it is not the line of a result."""
-        record = json.loads(line)
-        if record.get("error") is not None:
-            self.failures.add(_hash(line))
-            return
-        if "custom_id" in record:
-            id_, number = record["custom_id"], int(record["id"].removeprefix(ROW_ID))
-            record["response"]["body"]["choices"]
-        else:
-            id_, number = record["id"], record.get("row")
-            record["finish_reason"]
-            # The number is the name of a row without an id.
-            id_ = id_ if number is None else None
-        if isinstance(id_, bool) or not isinstance(id_, int | str | None):
-            raise TypeError(id_)
-        self.rows.add(key_of(id_, number))
+    def add(self, line: bytes) -> bool:
+        """Add the row of a line. Returns whether it is the line of a result. Raises ValueError or
+        RecursionError if it is not JSON."""
+        match json.loads(line):
+            case {"error": str() | dict()}:
+                self.failures.add(_hash(line))
+            case {"custom_id": int() | str() as id_, "response": {"body": {"choices": _}}}:
+                self.rows.add(key_of(id_, None))
+            case {"finish_reason": _, "row": int(number)}:
+                self.rows.add(key_of(None, number))
+            case {"finish_reason": _, "id": int() | str() as id_}:
+                self.rows.add(key_of(id_, None))
+            case _:
+                return False
+        return True
 
 
 def read_finished(file: BinaryIO, path: Path) -> Finished:
     """Read the lines of an output. Raises OutputError if the file is something else, which a
     batch must not change, and OSError."""
     finished = Finished()
-    cut_short = b""
+    is_ours = True
     for number, line in enumerate(file, 1):
         try:
-            finished.add(line)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            if isinstance(error, ValueError | RecursionError) and not line.endswith(b"\n"):
-                cut_short = line
+            is_result = finished.add(line)
+        except (ValueError, RecursionError):
+            if not line.endswith(b"\n"):
+                # A crash cut it short, unless it is another file's.
+                is_ours = line.startswith(BEGINNING[: len(line)])
                 break
-            finished.damaged += [number] if line.strip() else []
+            is_result = not line.strip()
+        finished.damaged += [] if is_result else [number]
         finished.good_bytes += len(line)
-    is_ours = not cut_short or cut_short.startswith(BEGINNING[: len(cut_short)])
     if not finished.rows and not finished.failures and (finished.damaged or not is_ours):
         raise OutputError(f"{path} is not the output of a batch: choose another name")
     return finished
