@@ -53,6 +53,8 @@ NEW_FILE = """\
 # prompt = "Write a commit message for this change: {input}"
 """
 
+Row = dict[str, Any]
+
 NO_MODEL = "a recommended one that fits, else the embedded one"
 
 
@@ -173,7 +175,7 @@ def path() -> None:
     write(f"{paths.config_file()}\n")
 
 
-def _rows() -> Iterator[dict[str, Any]]:
+def _rows() -> Iterator[Row]:
     """The settings in effect; if "value" is None, "if_unset" describes the default."""
     model, file = configured_model(), read_user_config()
     yield _row("model", model, None, NO_MODEL)
@@ -188,14 +190,12 @@ def _rows() -> Iterator[dict[str, Any]]:
             yield _row(f"{name}.{option.name}", setting, default, option.if_unset or "none")
 
 
-def _row(
-    key: str, setting: Setting | None, default: Any = None, if_unset: str = ""
-) -> dict[str, Any]:
+def _row(key: str, setting: Setting | None, default: Any = None, if_unset: str = "") -> Row:
     value, where = (default, None) if setting is None else (setting.value, setting.where)
     return {"key": key, "value": value, "if_unset": if_unset, "where": where}
 
 
-def _as_text(row: dict[str, Any]) -> str:
+def _as_text(row: Row) -> str:
     value = row["value"]
     if value is None or value == ():
         return f"({row['if_unset']})"

@@ -24,7 +24,7 @@ MIN_PREFIX = 3
 
 
 def in_words(error: TyperException) -> str:
-    """Typer's message as the programs's messages are written."""
+    """Typer's message as the program's messages are written."""
     message = " ".join(error.format_message().split())
     return f"{message[:1].lower()}{message[1:]}".removesuffix(".")
 

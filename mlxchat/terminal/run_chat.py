@@ -100,7 +100,7 @@ def _turns(
         if not Stdout().is_terminal:
             raise UsageError(
                 "stdout is not a terminal: pass a QUESTION, pipe one message per line, or save a "
-                "chat with `mlxchat session export`"
+                "chat with `mlxchat session show`"
             )
         return None
     stdin = piped_stdin(to_its_end=False)
