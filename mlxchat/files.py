@@ -265,15 +265,19 @@ def exclusive(path: Path, on_wait: Callable[[], object] = lambda: None) -> Itera
         os.close(descriptor)
 
 
-def open_locked(path: Path, flags: int, mode: int = 0o600) -> int | None:
+def open_locked(path: Path, flags: int, mode: int = 0o600, *, always: bool = False) -> int | None:
     """Open a file and lock it until it is closed; None if another process has it locked. What is
-    locked is at `path`, not deleted by then. Raises OSError."""
+    locked is at `path`, not deleted by then. A file system that cannot lock is an error only if it
+    `always` has to. Raises OSError."""
     while True:
         descriptor = os.open(path, flags, mode)
-        is_locked = True
-        # Some network file systems cannot lock, and are not asked again.
-        with suppress(OSError):
+        try:
             is_locked = _lock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            if always:
+                os.close(descriptor)
+                raise
+            is_locked = True
         if is_locked and is_at(descriptor, path):
             return descriptor
         os.close(descriptor)
@@ -293,16 +297,24 @@ class Lock:
     """Held until `release`, or until the process ends for any reason.
 
     The file at `path` is created if necessary, and stays. Raises SessionError naming the process
-    that has `what` open, unless it has not `signed` yet, OSError if nothing can be locked.
+    that has `what` open, if it has signed, OSError if nothing can be locked.
     """
 
-    def __init__(self, path: Path, what: str, *, signed: bool = True) -> None:
+    def __init__(self, path: Path, what: str) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         self._path = path
-        self._descriptor = _take(path, what)
+        for _ in range(_TRIES):
+            descriptor = open_locked(path, flags, always=True)
+            if descriptor is not None:
+                break
+            time.sleep(_PAUSE_S)
+        else:
+            process = holder(path)
+            who = "another process" if process is None else f"process {process}"
+            raise SessionError(f"{what} is open in {who}: close it there, or choose another one")
+        self._descriptor = descriptor
         with suppress(OSError):
-            os.ftruncate(self._descriptor, 0)
-        if signed:
-            self.sign()
+            os.ftruncate(descriptor, 0)
 
     def sign(self) -> None:
         """Name this process as the holder."""
@@ -336,24 +348,6 @@ def holder(path: Path) -> int | None:
         finally:
             os.close(descriptor)
     return None
-
-
-def _take(path: Path, what: str) -> int:
-    """Take the lock; return the descriptor that holds it."""
-    process: int | None = None
-    for _ in range(_TRIES):
-        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
-        try:
-            if _lock(descriptor, fcntl.LOCK_EX) and is_at(descriptor, path):
-                return descriptor
-            process = _written_in(descriptor)
-        except OSError:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-        time.sleep(_PAUSE_S)
-    who = "another process" if process is None else f"process {process}"
-    raise SessionError(f"{what} is open in {who}: close it there, or choose another one")
 
 
 def _lock(descriptor: int, kind: int) -> bool:

@@ -181,6 +181,7 @@ def test_a_lock_removed_while_it_is_taken_is_taken_again(
     monkeypatch.setattr(files_module.fcntl, "flock", flock)
     lock = Lock(path, "mine")
     assert len(calls) == 2
+    lock.sign()
     assert path.read_text() == f"{os.getpid()}\n"
     assert holder(path) == os.getpid()
     with pytest.raises(SessionError, match="is open in process"):

@@ -112,11 +112,8 @@ def back_up(database: Path) -> None:
         # A destroyed page is copied without an error.
         with closing(connected_unchanging(new)) as target:
             check(target, database)
-        descriptor = os.open(new, os.O_RDONLY)
-        try:
-            force_to_disk(descriptor)
-        finally:
-            os.close(descriptor)
+        with new.open("rb") as file:
+            force_to_disk(file.fileno())
     sync_directory(copy.parent)
 
 

@@ -369,7 +369,7 @@ def _lock(database: Database, name: str) -> Lock | None:
 def _taken(database: Database, name: str) -> Lock:
     """The lock of a name. Raises SessionError if another process has it, OSError."""
     make_private_directory(database.directory)
-    return Lock(lock_path(database, name), f"session {name!r}", signed=False)
+    return Lock(lock_path(database, name), f"session {name!r}")
 
 
 def _remove(lock: Lock | None) -> None:

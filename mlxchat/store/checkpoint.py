@@ -58,6 +58,7 @@ class Checkpoint:
         self.state = StateFile(self._path("state"))
         self._run: RunRecord | None = None
         self._lock = Lock(directory / "lock", f"the checkpoint {directory}")
+        self._lock.sign()
 
     @classmethod
     def create(cls, directory: Path) -> "Checkpoint":
