@@ -16,7 +16,7 @@ from mlxchat.cache import Block, BlockRecorder, make_cache
 from mlxchat.engine.prefill import prefill
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
-from mlxchat.store.block_store import DiskBlocks
+from mlxchat.store.prefix_cache import DiskBlocks
 from scripts.families import build_family, family_config
 from scripts.tiny_model import write_tiny_model
 from tests.conftest import RunMlxchat, build_random_model

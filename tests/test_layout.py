@@ -19,7 +19,7 @@ PACKAGE = ROOT / "mlxchat"
 # that everything stands on. The number is the most lines of Python that the folder may have: it
 # only ever goes down.
 CEILINGS = {
-    "": 1_552,
+    "": 1_546,
     "request": 987,
     "manual": 228,
     "config": 303,
@@ -31,11 +31,11 @@ CEILINGS = {
     "models": 3_723,
     "engine": 2_126,
     "chat": 1_916,
-    "store": 1_427,
-    "sessions": 1_714,
+    "store": 1_410,
+    "sessions": 1_711,
     "rows": 1_039,
     "distributed": 885,
-    "app": 3_270,
+    "app": 3_269,
     "bench": 971,
     "terminal": 3_572,
     "doctor": 223,

@@ -14,8 +14,7 @@ from mlxchat.engine.prefill import OnHeld
 from mlxchat.errors import CacheError
 from mlxchat.models.model import Model
 from mlxchat.request import Setup
-from mlxchat.store.block_store import DiskBlocks
-from mlxchat.store.prefix_cache import PrefixCache
+from mlxchat.store.prefix_cache import DiskBlocks, PrefixCache
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
 

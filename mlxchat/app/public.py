@@ -28,5 +28,5 @@ from mlxchat.request import (
 )
 from mlxchat.request.batch import RowTemplate
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
-from mlxchat.store.block_store import DiskBlocks
+from mlxchat.store.prefix_cache import DiskBlocks
 from mlxchat.text.tokens import Part

@@ -3,7 +3,8 @@ conversation or document they were for, instead of computed again.
 
 A prefix is stored in pages of 128 tokens, each in one of `CacheFiles`. Its name is a hash of the
 model, of its tokens and of all pages before it, so prompts that begin alike share pages. Pages
-restore exactly what prefill computed, bit for bit. Any problem costs no more than a prefill.
+restore exactly what prefill computed, bit for bit. Blocks are texts computed alone, in files next
+to them. Any problem costs no more than a prefill.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.cache import Cache, WindowCache, run_lazily
+from mlxchat.cache import Block, Cache, WindowCache, run_lazily
 from mlxchat.cache.layers import plain_refusal, recurrent_states, windows
 from mlxchat.cache.ring import Entries
 from mlxchat.engine.prefill import OnHeld
@@ -26,6 +27,7 @@ from mlxchat.store.cache_files import OLDER_S, CacheFiles
 from mlxchat.store.fingerprint import made_by
 from mlxchat.store.snapshot import Background
 from mlxchat.store.tensor_file import Tensor
+from mlxchat.text.spans import TokenIds
 
 PAGE = 128  # tokens
 
@@ -254,6 +256,55 @@ class Recorder:
             self._prefixes.error = error
             self._stopped = True
             return 0
+
+
+class DiskBlocks:
+    """The blocks in `directory` that this model can use: keys and values of a text in one file,
+    found by its model, its head and its tokens. Limited with the pages to `limit_bytes` of files.
+
+    Stores nothing if the disk has too little room. Problems with the disk or its files raise
+    nothing; `error` is the reason why the last block that failed was not stored.
+    """
+
+    def __init__(self, directory: Path, model: Model, limit_bytes: int) -> None:
+        self._files = CacheFiles(directory, limit_bytes)
+        self._model = model
+        self._made_by = made_by(model)
+        self._has_room = self._files.has_room()
+        self.error: OSError | None = None
+
+    def load(self, head: TokenIds, ids: TokenIds) -> Block | None:
+        """The block of these tokens, computed after this head; None if it is not stored."""
+        key = self._key(head, ids)
+        tensors = self._files.read(key)
+        if tensors is None:
+            return None
+        self._files.touch([key])
+        arrays = tensor_file.loaded(tensors)
+        layers = tuple(
+            (arrays[f"{i}.keys"], arrays[f"{i}.values"]) if f"{i}.keys" in arrays else None
+            for i in range(len(windows(run_lazily(self._model.shard))))
+        )
+        return Block(len(head), layers)
+
+    def save(self, head: TokenIds, ids: TokenIds, block: Block) -> None:
+        """Store the block, and enforce the limit."""
+        if not self._has_room:
+            self.error = OSError("the disk has less free space than --prefix-cache-size")
+            return
+        arrays: dict[str, mx.array] = {}
+        for i, pair in enumerate(block.layers):
+            if pair is not None:
+                arrays[f"{i}.keys"], arrays[f"{i}.values"] = pair
+        try:
+            self._files.write(self._key(head, ids), tensor_file.hold(arrays), {}, time.time())
+        except OSError as error:
+            self.error = error
+
+    def _key(self, head: TokenIds, ids: TokenIds) -> str:
+        digest = hashlib.blake2b(f"block\n{self._made_by}\n{len(head)}\n".encode(), digest_size=20)
+        digest.update(np.concatenate([head, ids]).astype("<i4").tobytes())
+        return digest.hexdigest()
 
 
 def used_layers(like: Cache) -> list[int]:

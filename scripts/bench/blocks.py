@@ -26,7 +26,7 @@ from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.prefill import prefill
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
-from mlxchat.store.block_store import DiskBlocks
+from mlxchat.store.prefix_cache import DiskBlocks
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Part, Prompt
 
