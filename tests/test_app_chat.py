@@ -120,7 +120,11 @@ def test_chosen_settings_override_those_of_the_session(options: Options, tiny_mo
         with Chat.open(ChatOptions(**others), session="mine") as chat:
             conversation = chat.conversation
             settings = conversation.settings
-            return settings.max_kv_size, conversation.recalls, dict(conversation.template_args)
+            return (
+                settings.max_kv_size,
+                conversation.recalls,
+                dict(conversation.rendering.template_args),
+            )
 
     assert resumed() == (320, 1, {"mood": "calm"})
     assert resumed(recalls=0) == (320, 0, {"mood": "calm"})
@@ -145,10 +149,10 @@ def test_settings_stay_when_the_model_changes(options: Options, tiny_model: Path
         variables, model = now.rendering.variables, now.model
         chat.change_model(chat.find(str(tiny_model)))
         assert now.model is not model
-        assert (now.sampling.temp, now.sampling.top_k, now.seed) == (0.5, 3, 11)
+        assert (now.sampling.temp, now.sampling.top_k, now.sampling.seed) == (0.5, 3, 11)
         assert (now.generation.max_tokens, now.recalls) == (2, 1)
-        assert (dict(now.template_args), now.turns[0].pinned) == ({"a": 1}, True)
-        assert (now.system, now.note) == ("Be brief.", "Ada has a cat.")
+        assert (dict(now.rendering.template_args), now.turns[0].pinned) == ({"a": 1}, True)
+        assert (now.state.system, now.state.note) == ("Be brief.", "Ada has a cat.")
         assert now.rendering.variables == variables
         assert not now.turns[0].exact
         say(chat, "again")

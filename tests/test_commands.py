@@ -298,7 +298,7 @@ def test_a_note_is_saved_with_what_it_made_the_window_forget_and_resumed_to_the_
         assert [turn.forgotten for turn in saved.turns] == [True, True, False]
     with Chat.open(options_of(tiny_model), session="mine") as chat:
         conversation = chat.conversation
-        assert conversation.note == compacted.note
+        assert conversation.state.note == compacted.note
         list(chat.say("go on"))
         held = conversation.ledger.ids.tolist()
         assert NOTE_BEGINS in conversation.model.tokenizer.decode(held)
@@ -355,9 +355,9 @@ def test_the_note_can_be_edited_and_removed(
     assert run("/compact edit") == "the note is unchanged\n"
     with pytest.raises(UsageError, match="the note is empty"):
         run("/compact edit")
-    assert shown.conversation.note == "Ada is a cat."
+    assert shown.conversation.state.note == "Ada is a cat."
     assert run("/compact off") == "removed the note\n"
-    assert shown.conversation.note is None
+    assert shown.conversation.state.note is None
     assert len(shown.conversation.state.forgotten) == 2
 
 

@@ -63,7 +63,7 @@ def compacted(conversation: Conversation, words: str = "") -> Compacted:
 def state(conversation: Conversation) -> tuple[object, ...]:
     """All that a note changes."""
     return (
-        conversation.note,
+        conversation.state.note,
         [turn.forgotten for turn in conversation.turns],
         conversation.ledger.ids.tolist(),
         tokens_held(conversation.cache),
@@ -90,10 +90,10 @@ def test_a_note_replaces_all_turns_in_view_but_the_last() -> None:
     assert (done.note, done.numbers) == (NOTE, (1, 2, 3))
     assert done.generated_tokens == len(NOTE)
     assert done.tokens == len(f"<system\n{NOTE_BEGINS}\n{NOTE}>\n")
-    assert conversation.note == NOTE
+    assert conversation.state.note == NOTE
     assert conversation.state.retained == conversation.turns[-1:]
     assert [(turn.user, turn.reply) for turn in conversation.turns] == texts
-    assert conversation.system is None
+    assert conversation.state.system is None
     say(conversation, "Where am I?")
     assert f"{NOTE_BEGINS}\n{NOTE}" in shown(conversation)
     assert MESSAGES[0] not in shown(conversation)
@@ -166,7 +166,7 @@ def test_a_device_failure_during_a_note_loses_nothing(
     with pytest.raises(DeviceError):
         conversation.compact()
     device.repair()
-    assert conversation.note is None
+    assert conversation.state.note is None
     assert len(conversation.state.retained) == 4
     say(conversation, "go on")
     check_in_step(conversation)
@@ -183,7 +183,7 @@ def test_the_next_note_is_written_from_the_one_before(monkeypatch: pytest.Monkey
     assert "Most important: the sea." in prompt
     assert MESSAGES[-2] in prompt
     assert MESSAGES[-1] not in prompt
-    assert conversation.note != NOTE
+    assert conversation.state.note != NOTE
 
 
 def test_turns_that_do_not_fit_with_the_note_stay_in_view(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,11 +32,14 @@ action = st.one_of(
     st.tuples(st.just("undo"), st.just(0)),
     st.tuples(st.just("retry"), st.just(0)),
     st.tuples(st.just("continue"), st.just(0)),
-    st.tuples(st.just("take back"), st.just(0)),
+    st.tuples(st.just("take back"), st.integers(0, 1)),
     st.tuples(st.just("clear"), st.just(0)),
     st.tuples(st.just("forget"), st.integers(1, 3)),
     st.tuples(st.just("pin"), st.just(0)),
     st.tuples(st.just("system"), st.integers(0, 20)),
+    st.tuples(st.just("note"), st.integers(0, 20)),
+    st.tuples(st.just("resume"), st.just(0)),
+    st.tuples(st.just("model"), st.just(0)),
 )
 
 
@@ -45,11 +48,12 @@ action = st.one_of(
 @given(
     actions=st.lists(action, min_size=1, max_size=12),
     system=st.sampled_from([None, "Be brief."]),
+    window=st.integers(240, 500) | st.none(),
 )
 def test_the_ledger_always_matches_the_cache(
-    template: str, actions: list[tuple[str, int]], system: str | None
+    template: str, actions: list[tuple[str, int]], system: str | None, window: int | None
 ) -> None:
-    conversation = make_conversation(240, chat_templates.ALL[template], system=system)
+    conversation = make_conversation(window, chat_templates.ALL[template], system=system)
     for number, (name, n) in enumerate(actions):
         before = len(conversation.turns)
         if name in ("say", "say nothing"):
@@ -66,13 +70,23 @@ def test_the_ledger_always_matches_the_cache(
             asked = iter([False] * n)
             say(conversation, "stop!", should_stop=lambda asked=asked: next(asked, True))
         elif name == "system":
-            conversation.set_system("s" * n or None)
+            with suppress(CacheError):
+                conversation.set_system("s" * n or None)
+        elif name == "note":
+            with suppress(UsageError, CacheError):
+                conversation.set_note("n" * n or None)
         elif name == "clear":
             conversation.clear()
+        elif name == "resume":
+            state = conversation.state
+            conversation.resume(state.system, state.turns, state.note)
+        elif name == "model":
+            model, sampling = conversation.model, conversation.sampling
+            conversation.change_model(model, conversation.settings, sampling)
         elif conversation.state.last is not None:
             act_on_last(conversation, name, n)
         check_in_step(conversation)
-        assert len(conversation.ledger.ids) <= 240
+        assert window is None or len(conversation.ledger.ids) <= window
         check_usage(conversation)
         check_pinned(conversation)
 
@@ -105,12 +119,13 @@ def act_on_last(conversation: Conversation, name: str, n: int) -> None:
     if name == "undo":
         conversation.undo()
     elif name == "retry":
-        say(conversation, conversation.undo().user)
+        with suppress(WindowFull):
+            list(conversation.retry())
     elif name == "continue":
         with suppress(WindowFull):
             list(conversation.continue_reply())
     elif name == "take back":
-        conversation.take_back(note=False)
+        conversation.take_back(note=bool(n % 2))
     elif name == "forget":
         conversation.forget(n)
     elif name == "pin" and not conversation.turns[-1].forgotten:
@@ -202,7 +217,7 @@ def test_a_system_prompt_that_leaves_no_room_is_refused_and_the_old_one_stays() 
     conversation = make_conversation(200, system="Be brief.")
     with pytest.raises(CacheError, match="--max-kv-size 200 is too small for a system prompt"):
         conversation.set_system("x" * 150)
-    assert conversation.system == "Be brief."
+    assert conversation.state.system == "Be brief."
     with pytest.raises(CacheError, match=r"--max-kv-size 64 is too small .*: use 134 or more"):
         make_conversation(RESERVE)
 
@@ -329,15 +344,19 @@ def test_without_a_turn_nothing_can_be_answered_again_or_continued() -> None:
 
 def test_a_continuation_can_be_taken_back_alone() -> None:
     conversation = make_conversation(400, max_tokens=5)
+
+    def whole() -> str:
+        return conversation.turns[0].thought + conversation.turns[0].reply
+
     say(conversation, "hello")
-    held, reply = conversation.ledger.ids, conversation.turns[0].reply
+    held, said = conversation.ledger.ids, whole()
     list(conversation.continue_reply())
-    once = conversation.turns[0].reply
+    once = whole()
     list(conversation.continue_reply())
     assert conversation.take_back(note=False)
-    assert conversation.turns[0].reply == once != reply
+    assert whole() == once != said
     assert conversation.take_back(note=False)
-    assert conversation.turns[0].reply == reply
+    assert whole() == said
     np.testing.assert_array_equal(conversation.ledger.ids, held)
     assert not conversation.take_back(note=False)
     check_in_step(conversation)

@@ -30,16 +30,16 @@ CEILINGS = {
     "cache": 2_485,
     "models": 3_723,
     "engine": 2_126,
-    "chat": 1_916,
+    "chat": 1_844,
     "store": 1_410,
     "sessions": 1_711,
     "rows": 1_039,
     "distributed": 885,
-    "app": 3_269,
+    "app": 3_260,
     "bench": 971,
-    "terminal": 3_572,
+    "terminal": 3_569,
     "doctor": 223,
-    "cli": 1_563,
+    "cli": 1_565,
 }
 
 # The package's entry points come after everything else.

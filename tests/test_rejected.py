@@ -105,7 +105,7 @@ def test_a_system_prompt_that_is_rejected_as_a_message_is_part_of_the_first() ->
     conversation = make_conversation(None, NO_WORD, system="Be kind.")
     with pytest.raises(TemplateError):
         conversation.set_system("forbidden")
-    assert conversation.system == "Be kind."
+    assert conversation.state.system == "Be kind."
     say(conversation, "hello")
     check_in_step(conversation)
 

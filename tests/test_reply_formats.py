@@ -8,6 +8,7 @@ import pytest
 from tokenizers import AddedToken
 
 from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.state import State
 from mlxchat.chat.transcript import as_markdown
 from mlxchat.chat.turn import Forgot, Turn
 from mlxchat.engine.sampling import Token
@@ -98,7 +99,7 @@ def test_several_thoughts_stay_apart_on_the_screen_in_sessions_and_exports() -> 
     (turn,) = read_session("mine").turns
     assert turn.thought == "Hm.Duck?"
     assert turn.thoughts == ["Hm.", "Duck?"]
-    assert "Hm.\n\nDuck?\n" in as_markdown(None, [turn])
+    assert "Hm.\n\nDuck?\n" in as_markdown(State(turns=(turn,)))
 
 
 def test_a_thought_after_one_opened_by_the_prompt_is_another() -> None:

@@ -13,6 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from mlxchat.chat import transcript
+from mlxchat.chat.state import State
 from mlxchat.chat.turn import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions.database import names_by_use
@@ -34,7 +35,7 @@ def write_lines(path: Path, *lines: object) -> None:
 
 def test_a_conversation_is_the_same_after_export_and_import(path: Path) -> None:
     turns = [Turn("one\ntwo", "yes\n\n> quoted", thought="hm"), Turn("", "no"), Turn("last")]
-    transcript.save(path, "Be kind.", turns, note="We talked.")
+    transcript.export(path, State("Be kind.", "We talked.", tuple(turns)))
     assert import_messages(path, "talk") == 3
     saved = read_session("talk")
     assert (saved.system, saved.note) == ("Be kind.", "We talked.")
@@ -55,7 +56,7 @@ def test_a_file_that_cannot_be_imported_makes_no_session(path: Path) -> None:
 def test_texts_are_read_as_they_were_written(path: Path) -> None:
     """`/load` had a second reader, which cut lines at U+2028 and refused what `/save` wrote."""
     said = Turn("one\u2028two\x85three\x0cfour", "a\r\nb", thought="c\u2029d")
-    transcript.save(path, "e\x1ef", [said])
+    transcript.export(path, State("e\x1ef", turns=(said,)))
     # Nothing is lost without the last line end.
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
     saved = read_messages(path)

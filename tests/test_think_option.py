@@ -146,6 +146,6 @@ def test_loading_a_session_restores_its_template_arguments(tiny_model: Path) -> 
             list(chat.say("hello"))
     with AppChat.open(options, session="plain") as chat:
         chat.change_session("deep")
-        assert dict(chat.conversation.template_args) == deep
+        assert dict(chat.conversation.rendering.template_args) == deep
         chat.change_session("plain")
-        assert dict(chat.conversation.template_args) == {}
+        assert dict(chat.conversation.rendering.template_args) == {}

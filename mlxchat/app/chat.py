@@ -37,8 +37,8 @@ from mlxchat.app.session import (
     settings_of,
 )
 from mlxchat.cache import positions_bounded
-from mlxchat.chat.answering import Watch
-from mlxchat.chat.conversation import UNWATCHED, Conversation
+from mlxchat.chat.answering import UNWATCHED, Watch
+from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import Rendering
 from mlxchat.chat.room import check_room
 from mlxchat.chat.state import State
@@ -71,10 +71,6 @@ LEFT_OUT = "the chat template rejects these turns together: earlier ones are lef
 OWN = frozenset({"recalls", "template_args"})
 SAMPLING = frozenset(each.name for each in fields(SamplingSettings))
 GENERATION = frozenset(each.name for each in fields(GenerationSettings))
-
-
-def _nothing() -> None:
-    return
 
 
 class Chat:
@@ -129,10 +125,8 @@ class Chat:
         note: Notify | None = None,
     ) -> Self:
         """Open the session of that name, creating it if necessary; the latest one; or a new
-        one. `find` finds the model's files; `note` gets less important notices.
-
-        Raises SessionError, UsageError, and the errors of finding a model.
-        """
+        one. `find` finds the model's files; `note` gets less important notices. Raises
+        SessionError, UsageError, and the errors of finding a model."""
         opened = open_session(session, latest=latest, save=save)
         try:
             return cls(
@@ -175,7 +169,7 @@ class Chat:
         """Whether the conversation has begun."""
         return self._conversation is not None
 
-    def begin(self, passed: Callable[[], None] = _nothing) -> Conversation:
+    def begin(self, passed: Callable[[], object] = lambda: None) -> Conversation:
         """Load the model, and begin the conversation or resume the one in the session. `passed` is
         called once the model, its template and the window have passed their checks, before any
         weights are read.
@@ -215,7 +209,7 @@ class Chat:
         self._report(self.conversation)
         self._describe()
 
-    def _load(self, found: ResolvedModel, passed: Callable[[], None] = _nothing) -> Model:
+    def _load(self, found: ResolvedModel, passed: Callable[[], object] = lambda: None) -> Model:
         def check(_: nn.Module, tokenizer: Tokenizer) -> None:
             self._check_window(tokenizer)
             passed()
@@ -255,8 +249,7 @@ class Chat:
 
     def _sampling_for(self, model: Model) -> SamplingSettings:
         """What was chosen, else what suits a chat with this model: never silently greedy."""
-        think = self._options.think != "off"
-        chosen = self._setup.sampling
+        chosen, think = self._setup.sampling, self._options.think != "off"
         if "temp" not in chosen and asks_for_greedy(model.generation_config):
             self._notify(GREEDY_BY_MAKERS)
         sampling = self._setup.sampling_settings(chat_sampling(model, think=think))
@@ -315,9 +308,8 @@ class Chat:
         try:
             with closing(reply):
                 for said in reply:
-                    if isinstance(said, Token) and sent:
-                        if self._saving is not None:
-                            self._saving.show(said)
+                    if isinstance(said, Token) and sent and self._saving is not None:
+                        self._saving.show(said)
                     elif isinstance(said, Token) and said.text:
                         self.save()
                         sent = True
@@ -345,11 +337,10 @@ class Chat:
     def think(self, wanted: bool) -> None:
         """Turn thoughts on or off, with the sampling that is recommended for it. Raises what
         `Conversation.think` raises."""
-        conversation = self.conversation
-        conversation.think(wanted)
+        self.conversation.think(wanted)
         self._options = replace(self._options, think="on" if wanted else "off")
-        recommended = chat_sampling(conversation.model, think=wanted)
-        conversation.sampling = self._setup.sampling_settings(recommended)
+        recommended = chat_sampling(self.conversation.model, think=wanted)
+        self.conversation.sampling = self._setup.sampling_settings(recommended)
 
     def set(self, **options: Any) -> None:
         """Change options by name, for this and later models: fields of SamplingSettings and of

@@ -67,6 +67,9 @@ class Watch:
             raise StoppedEncoding
 
 
+UNWATCHED = Watch()
+
+
 @dataclass(frozen=True, slots=True)
 class Earlier:
     """A state to go back to, and the window as it was."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -14,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mlxchat.cache import Cache
-from mlxchat.chat.answering import SEEDS, Answering, Earlier, StoppedEncoding, Watch
+from mlxchat.chat.answering import SEEDS, UNWATCHED, Answering, Earlier, StoppedEncoding, Watch
 from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.memory import Memory
 from mlxchat.chat.note import write_note
@@ -37,8 +36,6 @@ RETRY = 1_000_003
 STATES = 64
 WINDOWS = 2
 
-UNWATCHED = Watch()
-
 
 class Conversation:
     """Turns with a model at a fixed window.
@@ -59,12 +56,6 @@ class Conversation:
     Raises TemplateError if the model has no template, CacheError if the pinned tokens leave no
     room in the window.
     """
-
-    model: Model
-    settings: CacheSettings
-    rendering: Rendering
-    state: State
-    window: Window
 
     def __init__(
         self,
@@ -112,11 +103,6 @@ class Conversation:
         self._use(self.model, self.settings, self.rendering, state)
 
     @property
-    def seed(self) -> int:
-        """The seed from which every stream of random numbers is derived."""
-        return self._any_seed if self.sampling.seed is None else self.sampling.seed
-
-    @property
     def stats(self) -> Stats | None:
         """Statistics of the last reply, or of the one in progress."""
         return None if self.answering is None else self.answering.stats
@@ -137,19 +123,6 @@ class Conversation:
     def turns(self) -> tuple[Turn, ...]:
         """All turns, forgotten or not."""
         return self.state.turns
-
-    @property
-    def system(self) -> str | None:
-        return self.state.system
-
-    @property
-    def note(self) -> str | None:
-        """The note on forgotten turns, after the system prompt."""
-        return self.state.note
-
-    @property
-    def template_args(self) -> Mapping[str, Any]:
-        return self.rendering.template_args
 
     @property
     def cache(self) -> Cache:
@@ -179,23 +152,8 @@ class Conversation:
         if turns:
             sizes[-1] = max(self.tokens - self.window.pinned - sum(sizes[:-1]), 0)
         counted = tuple(zip(turns, sizes, strict=True))
-        return Usage(self.window.pinned, counted, self.settings.max_kv_size, self._note_tokens)
-
-    @property
-    def _note_tokens(self) -> int:
-        """The tokens that the note adds to the system prompt."""
-        if self.note is None:
-            return 0
-        # It replaces a system prompt that the template has by default.
-        without = self.rendering.count_pinned(replace(self.state, note=None))
-        return max(self.window.pinned - without, 0)
-
-    def tokens_of_text(self, text: str) -> int:
-        """How many tokens this text adds to the next message, in front of it."""
-        with_text, without = (
-            self.rendering.tokens_of(self.state, Turn(each)) for each in (f"{text}\n\na", "a")
-        )
-        return with_text - without
+        note = self.rendering.note_tokens(self.state)
+        return Usage(self.window.pinned, counted, self.settings.max_kv_size, note)
 
     # Changes
 
@@ -278,8 +236,6 @@ class Conversation:
         """Change the note, or remove it, and forget the turns that it is about. Raises UsageError
         if it is empty or does not fit."""
         text = None if text is None else text.strip()
-        if text == "":
-            raise UsageError("the note is empty")
         if text is not None:
             check_note(self.rendering, self.state, self.settings.max_kv_size, text)
         before = Earlier(self.state, self.window)
@@ -294,10 +250,9 @@ class Conversation:
         Raises UsageError if there is nothing to compact or the note is useless, DeviceError if the
         device fails; then nothing changes either.
         """
-        started_s = time.perf_counter()
         try:
             with device_failures():
-                text, numbers, stats = write_note(
+                compacted = write_note(
                     self.window,
                     self.rendering,
                     self.state,
@@ -307,9 +262,9 @@ class Conversation:
                     step_size=self.settings.prefill_step_size,
                     pace=self._pace,
                 )
-            if stats.finish_reason == "interrupted":
-                return None
-            self.set_note(text, numbers)
+            if compacted is not None:
+                self.set_note(compacted.note, compacted.numbers)
+            return compacted
         except StoppedEncoding:
             return None
         except DeviceError:
@@ -317,14 +272,6 @@ class Conversation:
             raise
         except (UsageError, *Rejected) as error:
             raise UsageError(f"{error}: nothing has changed") from error
-        return Compacted(
-            text,
-            tuple(numbers),
-            self._note_tokens,
-            stats.prefilled_tokens,
-            stats.generated_tokens,
-            time.perf_counter() - started_s,
-        )
 
     def think(self, wanted: bool) -> None:
         """Turn thinking on or off, overriding the user's own variables. Raises what
@@ -362,15 +309,14 @@ class Conversation:
         last = self._past[-1].state if self._past else None
         if last is None or len(last.turns) != len(self.turns):
             return False
-        if (last.note != self.note) != note:
-            return False
-        self._go_back(self._past.pop())
-        return True
+        if is_same := (last.note != self.state.note) == note:
+            self._go_back(self._past.pop())
+        return is_same
 
     def _go_back(self, before: Earlier) -> None:
         """Turns that were pinned since then stay pinned."""
         state = before.state.with_pins(self.state.pinned)
-        if before.window is None and state.note != self.note:
+        if before.window is None and state.note != self.state.note:
             self._begin(state)
         elif before.window is not None:
             self.window = before.window
@@ -411,40 +357,33 @@ class Conversation:
         self._retries = 0
         if constraint is not None:
             refuse_pairs(self.generation, constraint=constraint.kind)
-        before, seed = self.state, self._next_seed()
-        sent = self.state.add(Turn(text, time=datetime.now(UTC).isoformat(timespec="seconds")))
-        answering = self._answering(sent, seed, watch, constraint=constraint, prefill=prefill)
-        return self._answered(answering, before, is_sent=True)
+        state, seed = _sent(self.state, text), self._next_seed()
+        return self._answer(state, seed, watch, constraint=constraint, prefill=prefill)
 
     def retry(
-        self,
-        watch: Watch = UNWATCHED,
-        *,
-        constraint: Constraint | None = None,
-        prefill: str | None = None,
+        self, watch: Watch = UNWATCHED, *, constraint: Constraint | None = None
     ) -> Generator[Said]:
         """Answer the last turn again with different random numbers. If this produces nothing, the
         old reply stays. Raises what `say` raises, UsageError if there is no turn."""
         self._last()
         self._retries += 1
         before, seed = self.state, self._next_seed()
-        turn = Turn(self.undo().user, time=datetime.now(UTC).isoformat(timespec="seconds"))
-        state = self.state.add(turn)
-        answering = self._answering(state, seed, watch, constraint=constraint, prefill=prefill)
-        return self._answered(answering, before)
+        message = self.undo().user
+        state = _sent(self.state, message)
+        return self._answer(state, seed, watch, constraint=constraint, before=before)
 
     def continue_reply(self, watch: Watch = UNWATCHED) -> Generator[Said]:
         """Continue the last reply as if it had never ended. If this produces nothing, the reply
         stays as it is. Raises DeviceError as `say` does, UsageError if there is no turn."""
-        before, turn = self.state, replace(self._last(), forgotten=False)
-        answering = self._answering(before.with_last(turn), self._next_seed(), watch, recalls=0)
-        return self._answered(answering, before)
+        state = self.state.with_last(replace(self._last(), forgotten=False))
+        return self._answer(state, self._next_seed(), watch)
 
     def _next_seed(self) -> int:
         """The seed of the next reply, which has its own stream of random numbers."""
-        return (self.seed + len(self.turns) + RETRY * self._retries) % SEEDS
+        seed = self._any_seed if self.sampling.seed is None else self.sampling.seed
+        return (seed + len(self.turns) + RETRY * self._retries) % SEEDS
 
-    def _answering(
+    def _answer(
         self,
         state: State,
         seed: int,
@@ -452,15 +391,16 @@ class Conversation:
         *,
         constraint: Constraint | None = None,
         prefill: str | None = None,
-        recalls: int | None = None,
-    ) -> Answering:
-        """Answers the last turn of this state. Remembers the state and the window before it."""
+        before: State | None = None,
+    ) -> Generator[Said]:
+        """Answer the last turn of this state, or continue its answer. If this produces nothing, the
+        state is `before` again."""
+        before, asked = before or self.state, state.turns[-1]
+        at_most = 0 if asked.reply or asked.thought else self.recalls
         self._past.append(Earlier(self.state, self.window.fork()))
         if len(self._past) > WINDOWS:
             self._past[-1 - WINDOWS] = replace(self._past[-1 - WINDOWS], window=None)
         self.state = state
-        at_most = self.recalls if recalls is None else recalls
-        find = self._memory.find
         self.answering = Answering(
             state,
             self.window,
@@ -473,18 +413,15 @@ class Conversation:
             self._drafter,
             self.prefixes,
             self._past,
-            recall=lambda now: find(now.turns[-1].user, now, at_most) if at_most else (),
+            recall=lambda now: self._memory.find(asked.user, now, at_most) if at_most else (),
             constraint=constraint,
             prefill=prefill,
         )
-        return self.answering
+        return self._answered(self.answering, before)
 
-    def _answered(
-        self, answering: Answering, before: State, *, is_sent: bool = False
-    ) -> Generator[Said]:
-        """The reply. If it produces nothing, the state is `before` again, unless the message
-        `is_sent` and the device or a rank failed. A window that may be half updated is dropped: its
-        contents cannot be trusted."""
+    def _answered(self, answering: Answering, before: State) -> Generator[Said]:
+        """A message that was sent stays if the device or a rank fails. A window that may be half
+        updated is dropped: its contents cannot be trusted."""
         keeps = False
         try:
             with device_failures(), closing(answering.said()) as reply:
@@ -497,7 +434,7 @@ class Conversation:
         except BaseException as error:
             keeps = answering.has_answer
             if isinstance(error, DeviceError | RanksError):
-                keeps = keeps or is_sent
+                keeps = keeps or len(before.turns) < len(answering.state.turns)
             if isinstance(error, DeviceError) or (isinstance(error, KeyboardInterrupt) and keeps):
                 self._drop()
             raise
@@ -505,3 +442,7 @@ class Conversation:
             self.state = replace(answering.state, quote="") if keeps else before
             if not keeps and self._past:
                 self.window = self._past.pop().window or self.window
+
+
+def _sent(state: State, message: str) -> State:
+    return state.add(Turn(message, time=datetime.now(UTC).isoformat(timespec="seconds")))

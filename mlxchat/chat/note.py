@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import replace
 
 from mlxchat.chat.answering import Watch
 from mlxchat.chat.rendering import Rendering
 from mlxchat.chat.room import room_for_more
 from mlxchat.chat.state import State
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.turn import Compacted, Turn
 from mlxchat.chat.window import Window
 from mlxchat.engine.brief import MAX_TEMP, SPARE_TOKENS, write_brief
 from mlxchat.engine.prefill import Pace
-from mlxchat.engine.reply import Reply, Stats
+from mlxchat.engine.reply import Reply
 from mlxchat.errors import UsageError
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.spans import TokenIds
@@ -38,13 +38,14 @@ def write_note(
     watch: Watch,
     step_size: int,
     pace: Pace,
-) -> tuple[str, Sequence[int], Stats]:
+) -> Compacted | None:
     """A note about the turns that may be forgotten: if they do not fit in the window next to it,
-    the oldest, as many as do. Also their numbers, and the cost.
+    the oldest, as many as do. None if stopped.
 
     Raises UsageError if there is nothing to write about or the note is useless, and StoppedEncoding
-    if stopped while the prompt is tokenized; later, the finish reason is "interrupted".
+    if stopped while the prompt is tokenized.
     """
+    started_s = time.perf_counter()
     numbers, size = state.may_be_forgotten, window.ledger.window
     if not numbers:
         raise UsageError("nothing to compact: only the last turn is in view, or pinned ones")
@@ -90,12 +91,21 @@ def write_note(
         pace=pace,
         on_prefill=watch.on_prefill,
     )
-    reason = reply.stats.finish_reason
-    if reason == "loop":
+    stats = reply.stats
+    if stats.finish_reason == "interrupted":
+        return None
+    if stats.finish_reason == "loop":
         raise UsageError("the note repeats itself")
-    if not text and reason != "interrupted":
+    if not text:
         raise UsageError("the note is empty")
-    return text, numbers[:count], reply.stats
+    return Compacted(
+        text,
+        numbers[:count],
+        plain.note_tokens(replace(state, note=text)),
+        stats.prefilled_tokens,
+        stats.generated_tokens,
+        time.perf_counter() - started_s,
+    )
 
 
 def note_limit(rendering: Rendering, state: State, window: int | None) -> int:

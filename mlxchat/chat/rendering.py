@@ -103,6 +103,16 @@ class Rendering:
         one, other = (self.ids(State(state.system, state.note, (Turn(text),))) for text in "ab")
         return Ledger(None, 0, one).common_prefix(other)
 
+    def note_tokens(self, state: State) -> int:
+        """The tokens that the note adds to the system prompt."""
+        # It replaces a system prompt that the template has by default.
+        without = self.count_pinned(replace(state, note=None))
+        return max(self.count_pinned(state) - without, 0)
+
+    def tokens_of_text(self, state: State, text: str) -> int:
+        """How many tokens this text adds to the next message, in front of it."""
+        return self.tokens_of(state, Turn(f"{text}\n\na")) - self.tokens_of(state, Turn("a"))
+
     def tokens_of(self, state: State, *turns: Turn) -> int:
         """The rendered length of complete turns, without what precedes all turns."""
         begin = State(state.system, state.note)

@@ -67,7 +67,11 @@ def check_room(rendering: Rendering, state: State, window: int | None) -> int:
 def check_pin(rendering: Rendering, state: State, window: int | None, number: int) -> None:
     """Raises UsageError if the model cannot see the turn, or if the turns that are already pinned
     and this one would leave no room in the window."""
-    turn = state.turn_in_view(number)
+    if not 1 <= number <= len(state.turns):
+        raise UsageError(f"no turn {number}")
+    turn = state.turns[number - 1]
+    if turn.forgotten:
+        raise UsageError(f"turn {number} has been forgotten")
     tokens = rendering.tokens_of(state, turn)
     if tokens == 0:
         raise UsageError("the chat template rejects this turn: the model cannot see it")
@@ -81,7 +85,9 @@ def check_pin(rendering: Rendering, state: State, window: int | None, number: in
 
 
 def check_note(rendering: Rendering, state: State, window: int | None, text: str) -> None:
-    """Raises UsageError if the note has more tokens than there is room for."""
+    """Raises UsageError if the note is empty or has more tokens than there is room for."""
+    if not text:
+        raise UsageError("the note is empty")
     with_note, without = (replace(state, note=note) for note in (text, ""))
     tokens = rendering.count_pinned(with_note) - rendering.count_pinned(without)
     room = room_for_more(rendering, without, window)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlxchat.chat.turn import Mention, Turn
-from mlxchat.errors import UsageError
 
 # Before a note about forgotten turns, which follows the system prompt.
 NOTE_BEGINS = "Your note on the conversation so far:"
@@ -66,15 +65,6 @@ class State:
     def last(self) -> Turn | None:
         """The last turn since everything was cleared."""
         return self.turns[-1] if len(self.turns) > self.cleared else None
-
-    def turn_in_view(self, number: int) -> Turn:
-        """The turn of this number. Raises UsageError if the model cannot see it."""
-        if not 1 <= number <= len(self.turns):
-            raise UsageError(f"no turn {number}")
-        turn = self.turns[number - 1]
-        if turn.forgotten:
-            raise UsageError(f"turn {number} has been forgotten")
-        return turn
 
     # Other states
 

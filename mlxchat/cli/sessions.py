@@ -51,16 +51,18 @@ def list_sessions(as_json: Json = False) -> None:
 @session_app.command(epilog="Example: mlxchat session show holidays > holidays.md")
 def show(name: Name, as_json: Json = False) -> None:
     """Print a session's transcript as Markdown, forgotten turns included."""
+    from mlxchat.chat.state import State
     from mlxchat.chat.transcript import as_markdown, messages_of
     from mlxchat.sessions.listing import read_session
 
     saved = read_session(name)
+    state = State(saved.system, saved.note, tuple(saved.turns))
     for notice in saved.notices:
         Messages().warn(notice)
     if as_json:
-        write_json_lines(messages_of(saved.system, saved.turns, saved.note))
+        write_json_lines(messages_of(state))
     else:
-        write(as_markdown(saved.system, saved.turns, note=saved.note))
+        write(as_markdown(state))
 
 
 @session_app.command(epilog="Example: mlxchat session rename 2026-11-21-143058 holidays")

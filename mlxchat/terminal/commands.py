@@ -109,7 +109,7 @@ def _continue(shown: ChatScreen, _: str) -> None:
 def _system(shown: ChatScreen, argument: str) -> None:
     if argument:
         shown.conversation.set_system(None if argument == "off" else argument)
-    shown.screen.say(f"system prompt: {shown.conversation.system or 'none'}")
+    shown.screen.say(f"system prompt: {shown.conversation.state.system or 'none'}")
 
 
 @command("/file PATH", "attach a file, folder or pattern to your next message", needs_model=False)
@@ -142,9 +142,9 @@ def _schema(shown: ChatScreen, argument: str) -> None:
 def _context(shown: ChatScreen, _: str) -> None:
     conversation = shown.conversation
     usage, text = conversation.usage(), "\n\n".join(shown.attached)
-    attached_tokens = conversation.tokens_of_text(text) if text else 0
+    attached_tokens = conversation.rendering.tokens_of_text(conversation.state, text) if text else 0
     columns = shown.screen.columns
-    note = conversation.note
+    note = conversation.state.note
     shown.screen.draw(draw_window(usage, conversation.turns, attached_tokens, columns, note))
     if note is not None:
         shown.screen.say(f"note: {note}")
@@ -192,7 +192,7 @@ def _compact(shown: ChatScreen, argument: str) -> None:
         _last_turn(shown)
         shown.work(lambda: shown.compact(argument))
         return
-    before = shown.conversation.note
+    before = shown.conversation.state.note
     if before is None:
         raise UsageError("no note yet: /compact writes one")
     note = None if argument == "off" else shown.edit(before)
@@ -200,7 +200,9 @@ def _compact(shown: ChatScreen, argument: str) -> None:
         shown.screen.say("the note is unchanged")
         return
     shown.work(lambda: shown.conversation.set_note(note))
-    shown.screen.say("removed the note" if note is None else f"note: {shown.conversation.note}")
+    shown.screen.say(
+        "removed the note" if note is None else f"note: {shown.conversation.state.note}"
+    )
 
 
 def _turns_to_pin(shown: ChatScreen, _: str) -> Iterator[str]:
@@ -348,11 +350,6 @@ def _copy(shown: ChatScreen, _: str) -> None:
 
 @command("/export FILE", "write the conversation as Markdown, or to a .jsonl file")
 def _export(shown: ChatScreen, argument: str) -> None:
-    path, conversation = Path(argument).expanduser(), shown.conversation
-    system, turns, note = conversation.system, conversation.turns, conversation.note
-    if path.suffix == ".jsonl":
-        transcript.save(path, system, turns, note=note)
-    else:
-        thoughts = shown.think == "on"
-        transcript.export_markdown(path, system, turns, note=note, thoughts=thoughts)
+    path = Path(argument).expanduser()
+    transcript.export(path, shown.conversation.state, thoughts=shown.think == "on")
     shown.screen.say(f"wrote {path}")
