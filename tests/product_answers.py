@@ -72,7 +72,7 @@ def answer(model: Model, cache: Cache, constraint: Constraint, forced: bool) -> 
         cache,
         sampling=SamplingSettings(temp=1.0, seed=0),
         settings=GenerationSettings(max_tokens=200, logprobs=0),
-        constrained=kind.begin(constraint, model.tokenizer, None),
+        constrained=kind(constraint, model.tokenizer, None),
     )
     tokens = [token for token in generate(reply) if token.id is not None]
     assert reply.stats.finish_reason == "stop"
