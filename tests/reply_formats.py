@@ -87,6 +87,8 @@ KIMI_VL = Scripted(
     KIMI.control,
     "◁think▷Hm, duck?◁/think▷\n\nYes!<|im_end|>",
 )
+# Kimi-Dev, given a template that names its tags.
+KIMI_DEV = Scripted(as_it_is("◁think▷"), (), KIMI_VL.reply)
 MINICPM = Scripted(
     reply_templates.MINICPM,
     ("<|thought_start|>", "<|thought_end|>"),
@@ -141,6 +143,7 @@ FORMATS = {
     "minimax": MINIMAX,
     "muse": MUSE,
     "think:start": SOLAR_2,
+    "kimi dev": KIMI_DEV,
     "kimi vl": KIMI_VL,
     "xtml": XTML,
 }

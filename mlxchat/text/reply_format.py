@@ -119,8 +119,8 @@ COHERE = _tags(
     },
 )
 GEMMA = _tags("<|channel>", "<channel|>", label="thought\n")
-# Moonshot's Kimi-VL: neither its template nor its vocabulary contains these tags, but the template
-# has the control token of Moonshot's own models.
+# Moonshot's Kimi-VL and Kimi-Dev: neither templates nor vocabularies contain these tags, but
+# Kimi-VL's template has the control token of Moonshot's own models.
 KIMI_VL = _tags("◁think▷", "◁/think▷")
 MOONSHOT = "<|im_middle|>"
 FORMATS = (
@@ -139,6 +139,7 @@ FORMATS = (
     _tags("<think:opensource>", "</think:opensource>"),
     _tags("<|thought_start|>", "<|thought_end|>"),
     _tags("<|think:start|>", "<|think:end|>"),
+    KIMI_VL,
 )
 
 
