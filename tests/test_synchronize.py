@@ -24,7 +24,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[mx.Stream | None]:
 
 @pytest.fixture
 def alone() -> Ranks:
-    return Ranks(mx.distributed.init(), RingSockets({}))
+    return Ranks(mx.distributed.init(), RingSockets(0, 1))
 
 
 def both() -> list[mx.Stream | None]:
