@@ -7,7 +7,6 @@ import pytest
 
 from mlxchat import platform
 from mlxchat.distributed import load
-from mlxchat.distributed.lost import RingSockets
 from mlxchat.distributed.ranks import Ranks
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.request import Setup
@@ -24,7 +23,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[mx.Stream | None]:
 
 @pytest.fixture
 def alone() -> Ranks:
-    return Ranks(mx.distributed.init(), RingSockets(0, 1))
+    return Ranks(mx.distributed.init())
 
 
 def both() -> list[mx.Stream | None]:
