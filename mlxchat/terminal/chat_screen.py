@@ -29,7 +29,7 @@ from mlxchat.terminal import Terminated, is_dumb
 from mlxchat.terminal.figures import compacted_line, incomplete, turn_line, window_line
 from mlxchat.terminal.output import Messages
 from mlxchat.terminal.plain_input import EndOfInput, PlainInput, edit
-from mlxchat.terminal.progress import progress
+from mlxchat.terminal.progress import Count, progress
 from mlxchat.terminal.reply import PlainView, reply_view
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.slash import COMMANDS, as_command, run_command, suggestions, without_draft
@@ -289,9 +289,9 @@ class ChatScreen(Talk):
             compacted = self.chat.compact(
                 words,
                 Watch(
-                    on_encode=line.counting("tokenizing", "characters"),
-                    on_prefill=line.counting("reading", "tokens"),
-                    on_note=line.counting("writing a note", "tokens"),
+                    on_encode=Count(line, "tokenizing", "characters"),
+                    on_prefill=Count(line, "reading", "tokens"),
+                    on_note=Count(line, "writing a note", "tokens"),
                     should_stop=self.stop.requested,
                 ),
             )

@@ -41,11 +41,6 @@ class Line:
                 self._timer.daemon = True
                 self._timer.start()
 
-    def counting(self, what: str, unit: str) -> "Count":
-        """Shows how much is done, its rate and the time left. The line disappears with the last
-        one, because the caller may write to the terminal next."""
-        return Count(self, what, unit)
-
     def stop(self) -> None:
         """Remove it. Callable from any thread."""
         with self._lock:
@@ -68,7 +63,8 @@ class Line:
 
 
 class Count:
-    """Called with how many of how many are done, and with the speed if that is not their rate."""
+    """Called with how many of how many are done, and with the speed if that is not their rate. The
+    line disappears with the last one, because the caller may write to the terminal next."""
 
     def __init__(self, line: Line, what: str, unit: str) -> None:
         self._line, self._what, self._unit = line, what, unit
@@ -123,7 +119,7 @@ def waiting(text: str, quiet: bool) -> Iterator[None]:
 def counting(what: str, unit: str, quiet: bool) -> Iterator[Progress]:
     """Yield what counts while the body runs."""
     with progress(quiet) as line:
-        yield line.counting(what, unit)
+        yield Count(line, what, unit)
 
 
 def observer_of(messages: Messages) -> Observer:

@@ -5,7 +5,7 @@ from mlxchat.errors import ExitStatus, MlxchatError
 from mlxchat.request import BatchRequest
 from mlxchat.request.commands import Shown
 from mlxchat.terminal.output import Messages, Stdout
-from mlxchat.terminal.progress import observer_of, progress
+from mlxchat.terminal.progress import Count, observer_of, progress
 from mlxchat.terminal.worker import Worker, in_worker
 from mlxchat.text.documents import piped_stdin
 from mlxchat.units import beginning, count
@@ -22,10 +22,8 @@ def run(request: BatchRequest, shown: Shown) -> int:
 
 def _run(request: BatchRequest, shown: Shown, worker: Worker) -> int:
     messages = Messages(shown.quiet)
-    stdout = Stdout() if request.output is None else None
     observer = observer_of(messages)
-    write = stdout.write if stdout is not None else _refuse
-    with open_batch(request, observer, write=write, piped=piped_stdin()) as batch:
+    with open_batch(request, observer, write=Stdout().write, piped=piped_stdin()) as batch:
         try:
             stopped = _run_rows(batch, messages, worker)
         except MlxchatError as error:
@@ -38,7 +36,7 @@ def _run(request: BatchRequest, shown: Shown, worker: Worker) -> int:
 def _run_rows(batch: BatchRun, messages: Messages, worker: Worker) -> ExitStatus | None:
     """Run all rows; return the exit status of the signal that stopped it, if any."""
     with progress(messages.quiet) as line, worker.stoppable() as stop:
-        show = line.counting("running", "rows")
+        show = Count(line, "running", "rows")
         for _ in batch.results(stop.requested, lambda now: show(now.done, now.total, _speed(now))):
             pass
     return stop.status
@@ -90,7 +88,3 @@ def figures_line(figures: BatchFigures) -> str:
 
 def _speed(figures: BatchFigures) -> str:
     return f"{figures.tokens_per_s:,.1f} tok/s"
-
-
-def _refuse(line: str) -> None:
-    raise AssertionError("the request names an output")

@@ -59,10 +59,7 @@ def _generate(
     it writes itself. Return the exit status of the signal that stopped it, if any."""
     written = output or begun.file
     assert written is not None
-    with (
-        counting("reading", "tokens", messages.quiet) as on_prefill,
-        worker.stoppable() as stop,
-    ):
+    with counting("reading", "tokens", messages.quiet) as on_prefill, worker.stoppable() as stop:
         stop.before_leaving = lambda: written.write(begun.ending())
         for token in begun.tokens(
             should_stop=stop.requested, on_prefill=on_prefill, on_over=stop.over

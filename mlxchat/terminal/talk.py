@@ -10,8 +10,9 @@ from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.turn import Said
 from mlxchat.errors import ExitStatus
+from mlxchat.terminal import Terminated
 from mlxchat.terminal.output import Messages
-from mlxchat.terminal.progress import progress, waiting
+from mlxchat.terminal.progress import Count, progress, waiting
 from mlxchat.terminal.worker import Stop, Worker
 from mlxchat.text.documents import SEPARATOR
 
@@ -43,7 +44,12 @@ class Talk:
         try:
             status = self.converse()
         finally:
-            self.worker.call_last(self.chat.close)
+            # A closed terminal is an error before its SIGHUP comes.
+            with self.worker.stoppable() as stop:
+                self.worker.call_last(self.chat.close)
+                self.worker.drop_ctrl_c()
+            if stop.status is not None:
+                raise Terminated(stop.status)
         self.take_leave()
         return status or (ExitStatus.OK if self.chat.not_saved is None else ExitStatus.FAILURE)
 
@@ -95,8 +101,8 @@ class Talk:
                 line.stop()
 
             watch = Watch(
-                on_encode=line.counting("tokenizing", "characters"),
-                on_prefill=line.counting("reading", "tokens"),
+                on_encode=Count(line, "tokenizing", "characters"),
+                on_prefill=Count(line, "reading", "tokens"),
                 should_stop=lambda: is_enough() or self.stop.requested(),
                 on_end=on_end,
             )

@@ -92,11 +92,11 @@ class Stop:
         """The loop that had to stop has ended; what follows may take its time."""
         self._is_over = True
 
-    def take(self, number: int) -> None:
-        """Take a signal; the second Ctrl-C ends the process."""
+    def take(self, number: int, came_s: float | None = None) -> None:
+        """Take a signal, which came now or then; the second Ctrl-C ends the process."""
         status = ExitStatus(128 + number)
         if status is not ExitStatus.INTERRUPTED:
-            self._leave_at_s = min(self._leave_at_s, time.monotonic() + END_AFTER_S)
+            self._leave_at_s = min(self._leave_at_s, (came_s or time.monotonic()) + END_AFTER_S)
         elif self.status is None:
             self._say_at_s = time.monotonic() + REACTION_S
         else:
@@ -140,6 +140,8 @@ class Worker:
         self._events: SimpleQueue[int | None] = SimpleQueue()
         self._latest: Future[Any] | None = None
         self._stop: Stop | None = None
+        # The signal that ends the program, and when it came.
+        self._ended_by: tuple[int, float] | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -163,6 +165,8 @@ class Worker:
             self.drop_ctrl_c()
 
     def _put(self, number: int, _: FrameType | None) -> None:
+        if number in (signal.SIGTERM, signal.SIGHUP):
+            self._ended_by = self._ended_by or (number, time.monotonic())
         self._events.put(number)
 
     def _restore(self) -> None:
@@ -248,8 +252,10 @@ class Worker:
 
     @contextmanager
     def stoppable(self) -> Iterator[Stop]:
-        """In a job: while the body runs, signals ask it to stop."""
+        """In a job: while the body runs, signals ask it to stop, even one that ended another."""
         stop, before = Stop(self._restore), self._stop
+        if self._ended_by is not None:
+            stop.take(*self._ended_by)
         self._stop = stop
         try:
             yield stop
