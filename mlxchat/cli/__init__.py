@@ -176,7 +176,9 @@ def _status() -> int:
         # Ours are MlxchatErrors; this is Typer failing to write a shell's file.
         show_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return ExitStatus.FAILURE
-    except (KeyboardInterrupt, typer.Abort):
-        return ExitStatus.INTERRUPTED
+    except (KeyboardInterrupt, typer.Abort, SystemExit) as ended:
+        # Typer exits when the reader of its help has closed stdout.
+        is_closed = isinstance(ended, SystemExit)
+        return ExitStatus.BROKEN_PIPE if is_closed else ExitStatus.INTERRUPTED
     except Terminated as terminated:
         return terminated.status

@@ -39,10 +39,7 @@ def bench(
             show_default=False,
         ),
     ] = None,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Measure less, for about a minute"),
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less, in about a minute")] = False,
     json_file: Annotated[
         str | None,
         typer.Option(
