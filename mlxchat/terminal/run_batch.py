@@ -1,7 +1,8 @@
 """Runs `mlxchat batch`: its progress on a terminal, its closing line, and its exit status."""
 
+from mlxchat import platform
 from mlxchat.app.batch_run import BatchFigures, BatchRun, open_batch
-from mlxchat.errors import ExitStatus, MlxchatError
+from mlxchat.errors import ExitStatus, MlxchatError, UsageError
 from mlxchat.request import BatchRequest
 from mlxchat.request.commands import Shown
 from mlxchat.terminal.output import Messages, Stdout
@@ -17,6 +18,8 @@ MAX_ERROR_CHARS = 200
 def run(request: BatchRequest, shown: Shown) -> int:
     """Run the rows, and return the exit status. Raises MlxchatError for everything a user can fix;
     rows that are finished by then are written."""
+    if platform.launched_rank() is not None:
+        raise UsageError("a batch runs on one machine: start it without mlx.launch")
     return in_worker(lambda worker, _: _run(request, shown, worker))
 
 
