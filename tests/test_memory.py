@@ -196,9 +196,9 @@ def test_a_snapshot_is_read_although_metal_recommends_no_more(
     big: Any = SimpleNamespace(bits=SimpleNamespace(nbytes=900 * 10**6))
     monkeypatch.setattr(snapshot.tensor_file, "read", lambda _: ({"big": big}, {}))
     monkeypatch.setattr(snapshot.tensor_file, "loaded", lambda _: {})
-    same: Any = SimpleNamespace(differences=lambda _: [])
+    monkeypatch.setattr(snapshot, "differences", lambda *_: [])
     with pytest.raises(SnapshotBroken, match="inconsistent"):
-        snapshot.restore(tmp_path / "x", Cache(), same)
+        snapshot.restore(tmp_path / "x", Cache(), {})
 
 
 def test_the_memory_of_a_process_on_a_gpu_is_mlxs(

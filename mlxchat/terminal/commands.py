@@ -317,9 +317,9 @@ def _values(option: Option) -> str:
 
 def _settings(conversation: Conversation) -> Iterator[str]:
     """The options of /set with their values."""
-    holders = (conversation.sampling, conversation.generation, conversation)
+    own = (conversation.sampling, conversation.generation, conversation.rendering, conversation)
     for each in SETTABLE.values():
-        value = next(getattr(h, each.field) for h in holders if hasattr(h, each.field))
+        value = next(getattr(h, each.field) for h in own if hasattr(h, each.field))
         if each.many:
             given = format_template_args(value) if each.field == "template_args" else value
             yield from (f"{each.name} {one}" for one in given)
