@@ -72,8 +72,8 @@ def test_precedence_is_flag_variable_file(
     monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "")
     assert parameters("chat")["temp"] is None
     arguments = weaker(0.75)
-    assert parameters("chat", *arguments)["temp"] == 0.75
-    assert parameters("chat", *arguments, *stronger(0.25))["temp"] == 0.25
+    assert float(parameters("chat", *arguments)["temp"]) == 0.75
+    assert float(parameters("chat", *arguments, *stronger(0.25))["temp"]) == 0.25
 
 
 @pytest.mark.parametrize("variable", ["MLXCHAT_VERSION", "MLXCHAT_HELP", "MLXCHAT_CHAT_HELP"])

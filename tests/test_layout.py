@@ -35,9 +35,9 @@ CEILINGS = {
     "sessions": 1_711,
     "rows": 1_039,
     "distributed": 885,
-    "app": 3_256,
+    "app": 3_260,
     "bench": 971,
-    "terminal": 3_571,
+    "terminal": 3_570,
     "doctor": 223,
     "cli": 1_564,
 }

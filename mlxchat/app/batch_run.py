@@ -6,12 +6,14 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
+from mlxchat import platform
 from mlxchat.app.answer import constraint_of
 from mlxchat.app.observer import Observer
 from mlxchat.app.opening import open_model
 from mlxchat.app.prompt import count_pinned
 from mlxchat.app.side_by_side import SideBySide
 from mlxchat.engine.prefill import ShouldStop
+from mlxchat.errors import UsageError
 from mlxchat.request import BatchRequest
 from mlxchat.rows.output import BatchFigures, Pending, Result, ResultFile
 from mlxchat.rows.read import Rows
@@ -72,6 +74,8 @@ def open_batch(
 ) -> Generator[BatchRun]:
     """Open the input and the output; `write` gets the lines if the request names no output, and
     `piped` is read if it names no input. Raises MlxchatError."""
+    if platform.launched_rank() is not None:
+        raise UsageError("a batch runs on one machine: start it without mlx.launch")
     observer = observer or Observer()
     # An invalid one is refused before anything is opened.
     constraint = constraint_of(request.answer)

@@ -203,8 +203,8 @@ class Ring:
         self.keys = _grown(self.keys, keys, slots)
         self.values = _grown(self.values, values, slots)
 
-    # What the next tokens see. A `window_size` narrows that to so many latest tokens, kept ones
-    # included.
+    # What the next tokens see. A `window_size` narrows that to the latest tokens, that many
+    # with the kept ones.
 
     def prefill_mask(self, n: int, window_size: int | None, *, return_array: bool) -> Mask:
         """The mask for `n` tokens that will be appended.

@@ -87,8 +87,8 @@ class Memory:
             return []
         numbers = chosen(best, at_most)
         if len(numbers) < at_most:
-            told = [close for number, close in typed.items() if number in numbers]
-            numbers += self._stated.later_about(told, message, state)
+            fits = [close for number, close in typed.items() if number in numbers]
+            numbers += self._stated.later_about(fits, message, state)
         return sorted({*numbers})
 
     def _update(self, state: State) -> None:
@@ -139,10 +139,10 @@ class _Texts:
                 best.setdefault(max(numbers), close)
         return best
 
-    def later_about(self, told: Sequence[Fit], message: str, state: State) -> list[int]:
+    def later_about(self, fits: Sequence[Fit], message: str, state: State) -> list[int]:
         """The latest turn after all of these sentences that says more of somebody or something
         that one of them names and the message does not: after "Our head is Carla", "Carla left"."""
-        said = [self._texts[close.number] for close in told]
+        said = [self._texts[close.number] for close in fits]
         last = max((max(text.numbers) for text in said), default=0)
         named = {name for text in said for name in text.names} - set(words(message))
         found: set[int] = set()

@@ -126,7 +126,7 @@ def _parameter(option: Option) -> inspect.Parameter:
     return inspect.Parameter(
         option.field,
         inspect.Parameter.KEYWORD_ONLY,
-        default=None if option.many else default,
+        default=None if option.many else str(default) if type(default) in (int, float) else default,
         annotation=Annotated[_type(option, optional=default is None), info],
     )
 
@@ -139,10 +139,10 @@ def _flags(option: Option) -> list[str]:
 
 
 def _type(option: Option, *, optional: bool) -> Any:
-    """The type that Typer converts the written value to."""
+    """The type that Typer converts the written value to: text where `value_of` reads it."""
     if option.many:
         return list[str] | None
-    written: Any = str if option.parse is not None else option.type
+    written: Any = str if option.parse or option.type in (int, float) else option.type
     if option.choices and written is str:
         written = Literal[option.choices]
     return written | None if optional else written

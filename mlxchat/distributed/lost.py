@@ -123,7 +123,7 @@ def _keep_alive(each: socket.socket) -> None:
 
 class Watchdog:
     """Ends this process, from its own thread, if what needs the other ranks does not finish, and
-    rank 0 as on SIGTERM if its launcher is killed, which then stops nobody and reads no output.
+    rank 0 as on SIGTERM if the launcher, which stops the ranks and reads their output, is killed.
 
     `is_off` while a model loads, which may take any time.
     """

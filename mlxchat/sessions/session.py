@@ -232,8 +232,8 @@ class Session:
             self._lock.sign()
 
     def _save(self, wanted: Stored) -> None:
-        """Make the database what is `wanted`, with the settings. Raises SessionError if that fails
-        and nobody knows yet."""
+        """Make the database what is `wanted`, with the settings. Raises SessionError if that fails,
+        once."""
         stored = self._stored
         if wanted.settings != self._settings:
             wanted = replace(wanted, settings=dict(self._settings))

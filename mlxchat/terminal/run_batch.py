@@ -1,13 +1,12 @@
 """Runs `mlxchat batch`: its progress on a terminal, its closing line, and its exit status."""
 
-from mlxchat import platform
 from mlxchat.app.batch_run import BatchFigures, BatchRun, open_batch
-from mlxchat.errors import ExitStatus, MlxchatError, UsageError
+from mlxchat.errors import ExitStatus, MlxchatError
 from mlxchat.request import BatchRequest
 from mlxchat.request.commands import Shown
 from mlxchat.terminal.output import Messages, Stdout
 from mlxchat.terminal.progress import Count, observer_of, progress
-from mlxchat.terminal.worker import Worker, in_worker
+from mlxchat.terminal.worker import Worker
 from mlxchat.text.documents import piped_stdin
 from mlxchat.units import beginning, count
 
@@ -18,9 +17,9 @@ MAX_ERROR_CHARS = 200
 def run(request: BatchRequest, shown: Shown) -> int:
     """Run the rows, and return the exit status. Raises MlxchatError for everything a user can fix;
     rows that are finished by then are written."""
-    if platform.launched_rank() is not None:
-        raise UsageError("a batch runs on one machine: start it without mlx.launch")
-    return in_worker(lambda worker, _: _run(request, shown, worker))
+    # Without the ranks that mlx.launch may have started.
+    with Worker() as worker:
+        return worker.call(lambda: _run(request, shown, worker))
 
 
 def _run(request: BatchRequest, shown: Shown, worker: Worker) -> int:

@@ -6,7 +6,7 @@
 - In a part of a job that is `stoppable`, the first Ctrl-C, SIGTERM or SIGHUP asks it to stop. A
   Ctrl-C that takes a while is announced, and a second one ends the process at once, as SIGTERM and
   SIGHUP do within five seconds, with everything saved and the terminal restored.
-- Elsewhere, nobody waits any longer: KeyboardInterrupt or Terminated is raised in the main thread.
+- Elsewhere, the main thread stops waiting: it raises KeyboardInterrupt or Terminated.
 - After Ctrl-Z and `fg`, what is drawn stays where it is.
 - Outside a worker, signals do what they do by default: everything is saved by a system call.
 """

@@ -412,12 +412,12 @@ def enclosed(segments: Sequence[Segment], opened: str, closes: str) -> list[Segm
     kinds = [each.kind for each in segments]
     if Kind.THOUGHT not in kinds:
         return list(segments)
-    after = kinds[::-1].index(Kind.THOUGHT)
+    from_end = kinds[::-1].index(Kind.THOUGHT)
     has_opening = Kind.MARKER in kinds[: kinds.index(Kind.THOUGHT)]
-    has_closing = Kind.MARKER in kinds[len(kinds) - after :]
+    has_closing = Kind.MARKER in kinds[len(kinds) - from_end :]
     before = [] if has_opening else [Segment(Kind.MARKER, opened)]
-    behind = [] if has_closing else [Segment(Kind.MARKER, closes)]
-    return [*before, *segments, *behind]
+    after = [] if has_closing else [Segment(Kind.MARKER, closes)]
+    return [*before, *segments, *after]
 
 
 def _text(segments: Iterable[Segment], kind: Kind) -> str:
