@@ -163,6 +163,8 @@ def test_show_lists_every_setting_and_its_source(
         'model = "a/b"\n[aliases]\nx = "c/d"\n[chat]\ntemp = 1\nsystem = "Be\\nbrief."\n'
     )
     monkeypatch.setenv("MLXCHAT_GENERATE_STOP", "END")
+    done = run_mlxchat("config", "show", "prompts")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     done = run_mlxchat("config", "show")
     assert (done.returncode, done.stderr) == (0, "")
     cells = {line.split("\t")[0]: line.split("\t")[1:] for line in done.stdout.splitlines()}

@@ -59,7 +59,7 @@ NO_MODEL = "a recommended one that fits, else the embedded one"
 
 
 def complete_key(incomplete: str) -> list[str]:
-    """Keys, and the tables that `config show` takes, too."""
+    """Keys, and the tables that `config show` takes."""
     options = [f"{name}.{each.name}" for name, all_ in COMMANDS.items() for each in all_.values()]
     aliases = (f"aliases.{alias}" for alias in read_user_config().aliases)
     return ["model", *COMMANDS, "prompts", *options, *aliases]
@@ -84,7 +84,7 @@ def show(
     """
     everything = list(_rows())
     rows = [row for row in everything if not key or f"{row['key']}.".startswith(f"{key}.")]
-    if key and not rows:
+    if key and not rows and key not in ("aliases", "prompts"):
         raise UsageError(f"unknown key {key!r}" + nearest(key, [row["key"] for row in everything]))
     if as_json:
         write_json_lines(rows)
