@@ -15,7 +15,7 @@ from mlxchat.cache import make_cache, tokens_held
 from mlxchat.cache.layers import windows
 from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.turn import Forgot
+from mlxchat.chat.state import Forgot
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings

@@ -9,7 +9,7 @@ START = """
 import os, resource, signal, sqlite3, sys
 from pathlib import Path
 from mlxchat import paths
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions import backup
 from mlxchat.sessions.listing import listing

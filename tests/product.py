@@ -35,7 +35,7 @@ from mlxchat.cache.side_by_side import (
     find_support,
     most_together,
 )
-from mlxchat.chat.ledger import Ledger
+from mlxchat.chat.window import Ledger
 from mlxchat.engine.batch import prefill_together
 from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.prefill import prefill

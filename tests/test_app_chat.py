@@ -12,7 +12,7 @@ from mlxchat import paths
 from mlxchat.app import chat as app_chat
 from mlxchat.app.chat import Chat
 from mlxchat.app.ranks import Ranks
-from mlxchat.chat.turn import Recalled
+from mlxchat.chat.state import Recalled
 from mlxchat.errors import (
     ModelNotFound,
     SessionError,

@@ -3,9 +3,8 @@
 import pytest
 
 from mlxchat.chat.memory import Memory, quotes
-from mlxchat.chat.state import State
-from mlxchat.chat.turn import Turn
-from mlxchat.recall.said import Said
+from mlxchat.chat.state import State, Turn
+from mlxchat.recall.words import Said
 
 QUESTION = "What is my sister's name?"
 STATED = ("My sister's name is Clara.", "Nice.")

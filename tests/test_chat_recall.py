@@ -10,7 +10,7 @@ import pytest
 from mlxchat.cache import Cache, tokens_held
 from mlxchat.cache.layers import windows
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.turn import Recalled
+from mlxchat.chat.state import Recalled
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import Drafter, History
 from mlxchat.engine.prefill import OnHeld

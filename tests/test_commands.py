@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from mlxchat.app.chat import Chat
-from mlxchat.chat.state import NOTE_BEGINS
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.state import NOTE_BEGINS, Turn
 from mlxchat.errors import UsageError, WindowTooSmall
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.commands import ChatShown

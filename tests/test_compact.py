@@ -9,9 +9,8 @@ from mlxchat.cache import tokens_held
 from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.note import NOTE_SHARE
-from mlxchat.chat.room import room_for_more
-from mlxchat.chat.state import NOTE_BEGINS
-from mlxchat.chat.turn import Compacted, Recalled
+from mlxchat.chat.rendering import room_for_more
+from mlxchat.chat.state import NOTE_BEGINS, Compacted, Recalled
 from mlxchat.chat.window import Window
 from mlxchat.errors import DeviceError, UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings

@@ -11,7 +11,7 @@ import pexpect
 import pytest
 
 from mlxchat import cli, paths
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.state import Turn
 from mlxchat.models.catalog import BUILT_IN_ALIASES
 from mlxchat.models.hub_cache import hub_cache_dir
 from mlxchat.sessions.session import Session

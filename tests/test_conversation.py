@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from mlxchat.cache import tokens_held
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.rendering import EMPTY, Rendering
-from mlxchat.chat.room import RESERVE
-from mlxchat.chat.turn import Forgot, Turn
+from mlxchat.chat.rendering import EMPTY, RESERVE, Rendering
+from mlxchat.chat.state import Forgot, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import CacheError, UsageError, WindowFull
 from mlxchat.settings import GenerationSettings, SamplingSettings

@@ -8,7 +8,7 @@ import pexpect
 import pytest
 
 from mlxchat import paths
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.state import Turn
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.session import Session
 from mlxchat.store.cache_files import CacheFiles

@@ -10,7 +10,7 @@ import pytest
 
 from mlxchat.cache import Cache
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.turn import Forgot, Said, Turn
+from mlxchat.chat.state import Forgot, Said, Turn
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import DeviceError, ModelBroken, device_failures
 from mlxchat.models.weights import fitting

@@ -14,7 +14,7 @@ import pytest
 
 from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.layers import windows
-from mlxchat.chat.ledger import Ledger
+from mlxchat.chat.window import Ledger
 from mlxchat.engine.prefill import prefill
 from mlxchat.models.model import Model
 from mlxchat.store import fingerprint, snapshot, tensor_file

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from mlxchat import paths
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions import reply_file
 from mlxchat.sessions.listing import read_session, remove

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlxchat import paths
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import read_session

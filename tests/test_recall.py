@@ -4,10 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxchat.recall.choice import chosen, closest
-from mlxchat.recall.index import Index
-from mlxchat.recall.said import excerpt
-from mlxchat.recall.words import informative, is_about_own, kinds
+from mlxchat.recall.choice import Index, chosen, closest
+from mlxchat.recall.words import excerpt, informative, is_about_own, kinds
 
 TEXTS = (
     "My name is Ada and I live in Turin.",

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, normalizers
 
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.turn import Recalled, Turn
+from mlxchat.chat.state import Recalled, Turn
 from mlxchat.errors import InputError, TemplateError, UsageError
 from mlxchat.sessions.listing import latest, read_session
 from mlxchat.settings import GenerationSettings

@@ -8,9 +8,8 @@ import pytest
 from tokenizers import AddedToken
 
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.state import State
+from mlxchat.chat.state import Forgot, State, Turn
 from mlxchat.chat.transcript import as_markdown
-from mlxchat.chat.turn import Forgot, Turn
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import CacheError, TemplateError
 from mlxchat.request.written import thinking_variables

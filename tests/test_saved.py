@@ -13,8 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from mlxchat.chat import transcript
-from mlxchat.chat.state import State
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.state import State, Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import import_messages, read_session

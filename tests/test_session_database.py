@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from mlxchat import platform
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions import database as database_module
 from mlxchat.sessions.database import FORMAT, Database, names_by_use

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions import session as session_module
 from mlxchat.sessions.database import Database, names_by_use

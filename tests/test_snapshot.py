@@ -14,7 +14,7 @@ from mlx import nn
 
 from mlxchat.cache import Cache, make_cache
 from mlxchat.cache.layers import windows
-from mlxchat.chat.ledger import Ledger
+from mlxchat.chat.window import Ledger
 from mlxchat.engine.generate import decode
 from mlxchat.engine.prefill import prefill
 from mlxchat.engine.sampling import Chooser

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from mlxchat.chat.turn import Turn, Usage
+from mlxchat.chat.state import Turn, Usage
 from mlxchat.terminal import progress as module
 from mlxchat.terminal import visible
 from mlxchat.terminal.output import Messages, Stdout, show_error, wrap

@@ -39,10 +39,8 @@ from mlxchat.app.session import (
 from mlxchat.cache import positions_bounded
 from mlxchat.chat.answering import UNWATCHED, Watch
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.rendering import Rendering
-from mlxchat.chat.room import check_room
-from mlxchat.chat.state import State
-from mlxchat.chat.turn import Compacted, Said, Turn
+from mlxchat.chat.rendering import Rendering, check_room
+from mlxchat.chat.state import Compacted, Said, State, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.prefill import ShouldStop

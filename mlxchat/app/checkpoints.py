@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from mlxchat.app.opening import Loaded
 from mlxchat.cache import Cache
-from mlxchat.chat.ledger import Ledger
+from mlxchat.chat.window import Ledger
 from mlxchat.engine.ends import RESUMABLE, LoopDetector
 from mlxchat.engine.reply import ResumePoint
 from mlxchat.errors import (

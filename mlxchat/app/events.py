@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from mlxchat.chat.turn import Change, Recalled
+from mlxchat.chat.state import Change, Recalled
 from mlxchat.engine.reply import Stats
 from mlxchat.engine.sampling import Token
 from mlxchat.passages.quote import LineRange, Read

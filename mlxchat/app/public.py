@@ -9,7 +9,7 @@ from mlxchat.app.opening import open_model
 from mlxchat.app.run import Run
 from mlxchat.cache import make_cache
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.turn import Forgot
+from mlxchat.chat.state import Forgot
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.generate import generate

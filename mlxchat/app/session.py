@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from mlxchat.app.opening import Notify
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.state import State
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.state import State, Turn
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import (
     DeviceError,

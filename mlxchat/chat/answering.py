@@ -15,10 +15,8 @@ import numpy as np
 
 from mlxchat.cache.layers import recurrent_states
 from mlxchat.chat.memory import with_quote
-from mlxchat.chat.rendering import Rendering
-from mlxchat.chat.room import fitted, is_too_long
-from mlxchat.chat.state import State
-from mlxchat.chat.turn import Forgot, Said, Turn
+from mlxchat.chat.rendering import Rendering, fitted, is_too_long
+from mlxchat.chat.state import Forgot, Said, State, Turn
 from mlxchat.chat.window import KnownPrefixes, Window
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained

@@ -14,14 +14,11 @@ from typing import Any
 
 from mlxchat.cache import Cache
 from mlxchat.chat.answering import SEEDS, UNWATCHED, Answering, Earlier, StoppedEncoding, Watch
-from mlxchat.chat.ledger import Ledger
 from mlxchat.chat.memory import Memory
 from mlxchat.chat.note import write_note
-from mlxchat.chat.rendering import Rejected, Rendering
-from mlxchat.chat.room import check_note, check_pin, check_room
-from mlxchat.chat.state import State
-from mlxchat.chat.turn import Compacted, Said, Turn, Usage
-from mlxchat.chat.window import KnownPrefixes, Window
+from mlxchat.chat.rendering import Rejected, Rendering, check_note, check_pin, check_room
+from mlxchat.chat.state import Compacted, Said, State, Turn, Usage
+from mlxchat.chat.window import KnownPrefixes, Ledger, Window
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.prefill import Pace, first_step

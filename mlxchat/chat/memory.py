@@ -6,14 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from mlxchat.chat.rendering import Rejected, Rendering
-from mlxchat.chat.room import fitted, is_too_long
-from mlxchat.chat.state import State
-from mlxchat.chat.turn import Recalled, Turn
-from mlxchat.recall.choice import COMMON, Fit, chosen, closest
-from mlxchat.recall.index import Index
-from mlxchat.recall.said import Said, excerpt, is_typed, sentences
-from mlxchat.recall.words import CALENDAR_WORDS, informative, is_short_number, names, words
+from mlxchat.chat.rendering import Rejected, Rendering, fitted, is_too_long
+from mlxchat.chat.state import Recalled, State, Turn
+from mlxchat.recall.choice import COMMON, Fit, Index, chosen, closest
+from mlxchat.recall.words import (
+    CALENDAR_WORDS,
+    Said,
+    excerpt,
+    informative,
+    is_short_number,
+    is_typed,
+    names,
+    sentences,
+    words,
+)
 from mlxchat.text.spans import TokenIds
 
 # What was asked or answered counts less than what was stated, and has to say more of the message.

@@ -7,10 +7,8 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from mlxchat.chat.answering import Watch
-from mlxchat.chat.rendering import Rendering
-from mlxchat.chat.room import room_for_more
-from mlxchat.chat.state import State
-from mlxchat.chat.turn import Compacted, Turn
+from mlxchat.chat.rendering import Rendering, room_for_more
+from mlxchat.chat.state import Compacted, State, Turn
 from mlxchat.chat.window import Window
 from mlxchat.engine.brief import MAX_TEMP, SPARE_TOKENS, write_brief
 from mlxchat.engine.prefill import Pace

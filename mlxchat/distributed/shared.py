@@ -22,7 +22,7 @@ from mlx import nn
 from mlxchat import paths, platform
 from mlxchat.cache import Cache, make_cache, tokens_held
 from mlxchat.cache.layers import LayerCache, windows
-from mlxchat.chat.ledger import Ledger
+from mlxchat.chat.window import Ledger
 from mlxchat.distributed.ranks import Ranks, together
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.errors import SnapshotBroken, SnapshotError

@@ -1,3 +1,3 @@
 """Finds the texts that a message needs, and abstains if none fits. Knows nothing of turns, tokens
-or models; what a found text is used for is for `chat`. Read `choice` first.
+or models; what a found text is used for is for `chat`. Read `choice`, then `words`.
 """

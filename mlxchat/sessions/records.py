@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.recall.words import words
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxchat import units
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.files import open_to_read, reported_as
 from mlxchat.sessions import records

@@ -18,7 +18,7 @@ from itertools import count, zip_longest
 from pathlib import Path
 from typing import Self
 
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.files import Lock, make_private_directory, remove_unfinished
 from mlxchat.sessions import backup, records

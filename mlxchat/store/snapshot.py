@@ -23,7 +23,7 @@ from mlxchat import platform
 from mlxchat.cache import Cache, tokens_held
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.ring import Entries, Placement
-from mlxchat.chat.ledger import Ledger
+from mlxchat.chat.window import Ledger
 from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotTooLarge
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from mlxchat import paths
 from mlxchat.app.chat import Chat
 from mlxchat.chat.answering import Watch
-from mlxchat.chat.turn import Change, Said, Turn
+from mlxchat.chat.state import Change, Said, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Stats
 from mlxchat.errors import (

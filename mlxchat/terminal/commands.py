@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mlxchat.chat import transcript
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.turn import Mention, Turn
+from mlxchat.chat.state import Mention, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import UsageError
 from mlxchat.manual.equivalents import hint_for, option_for

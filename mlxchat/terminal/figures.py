@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from mlxchat.chat.turn import Change, Compacted, Forgot, Recalled
+from mlxchat.chat.state import Change, Compacted, Forgot, Recalled
 from mlxchat.engine.reply import Stats
 from mlxchat.store.snapshot import Written
 from mlxchat.units import and_rate, count, format_bytes

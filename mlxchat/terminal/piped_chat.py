@@ -8,7 +8,7 @@ from mlxchat.app.answer import constraint_in, is_whole, value_of
 from mlxchat.app.chat import Chat
 from mlxchat.app.events import EventWriter
 from mlxchat.app.ranks import check_ranks
-from mlxchat.chat.turn import Change, Said
+from mlxchat.chat.state import Change, Said
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import nothing_done
 from mlxchat.engine.sampling import Token

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from mlxchat.chat.room import RESERVE
-from mlxchat.chat.turn import Turn, Usage
+from mlxchat.chat.rendering import RESERVE
+from mlxchat.chat.state import Turn, Usage
 from mlxchat.terminal import is_dumb, visible
 from mlxchat.units import count
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from mlxchat.app.chat import Chat
 from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.turn import Said
+from mlxchat.chat.state import Said
 from mlxchat.errors import ExitStatus
 from mlxchat.terminal import Terminated
 from mlxchat.terminal.output import Messages

@@ -17,8 +17,8 @@ import numpy as np
 
 from mlxchat.bench.compare import settle
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.room import RESERVE
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.rendering import RESERVE
+from mlxchat.chat.state import Turn
 from mlxchat.engine.sampling import Token
 from mlxchat.models.load import load
 from mlxchat.models.model import Model

@@ -22,11 +22,10 @@ from scripts.bench.facts import LONG, SHORT, TOPICS, UNRELATED, Answering, Fact
 
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.memory import Memory
-from mlxchat.chat.state import State
-from mlxchat.chat.turn import Recalled, Turn
+from mlxchat.chat.state import Recalled, State, Turn
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
-from mlxchat.recall.said import sentences
+from mlxchat.recall.words import sentences
 from mlxchat.request.chat import AUTO_RECALL
 from mlxchat.settings import CacheSettings
 from mlxchat.text.spans import TokenIds

@@ -19,7 +19,7 @@ from scripts.bench.common import parser, show
 import numpy as np
 
 from mlxchat import paths
-from mlxchat.chat.turn import Turn
+from mlxchat.chat.state import Turn
 from mlxchat.sessions.database import Database
 from mlxchat.sessions.listing import listing, search
 from mlxchat.sessions.records import SessionRecord, insert_session, insert_turn, now
