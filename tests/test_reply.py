@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
 from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking, reply_view
-from mlxchat.text.pieces import StreamDecoder
 from mlxchat.text.reply_format import FORMATS
-from mlxchat.text.reply_reader import Markers, Place, Reader
+from mlxchat.text.reply_reader import Decoder, Markers, Place, Reader, StreamDecoder
 from tests.conftest import examples
 from tests.test_terminal import Terminal
 
@@ -264,7 +265,7 @@ def test_markdown_needs_a_terminal_that_can_move_its_cursor(
 
 def split(pieces: list[str], inside: bool = False) -> tuple[str, str]:
     (format_,) = (each for each in FORMATS if (each.opens, each.closes) == TAGS)
-    decoder = StreamDecoder(lambda ids: "", lambda id_: True)
+    decoder = StreamDecoder(Decoder(Tokenizer(BPE())))
     place = Place.THOUGHT if inside else Place.START
     reader = Reader(decoder, Markers(format_, {}), place)
     found = [piece for text in pieces for piece in reader.read(text)] + reader.finish()

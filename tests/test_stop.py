@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxchat.text.pieces import StopTexts
+from mlxchat.text.reply_reader import StopTexts
 
 short_text = st.text(alphabet="ab\n", max_size=12)
 stop_texts = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size=3)

@@ -21,6 +21,7 @@ from tokenizers import (
 
 import mlxchat.text.encoder as encoder_module
 from mlxchat.errors import InputError
+from mlxchat.text.reply_reader import StreamDecoder
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, CONTROL_TOKENS, THINK_TOKENS, byte_tokenizer
@@ -192,7 +193,7 @@ def test_streamed_text_equals_the_text_decoded_at_once(ids: list[int], name: str
     ids = [id_ % backend.get_vocab_size() for id_ in ids]
     tokenizer = make_tokenizer(backend)
     whole = tokenizer.decode(ids)
-    decoder = tokenizer.stream_decoder()
+    decoder = StreamDecoder(tokenizer._decoder)
     pieces = [decoder.add(id_) for id_ in ids] + [decoder.finish()]
     streamed = "".join(pieces)
     if "\ufffd" in whole and name == "sentencepiece":
@@ -209,7 +210,7 @@ def test_streamed_text_equals_the_text_decoded_at_once(ids: list[int], name: str
 @given(st.text(max_size=30))
 def test_streaming_never_shows_part_of_a_character(text: str) -> None:
     tokenizer = make_tokenizer(BACKENDS["bytes"])
-    decoder = tokenizer.stream_decoder()
+    decoder = StreamDecoder(tokenizer._decoder)
     pieces = [decoder.add(id_) for id_ in tokenizer.encode(text)]
     assert all("\ufffd" not in piece for piece in pieces) or "\ufffd" in text
     assert "".join(pieces) + decoder.finish() == text
@@ -217,7 +218,7 @@ def test_streaming_never_shows_part_of_a_character(text: str) -> None:
 
 def test_a_run_of_control_tokens_costs_the_same_for_every_token() -> None:
     tokenizer = make_tokenizer(BACKENDS["bytes"])
-    decoder = tokenizer.stream_decoder()
+    decoder = StreamDecoder(tokenizer._decoder)
     for _ in range(1000):
         assert decoder.add(257) == ""
     assert len(decoder._pending) + len(decoder._shown) < 20

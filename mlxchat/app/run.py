@@ -36,7 +36,7 @@ from mlxchat.settings import OnLoop
 from mlxchat.store.output_file import OutputFile
 from mlxchat.store.snapshot import Written
 from mlxchat.text.extract import extract_code, is_settled
-from mlxchat.text.pieces import ThoughtsAsText
+from mlxchat.text.reply_reader import ThoughtsAsText
 from mlxchat.text.tokens import Prompt
 from mlxchat.units import Progress, count
 

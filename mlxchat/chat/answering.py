@@ -29,8 +29,7 @@ from mlxchat.engine.sampling import Token
 from mlxchat.errors import WindowFull
 from mlxchat.request.written import allows_thinking
 from mlxchat.settings import GenerationSettings, SamplingSettings
-from mlxchat.text.pieces import joined
-from mlxchat.text.reply_reader import Reader
+from mlxchat.text.reply_reader import Reader, joined
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
 from mlxchat.units import Progress

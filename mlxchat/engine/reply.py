@@ -17,8 +17,7 @@ from mlxchat.engine.sampling import Chooser, Token
 from mlxchat.errors import CacheError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings, with_seed
-from mlxchat.text.pieces import Piece, StopTexts
-from mlxchat.text.reply_reader import Reader
+from mlxchat.text.reply_reader import Piece, Reader, StopTexts
 from mlxchat.text.spans import TokenIds
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mlxchat.files import force_to_disk, open_file, open_to_read, write_all
-from mlxchat.text.pieces import Piece
+from mlxchat.text.reply_reader import Piece
 
 MAX_BYTES = 1 << 28
 FORCE_EVERY_S = 0.25

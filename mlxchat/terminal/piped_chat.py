@@ -28,7 +28,7 @@ from mlxchat.terminal.talk import Talk
 from mlxchat.terminal.worker import Worker
 from mlxchat.text.documents import Spoken
 from mlxchat.text.extract import extract_code, is_settled
-from mlxchat.text.pieces import ThoughtsAsText
+from mlxchat.text.reply_reader import ThoughtsAsText
 
 
 class PipedChat(Talk):

@@ -19,7 +19,7 @@ from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
 from mlxchat.terminal.markdown import Renderer, find_cuts
 from mlxchat.terminal.output import Stdout, TerminalLine
-from mlxchat.text.pieces import OuterWhitespace
+from mlxchat.text.extract import OuterWhitespace
 
 Thinking = Literal["on", "hide"]
 

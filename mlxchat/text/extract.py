@@ -1,4 +1,4 @@
-"""The fenced code blocks of a Markdown text, for answers of which a program needs only the code."""
+"""What is shown of a text: its fenced code block only, or all but the whitespace around it."""
 
 import re
 
@@ -32,3 +32,18 @@ def is_settled(text: str) -> bool:
     # A last line of three backticks may still become one that does not close the block.
     block = _BLOCK.search(text[: text.rfind("\n") + 1])
     return block is not None and block["end"] != ""
+
+
+class OuterWhitespace:
+    """Strips a text that arrives in pieces: `add` returns what can be shown so far."""
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._held = ""
+
+    def add(self, text: str) -> str:
+        text = self._held + text if self._begun else text.lstrip()
+        shown = text.rstrip()
+        self._held = text[len(shown) :]
+        self._begun = self._begun or bool(shown)
+        return shown

@@ -1,30 +1,112 @@
-"""Separate thoughts from the answer while a reply is generated, and in replies of earlier turns.
+"""A reply's tokens as text while it is generated: decoded, thoughts apart from the answer, and up
+to a stop text.
 
 Markers are recognized by their token ids; tags that are not tokens are searched for in the text.
-Both are removed from the text, as are headers.
+Both are removed from the text, as are headers. `replies` reads those of earlier turns.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
-from itertools import groupby, product
+from enum import Enum
 
-import numpy as np
+import tokenizers
 
-from mlxchat.text.pieces import Piece, StreamDecoder, joined, length_begun
 from mlxchat.text.reply_format import NO_THOUGHTS, ReplyFormat, Role
-from mlxchat.text.spans import TokenIds
+
+# Whether it is a thought, and its text.
+Piece = tuple[bool, str]
+
+# The tags for thoughts in plain-text output, whatever the model's own markers.
+THINK_TAGS = ("<think>", "</think>")
 
 # A longer header is not one: the model has omitted it.
 MAX_HEADER_CHARS = 120
 
-# The tokens at the end of a prompt to search for the marker that begins the reply.
-PROMPT_TAIL = 16
-
 # A reader's own state, ready for JSON, and its decoder's.
 State = tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]
 
-TextOf = Callable[[Iterable[int]], str]
+
+class Decoder:
+    """The text of ids; `special_ids` are those of control tokens."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self._backend = backend
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of the ids, without control tokens."""
+        # The library shows those of which it holds a normalized text.
+        shown = [id_ for id_ in ids if id_ not in self.special_ids]
+        return self._backend.decode(shown, skip_special_tokens=True)
+
+    def spelled(self, ids: Iterable[int]) -> str:
+        """Text of the ids, with control tokens."""
+        return self._backend.decode(list(ids), skip_special_tokens=False)
+
+    def is_silent(self, id_: int) -> bool:
+        """Whether `decode` omits the token whatever its context."""
+        return id_ in self.special_ids or self._backend.id_to_token(id_) is None
+
+
+class StreamDecoder:
+    """Turns ids into text one by one, into complete characters only.
+
+    A token's text can depend on the preceding tokens, so each is decoded together with them, and
+    the text of those alone is removed. Source: the prefix method of Hugging Face's
+    text-generation-inference; the library's own has no state to save.
+    """
+
+    # A UTF-8 character has at most four bytes and a token at least one, so an incomplete character
+    # spans at most three tokens; anything before them is final.
+    _UNFINISHED_TOKENS = 3
+    _MAX_PENDING = 8
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._shown: list[int] = []
+        self._pending: list[int] = []
+
+    def add(self, id_: int) -> str:
+        """Take one more token and return the text completed by it, often empty."""
+        if self._decoder.is_silent(id_):
+            # A character may continue after it, so it must not count as one of its tokens.
+            return ""
+        self._pending.append(id_)
+        text = self._text(len(self._pending))
+        if not text.endswith("\ufffd"):
+            return self._show(len(self._pending), text)
+        # The first tokens can be shown if their own text begins it, so no character is cut.
+        limit = len(self._pending) - self._UNFINISHED_TOKENS
+        for n in range(limit, 0, -1):
+            begun = self._text(n)
+            if text.startswith(begun):
+                return self._show(n, begun)
+        return self._show(limit, self._text(limit)) if limit > self._MAX_PENDING else ""
+
+    @property
+    def state(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The tokens kept as context, and those whose text is incomplete."""
+        return tuple(self._shown), tuple(self._pending)
+
+    def restore(self, shown: Sequence[int], pending: Sequence[int]) -> None:
+        """Continue from a `state`."""
+        self._shown, self._pending = list(shown), list(pending)
+
+    def finish(self) -> str:
+        """Text of the remaining tokens, with replacement characters if incomplete."""
+        return self._show(len(self._pending), self._text(len(self._pending)))
+
+    def _text(self, n: int) -> str:
+        """The text of the first `n` pending tokens."""
+        before = self._decoder.decode(self._shown)
+        return self._decoder.decode(self._shown + self._pending[:n])[len(before) :]
+
+    def _show(self, n: int, text: str) -> str:
+        # Tokens without text wait for the next one, up to a limit.
+        if text or n > self._MAX_PENDING:
+            self._shown, self._pending = self._pending[:n], self._pending[n:]
+        return text
 
 
 class Place(Enum):
@@ -271,154 +353,66 @@ class Reader:
         return text
 
 
-class Kind(Enum):
-    """The kind of a segment; a GAP is text between a marker and the text shown."""
+class StopTexts:
+    """Holds back text that may be the beginning of a stop text until that is decided. Stop texts
+    are found across token boundaries, and never shown."""
 
-    MARKER = auto()
-    GAP = auto()
-    THOUGHT = auto()
-    ANSWER = auto()
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = tuple(texts)
+        self.held = ""
+        self.found = False
 
+    def add(self, text: str) -> str:
+        """Take more text and return what may be shown now. Sets `found` at a stop text."""
+        self.held += text
+        starts = [start for stop in self._texts if (start := self.held.find(stop)) >= 0]
+        if starts:
+            self.found = True
+            shown, self.held = self.held[: min(starts)], ""
+            return shown
+        return self._release(len(self.held) - length_begun(self.held, self._texts))
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A segment of a reply, with its ids if the model wrote it."""
+    def finish(self) -> str:
+        """Return the text held back: no stop text follows."""
+        return self._release(len(self.held))
 
-    kind: Kind
-    text: str
-    ids: TokenIds | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Replies:
-    """How to read one model's replies. `text_of` omits special tokens, `spelled` includes them."""
-
-    markers: Markers
-    text_of: TextOf
-    spelled: TextOf
-    new_decoder: Callable[[], StreamDecoder]
-
-    @property
-    def format(self) -> ReplyFormat:
-        return self.markers.format
-
-    def reader(self, prompt: TokenIds | None, *, may_think: bool = True) -> Reader:
-        """A reader for the reply to `prompt`; with None, for plain text without thoughts. Reads
-        thoughts even if it does not expect any (`may_think`)."""
-        markers = Markers(NO_THOUGHTS, {}) if prompt is None else self.markers
-        return Reader(self.new_decoder(), markers, self._place_after(prompt), may_think=may_think)
-
-    def header_of_answer(self, prompt: TokenIds | None) -> str:
-        """The text that begins an answer without a thought, if the prompt leaves its header to the
-        model."""
-        return self.format.begins if self._place_after(prompt) is Place.HEADER else ""
-
-    def _place_after(self, prompt: TokenIds | None) -> Place:
-        """The place in which the reply to `prompt` begins, as the template leaves it."""
-        markers = self.markers
-        if prompt is None or self.format is NO_THOUGHTS:
-            return Place.ANSWER
-        tail = prompt[-PROMPT_TAIL:].tolist()
-        if markers.tags:
-            is_open = self.spelled(tail).rstrip().endswith(self.format.opens)
-            return Place.THOUGHT if is_open else Place.START
-        before, last = -1, -1
-        for place, id_ in enumerate(tail):
-            before, last = (last, place) if id_ in markers.roles else (before, last)
-        role, text = markers.roles.get(tail[last]), self.text_of(tail[last + 1 :]).strip()
-        match role:
-            case Role.THOUGHT if text in ("", self.format.label.strip()):
-                return Place.THOUGHT
-            case Role.BODY if not text and before >= 0:
-                return markers.after(role, Place.HEADER, self.text_of(tail[before + 1 : last]))
-            case Role.HEADER:
-                return Place.HEADER
-            case _:
-                return Place.START
-
-    def split(
-        self, text: str, place: Place = Place.START, *, keeps_newlines: bool = False
-    ) -> tuple[str, str]:
-        """Split a text with tags as plain text, which begins in `place`, into thought and answer.
-        Newlines between the two are dropped, unless it `keeps_newlines`."""
-        if self.format is NO_THOUGHTS or self.format.has_channels:
-            return "", text
-        reader = Reader(self.new_decoder(), Markers(self.format, {}), place)
-        if keeps_newlines:
-            reader.keep_newlines()
-        return joined([*reader.read(text), *reader.finish()])
-
-    def spells(self, ids: TokenIds, reply: str, thought: str) -> bool:
-        """Whether the ids are exactly the reply, its thought and its markers."""
-        return self._written(ids.tolist(), reply, thought) is not None
-
-    def segments(self, ids: bytes | None, reply: str, thought: str) -> list[Segment]:
-        """The reply in segments: as the model wrote it if `ids` are given, else as it would."""
-        known = None if ids is None else np.frombuffer(ids, np.int32).tolist()
-        written = None if known is None else self._written(known, reply, thought)
-        if written is not None:
-            return written
-        if self.format is NO_THOUGHTS or not thought:
-            return [Segment(Kind.ANSWER, reply)]
-        return [
-            Segment(Kind.MARKER, self.format.opens),
-            Segment(Kind.GAP, self.format.label),
-            Segment(Kind.THOUGHT, thought),
-            Segment(Kind.MARKER, self.format.closes),
-            Segment(Kind.GAP, "\n\n"),
-            Segment(Kind.ANSWER, reply),
-        ]
-
-    def _written(self, ids: list[int], reply: str, thought: str) -> list[Segment] | None:
-        """The segments in the ids; None if they spell anything else."""
-        if not self.markers.roles:
-            # Tags that are not tokens may share one with text: one segment for all.
-            text, ways = self.spelled(ids), product((Place.START, Place.THOUGHT), (False, True))
-            if (thought, reply) in (self.split(text, p, keeps_newlines=keeps) for p, keeps in ways):
-                kind = Kind.GAP if thought else Kind.ANSWER
-                return [Segment(kind, text, np.array(ids, np.int32))]
-            return None
-        for place, keeps_newlines in product(Place, (False, True)):
-            reader = Reader(self.new_decoder(), self.markers, place)
-            if keeps_newlines:
-                reader.keep_newlines()
-            found = list(self._read_by(reader, ids))
-            if [_text(found, kind) for kind in (Kind.THOUGHT, Kind.ANSWER)] == [thought, reply]:
-                return found
-        return None
-
-    def _read_by(self, reader: Reader, ids: list[int]) -> Iterator[Segment]:
-        """The tokens by what the reader makes of each, those alike together."""
-
-        def kind_of(id_: int) -> Kind:
-            is_marker = self.markers.role(id_, reader.place) is not None
-            is_shown = any(text for _, text in reader.add(id_))
-            if is_marker:
-                return Kind.MARKER
-            # Half a character is shown later, a control token never.
-            is_hidden = not is_shown and not reader.has_pending and self.text_of([id_])
-            if is_hidden or reader.place not in (Place.THOUGHT, Place.ANSWER):
-                return Kind.GAP
-            return Kind.THOUGHT if reader.is_thought else Kind.ANSWER
-
-        for kind, run in groupby(ids, kind_of):
-            segment_ids = [*run]
-            yield Segment(kind, self.spelled(segment_ids), np.array(segment_ids, np.int32))
+    def _release(self, n: int) -> str:
+        shown, self.held = self.held[:n], self.held[n:]
+        return shown
 
 
-def enclosed(segments: Sequence[Segment], opened: str, closes: str) -> list[Segment]:
-    """The segments with both markers around the thought: the prompt may have written the opening
-    one, and an unfinished thought has no closing one."""
-    kinds = [each.kind for each in segments]
-    if Kind.THOUGHT not in kinds:
-        return list(segments)
-    from_end = kinds[::-1].index(Kind.THOUGHT)
-    has_opening = Kind.MARKER in kinds[: kinds.index(Kind.THOUGHT)]
-    has_closing = Kind.MARKER in kinds[len(kinds) - from_end :]
-    before = [] if has_opening else [Segment(Kind.MARKER, opened)]
-    after = [] if has_closing else [Segment(Kind.MARKER, closes)]
-    return [*before, *segments, *after]
+def length_begun(text: str, searched: Sequence[str]) -> int:
+    """Length of the longest suffix of `text` that begins one of the texts searched for."""
+    longest = min(max(map(len, searched), default=1) - 1, len(text))
+    ends = (text[-n:] for n in range(longest, 0, -1))
+    return next((len(end) for end in ends if any(each.startswith(end) for each in searched)), 0)
 
 
-def _text(segments: Iterable[Segment], kind: Kind) -> str:
-    return "".join(segment.text for segment in segments if segment.kind is kind)
+def joined(pieces: Iterable[Piece]) -> tuple[str, str]:
+    """Join the pieces into the thought and the answer."""
+    pieces = list(pieces)
+    thought, answer = (
+        "".join(text for is_, text in pieces if is_ is kind) for kind in (True, False)
+    )
+    return thought, answer
+
+
+class ThoughtsAsText:
+    """Writes the pieces of a reply as one text: thoughts in THINK_TAGS, or omitted if `hidden`.
+
+    `inside` continues a text that stopped within a thought.
+    """
+
+    def __init__(self, *, hidden: bool, inside: bool = False) -> None:
+        self._hidden = hidden
+        self.inside = inside
+
+    def add(self, text: str, thought: bool) -> str:
+        """The text to write for a piece."""
+        if not text or (thought and self._hidden):
+            return ""
+        tags = ""
+        if thought != self.inside:
+            tags = THINK_TAGS[0] if thought else f"{THINK_TAGS[1]}\n\n"
+        self.inside = thought
+        return tags + text

@@ -15,9 +15,9 @@ import tokenizers
 
 from mlxchat.errors import TemplateError
 from mlxchat.text.encoder import Encoder, announce, unused_marks
-from mlxchat.text.pieces import StreamDecoder, joined
+from mlxchat.text.replies import Kind, Replies, enclosed
 from mlxchat.text.reply_format import NO_THOUGHTS, Role, infer_format
-from mlxchat.text.reply_reader import Kind, Markers, Reader, Replies, enclosed
+from mlxchat.text.reply_reader import Decoder, Markers, Reader, joined
 from mlxchat.text.spans import Known, TokenIds, known_spans
 from mlxchat.text.template import NO_SYSTEM_ROLE, THOUGHT_FIELDS, ChatTemplate, Message, Thoughts
 from mlxchat.text.token_bytes import token_bytes
@@ -95,9 +95,8 @@ class Tokenizer:
         eos_ids: Iterable[int] = (),
     ) -> None:
         self._backend = backend
-        self._special_ids = frozenset(
-            id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special
-        )
+        self._decoder = Decoder(backend)
+        self.decode = self._decoder.decode
         self.template = template
         self._files_eos_ids = frozenset(eos_ids)
         source = template.source if template is not None else ""
@@ -114,7 +113,7 @@ class Tokenizer:
         found = {added[text]: role for text, role in named.items() if text in added}
         special = frozenset(id_ for id_, t in found if t.special or "|" in t.content)
         markers = Markers(format_, {id_: role for (id_, _), role in found.items()}, special)
-        return Replies(markers, self.decode, self._spelled, self.stream_decoder)
+        return Replies(markers, self._decoder)
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
@@ -284,7 +283,7 @@ class Tokenizer:
             self._thoughts[key] = template.thoughts_in(format_, variables)
         thoughts, ids = self._thoughts[key], message.ids
         is_tagged = not thoughts.inline and not self.replies.markers.roles
-        if ids is not None and is_tagged and self._spelled(ids.tolist()) != message.content:
+        if ids is not None and is_tagged and self._decoder.spelled(ids.tolist()) != message.content:
             # Its tags are plain text, so ids cannot distinguish them from the rest.
             ids = None
         segments = self._segments(
@@ -340,9 +339,6 @@ class Tokenizer:
             )
         return self.template
 
-    def _spelled(self, ids: Iterable[int]) -> str:
-        return self._backend.decode(list(ids), skip_special_tokens=False)
-
     def raw_prompt(self, text: str, on_progress: Progress | None = None) -> Prompt:
         """Encode `text` as it is, after the model's beginning-of-text token, if any."""
         opening = self._backend.encode("", add_special_tokens=True).ids
@@ -391,12 +387,6 @@ class Tokenizer:
         pieces = [piece for id_ in prompt.begun.tolist() for piece in reader.add(id_)]
         return reader, joined(pieces)[1]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Text of the ids, without control tokens."""
-        # The library shows those of which it holds a normalized text.
-        shown = [id_ for id_ in ids if id_ not in self._special_ids]
-        return self._backend.decode(shown, skip_special_tokens=True)
-
     def token_bytes(self) -> list[bytes]:
         """The bytes of each id, which may be part of a character."""
         return token_bytes(self._backend)
@@ -404,24 +394,15 @@ class Tokenizer:
     @property
     def control_ids(self) -> frozenset[int]:
         """Tokens that no text contains: control tokens, markers of thoughts, ends of turns."""
-        return self._special_ids | self._encoder.control_ids.keys() | self.eos_ids
-
-    def is_silent(self, id_: int) -> bool:
-        """Whether `decode` omits the token whatever its context."""
-        return id_ in self._special_ids or self._backend.id_to_token(id_) is None
+        return self._decoder.special_ids | self._encoder.control_ids.keys() | self.eos_ids
 
     def text_of(self, id_: int) -> str:
         """One token as readable text, control tokens included."""
-        return self._encoder.control_ids.get(id_) or self._backend.decode(
-            [id_], skip_special_tokens=False
-        )
+        return self._encoder.control_ids.get(id_) or self._decoder.spelled([id_])
 
     def definition(self) -> str:
         """Everything that decides how text becomes tokens, for comparison."""
         return self._backend.to_str()
-
-    def stream_decoder(self) -> StreamDecoder:
-        return StreamDecoder(self.decode, self.is_silent)
 
 
 def _merged(parts: Sequence[Part]) -> list[Part]:

@@ -1,0 +1,173 @@
+"""One model's replies: where each begins after its prompt, and the segments of earlier ones."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import groupby, product
+
+import numpy as np
+
+from mlxchat.text.reply_format import NO_THOUGHTS, ReplyFormat, Role
+from mlxchat.text.reply_reader import Decoder, Markers, Place, Reader, StreamDecoder, joined
+from mlxchat.text.spans import TokenIds
+
+# The tokens at the end of a prompt to search for the marker that begins the reply.
+PROMPT_TAIL = 16
+
+
+class Kind(Enum):
+    """The kind of a segment; a GAP is text between a marker and the text shown."""
+
+    MARKER = auto()
+    GAP = auto()
+    THOUGHT = auto()
+    ANSWER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment of a reply, with its ids if the model wrote it."""
+
+    kind: Kind
+    text: str
+    ids: TokenIds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """How to read one model's replies."""
+
+    markers: Markers
+    decoder: Decoder
+
+    @property
+    def format(self) -> ReplyFormat:
+        return self.markers.format
+
+    def reader(self, prompt: TokenIds | None, *, may_think: bool = True) -> Reader:
+        """A reader for the reply to `prompt`; with None, for plain text without thoughts. Reads
+        thoughts even if it does not expect any (`may_think`)."""
+        markers = Markers(NO_THOUGHTS, {}) if prompt is None else self.markers
+        return Reader(
+            StreamDecoder(self.decoder), markers, self._place_after(prompt), may_think=may_think
+        )
+
+    def header_of_answer(self, prompt: TokenIds | None) -> str:
+        """The text that begins an answer without a thought, if the prompt leaves its header to the
+        model."""
+        return self.format.begins if self._place_after(prompt) is Place.HEADER else ""
+
+    def _place_after(self, prompt: TokenIds | None) -> Place:
+        """The place in which the reply to `prompt` begins, as the template leaves it."""
+        markers = self.markers
+        if prompt is None or self.format is NO_THOUGHTS:
+            return Place.ANSWER
+        tail = prompt[-PROMPT_TAIL:].tolist()
+        if markers.tags:
+            is_open = self.decoder.spelled(tail).rstrip().endswith(self.format.opens)
+            return Place.THOUGHT if is_open else Place.START
+        before, last = -1, -1
+        for place, id_ in enumerate(tail):
+            before, last = (last, place) if id_ in markers.roles else (before, last)
+        role, text = markers.roles.get(tail[last]), self.decoder.decode(tail[last + 1 :]).strip()
+        match role:
+            case Role.THOUGHT if text in ("", self.format.label.strip()):
+                return Place.THOUGHT
+            case Role.BODY if not text and before >= 0:
+                return markers.after(
+                    role, Place.HEADER, self.decoder.decode(tail[before + 1 : last])
+                )
+            case Role.HEADER:
+                return Place.HEADER
+            case _:
+                return Place.START
+
+    def split(
+        self, text: str, place: Place = Place.START, *, keeps_newlines: bool = False
+    ) -> tuple[str, str]:
+        """Split a text with tags as plain text, which begins in `place`, into thought and answer.
+        Newlines between the two are dropped, unless it `keeps_newlines`."""
+        if self.format is NO_THOUGHTS or self.format.has_channels:
+            return "", text
+        reader = Reader(StreamDecoder(self.decoder), Markers(self.format, {}), place)
+        if keeps_newlines:
+            reader.keep_newlines()
+        return joined([*reader.read(text), *reader.finish()])
+
+    def spells(self, ids: TokenIds, reply: str, thought: str) -> bool:
+        """Whether the ids are exactly the reply, its thought and its markers."""
+        return self._written(ids.tolist(), reply, thought) is not None
+
+    def segments(self, ids: bytes | None, reply: str, thought: str) -> list[Segment]:
+        """The reply in segments: as the model wrote it if `ids` are given, else as it would."""
+        known = None if ids is None else np.frombuffer(ids, np.int32).tolist()
+        written = None if known is None else self._written(known, reply, thought)
+        if written is not None:
+            return written
+        if self.format is NO_THOUGHTS or not thought:
+            return [Segment(Kind.ANSWER, reply)]
+        return [
+            Segment(Kind.MARKER, self.format.opens),
+            Segment(Kind.GAP, self.format.label),
+            Segment(Kind.THOUGHT, thought),
+            Segment(Kind.MARKER, self.format.closes),
+            Segment(Kind.GAP, "\n\n"),
+            Segment(Kind.ANSWER, reply),
+        ]
+
+    def _written(self, ids: list[int], reply: str, thought: str) -> list[Segment] | None:
+        """The segments in the ids; None if they spell anything else."""
+        if not self.markers.roles:
+            # Tags that are not tokens may share one with text: one segment for all.
+            text, ways = (
+                self.decoder.spelled(ids),
+                product((Place.START, Place.THOUGHT), (False, True)),
+            )
+            if (thought, reply) in (self.split(text, p, keeps_newlines=keeps) for p, keeps in ways):
+                kind = Kind.GAP if thought else Kind.ANSWER
+                return [Segment(kind, text, np.array(ids, np.int32))]
+            return None
+        for place, keeps_newlines in product(Place, (False, True)):
+            reader = Reader(StreamDecoder(self.decoder), self.markers, place)
+            if keeps_newlines:
+                reader.keep_newlines()
+            found = list(self._read_by(reader, ids))
+            if [_text(found, kind) for kind in (Kind.THOUGHT, Kind.ANSWER)] == [thought, reply]:
+                return found
+        return None
+
+    def _read_by(self, reader: Reader, ids: list[int]) -> Iterator[Segment]:
+        """The tokens by what the reader makes of each, those alike together."""
+
+        def kind_of(id_: int) -> Kind:
+            is_marker = self.markers.role(id_, reader.place) is not None
+            is_shown = any(text for _, text in reader.add(id_))
+            if is_marker:
+                return Kind.MARKER
+            # Half a character is shown later, a control token never.
+            is_hidden = not is_shown and not reader.has_pending and self.decoder.decode([id_])
+            if is_hidden or reader.place not in (Place.THOUGHT, Place.ANSWER):
+                return Kind.GAP
+            return Kind.THOUGHT if reader.is_thought else Kind.ANSWER
+
+        for kind, run in groupby(ids, kind_of):
+            segment_ids = [*run]
+            yield Segment(kind, self.decoder.spelled(segment_ids), np.array(segment_ids, np.int32))
+
+
+def enclosed(segments: Sequence[Segment], opened: str, closes: str) -> list[Segment]:
+    """The segments with both markers around the thought: the prompt may have written the opening
+    one, and an unfinished thought has no closing one."""
+    kinds = [each.kind for each in segments]
+    if Kind.THOUGHT not in kinds:
+        return list(segments)
+    from_end = kinds[::-1].index(Kind.THOUGHT)
+    has_opening = Kind.MARKER in kinds[: kinds.index(Kind.THOUGHT)]
+    has_closing = Kind.MARKER in kinds[len(kinds) - from_end :]
+    before = [] if has_opening else [Segment(Kind.MARKER, opened)]
+    after = [] if has_closing else [Segment(Kind.MARKER, closes)]
+    return [*before, *segments, *after]
+
+
+def _text(segments: Iterable[Segment], kind: Kind) -> str:
+    return "".join(segment.text for segment in segments if segment.kind is kind)
