@@ -17,8 +17,8 @@ from mlxchat import cli, paths
 from mlxchat.manual import PAGES, read_page
 from mlxchat.manual.equivalents import OURS
 from mlxchat.terminal.commands import COMMANDS
-from mlxchat.terminal.manual_page import render_page
 from mlxchat.terminal.slash import OTHER_NAMES
+from mlxchat.terminal.table import render_page
 from tests import docs
 from tests.conftest import RunMlxchat
 from tests.in_process import run_in_process

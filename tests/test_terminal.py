@@ -17,9 +17,9 @@ from rich.cells import cell_len
 from mlxchat.chat.state import Turn, Usage
 from mlxchat.terminal import progress as module
 from mlxchat.terminal import visible
+from mlxchat.terminal.figures import draw_window, summary
 from mlxchat.terminal.output import Messages, Stdout, show_error, wrap
 from mlxchat.terminal.progress import counting, waiting
-from mlxchat.terminal.screen import draw_window, summary
 from mlxchat.units import beginning, format_bytes
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.pseudo_terminal import PseudoTerminal

@@ -41,7 +41,7 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
         more = "`mlxchat help PAGE` shows a page, `mlxchat COMMAND --help` options."
         write(f"Pages:\n{''.join(pages)}\n{more}\n")
     elif len(words) == 1 and words[0].lower() in PAGES:
-        from mlxchat.terminal.manual_page import show_page
+        from mlxchat.terminal.table import show_page
 
         show_page(read_page(words[0].lower()))
     elif words[0] in root.commands:

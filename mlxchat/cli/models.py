@@ -54,7 +54,7 @@ def list_models(everything: All = False, as_json: Json = False) -> None:
     separated by tabs.
     """
     from mlxchat.models import inventory
-    from mlxchat.terminal.model_table import write_models
+    from mlxchat.terminal.table import write_models
 
     models = inventory.list_choices() if everything else inventory.list_models()
     write_models(models, as_json=as_json)
@@ -106,7 +106,7 @@ def info(name: Name, as_json: Json = False) -> None:
     """
     from mlxchat.models.describe import describe
     from mlxchat.models.hub_cache import cached_snapshot
-    from mlxchat.terminal.model_table import write_model
+    from mlxchat.terminal.table import write_model
 
     located = _locate(name)
     if located.path is None and cached_snapshot(located.name) is None:

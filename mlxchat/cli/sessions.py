@@ -45,7 +45,7 @@ def list_sessions(as_json: Json = False) -> None:
         write_json_lines(asdict(each) for each in found)
         return
     rows = [_row(each) for each in found]
-    write_table(COLUMNS, rows, NUMBERS, cut=("FIRST MESSAGE", "MODEL"), paged=True)
+    write_table(COLUMNS, rows, NUMBERS, cut=("FIRST MESSAGE", "MODEL"))
 
 
 @session_app.command(epilog="Example: mlxchat session show holidays > holidays.md")

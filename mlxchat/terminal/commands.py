@@ -18,9 +18,10 @@ from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing
 from mlxchat.terminal import visible
 from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen
+from mlxchat.terminal.figures import draw_window, summary
 from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.progress import waiting
-from mlxchat.terminal.screen import copy_to_clipboard, draw_window, summary
+from mlxchat.terminal.screen import copy_to_clipboard
 from mlxchat.terminal.slash import COMMANDS, command
 from mlxchat.terminal.table import minute
 from mlxchat.text.documents import read_input

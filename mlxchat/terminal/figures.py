@@ -1,15 +1,19 @@
-"""One-line summaries: of a run, of a turn, of forgotten turns."""
+"""One-line summaries: of a run, of a turn, of forgotten turns. And the window as a chart."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from mlxchat.chat.state import Change, Compacted, Forgot, Recalled
+from mlxchat.chat.rendering import RESERVE
+from mlxchat.chat.state import Change, Compacted, Forgot, Recalled, Turn, Usage
 from mlxchat.engine.reply import Stats
 from mlxchat.store.snapshot import Written
+from mlxchat.terminal import visible
 from mlxchat.units import and_rate, count, format_bytes
 
 # How many characters of a forgotten message are quoted.
 QUOTED = 30
+MAX_CHART_COLUMNS = 90
+GAP = "  "
 
 
 def stats_line(stats: Stats, written: Written | None = None) -> str:
@@ -116,3 +120,63 @@ def incomplete(stats: Stats) -> str:
     """The notice for an answer that is not one that its constraint describes."""
     reason = f"the answer is not complete (finish reason: {stats.finish_reason})"
     return stats.problem or reason
+
+
+def draw_window(
+    usage: Usage,
+    turns: Sequence[Turn],
+    attached_tokens: int,
+    columns: int,
+    note: str | None = None,
+) -> Iterator[str]:
+    """The window as a bar chart with a row per turn, whose tokens add up to the total.
+
+    Lines are no wider than `columns`; `turns` are all turns of the conversation, `note` that on
+    forgotten ones. `attached_tokens` are those of files and quotes attached to the next message.
+    """
+    from rich.text import Text
+
+    rows = list(_rows(usage, turns, attached_tokens, note))
+    total = sum(tokens for _, tokens in rows)
+    number_width = max(len(f"{tokens:,}") for _, tokens in rows)
+    room = max(min(columns, MAX_CHART_COLUMNS) - number_width - 2 * len(GAP), 2)
+    bar_width = room // 3
+    for label, tokens in rows:
+        filled = round(bar_width * tokens / total) if total else 0
+        bar = "█" * max(filled, 1 if tokens else 0)
+        text = Text(" ".join(visible(label).split()))
+        text.truncate(room - bar_width, overflow="ellipsis")
+        # The label is last, so that no character in it can move anything.
+        yield f"{tokens:>{number_width},}{GAP}{bar:{bar_width}}{GAP}{text.plain}".rstrip()
+
+
+def _rows(
+    usage: Usage, turns: Sequence[Turn], attached_tokens: int, note: str | None
+) -> Iterator[tuple[str, int]]:
+    """Labels, and their numbers of tokens."""
+    numbers = {id(turn): number for number, turn in enumerate(turns, 1)}
+    yield "system prompt and template", usage.pinned - usage.note
+    if note is not None:
+        yield f"note: {note}", usage.note
+    for turn, tokens in usage.turns:
+        pinned = " (pinned)" if turn.pinned else ""
+        yield f"{numbers[id(turn)]}{pinned}: {turn.user}", tokens
+    if attached_tokens:
+        yield "attached to your next message", attached_tokens
+    if usage.window is not None:
+        yield "free", max(usage.window - usage.tokens - attached_tokens, 0)
+
+
+def summary(
+    usage: Usage, attached_tokens: int, forgotten: int, recalled: Sequence[int] = ()
+) -> str:
+    """The total, which turns the last message recalled, and whether the next one will push anything
+    out."""
+    used, window = usage.tokens + attached_tokens, usage.window
+    limit = "" if window is None else f" of {window:,}"
+    parts = [f"{used:,}{limit} tokens", f"{count(forgotten, 'turn')} forgotten"]
+    if recalled:
+        parts.append(f"recalled {' and '.join(f'turn {number}' for number in recalled)}")
+    if window is not None and used + RESERVE > window and usage.turns:
+        parts.append("your next message will push out the oldest turns")
+    return " · ".join(parts)

@@ -55,7 +55,8 @@ class Line:
         with self._lock:
             if self._timer is None:
                 return
-            from mlxchat.terminal.moving import moving_line
+            # Importing rich often takes longer than the operation.
+            from mlxchat.terminal.screen import moving_line
 
             self._shown = moving_line(self._text, self._total)
             self._shown.update(0, completed=self._done)

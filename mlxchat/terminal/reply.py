@@ -1,23 +1,29 @@
 """Shows a model's reply while it streams: plain, or as Markdown on a terminal.
 
 The caller knows which text is a thought. Text from the model is made visible here, so that the
-terminal obeys none of its control characters.
+terminal obeys none of its control characters; nor is anything in its Markdown obeyed: no HTML,
+images, hyperlinks, or entities for control characters. `MarkdownView` decides what is drawn when.
 """
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
 from itertools import takewhile
 from operator import eq
-from typing import Literal, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
-from rich.console import Console
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.markdown import CodeBlock, Markdown, MarkdownElement
+from rich.padding import Padding
+from rich.syntax import Syntax
 from rich.text import Text
 
 from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
-from mlxchat.terminal.markdown import Renderer, find_cuts
 from mlxchat.terminal.output import Stdout, TerminalLine
 from mlxchat.text.extract import OuterWhitespace
 
@@ -31,6 +37,24 @@ _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 _ERASE_BELOW = "\r\x1b[J"
 # Drawing takes at most a fifth of the time, however long the unfinished part is.
 REST_PER_DRAWING = 4
+
+# The terminal's own colours, so that code is readable on any background.
+CODE_THEME = "ansi_dark"
+CODE_INDENT = 2
+# Quotes and lists nested deeper than this would have no width left, and Rich drops them.
+MAX_LEVEL = 10
+
+# Underlined headings would change lines that are already printed; the others hide text that the
+# model wrote.
+_PARSER = (
+    MarkdownIt("commonmark", {"html": False})
+    .enable(["strikethrough", "table"])
+    .disable(["lheading", "reference", "image", "autolink", "html_block", "html_inline"])
+)
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})[^`]*\Z")
+_BLANK_END = re.compile(r"(?: |\x1b\[[\d;]+m +\x1b\[0m)+\Z")
+_BLANKS_BEFORE_RESET = re.compile(r" +(?=\x1b\[0m\Z)")
+_ITEM = re.compile(r"([-*+]|\d+[.)]) ")
 
 
 def reply_view(*, plain: bool, thinking: Thinking) -> "PlainView":
@@ -123,7 +147,6 @@ class MarkdownView(PlainView):
         super().__init__(console.print, thinking)
         self._clock = clock
         self._console, self._size = console, console.size
-        self._renderer = Renderer(console)
         # The text that is not printed for good, and how much of it is drawn.
         self._source, self._drawn_chars = "", 0
         # How many of its rows are printed for good, and the rows after them: only the last ones if
@@ -166,7 +189,7 @@ class MarkdownView(PlainView):
             self._let_stand()
         if self._is_hidden:
             self._source = "" if is_done else self._source
-            self._rows = self._write(self._renderer.rows(THINKING) if self._source else [])
+            self._rows = self._write(rows_of(self._console, THINKING) if self._source else [])
             return
         cuts = find_cuts(self._source)
         cut, scrolls = cuts.block, cuts.scrolls
@@ -211,9 +234,9 @@ class MarkdownView(PlainView):
     def _rendered(self, source: str) -> list[str]:
         """The rows of the text, after an empty one if there is a gap."""
         if self._is_thought:
-            rows = self._renderer.rows(Text(source.removesuffix("\n"), "dim")) if source else []
+            rows = rows_of(self._console, Text(source.removesuffix("\n"), "dim")) if source else []
         else:
-            rows = self._renderer.markdown(source)
+            rows = markdown_rows(self._console, source)
         return ["", *rows] if self._has_gap and rows else rows
 
     def _write(self, rows: list[str]) -> list[str]:
@@ -230,3 +253,86 @@ class MarkdownView(PlainView):
             except OSError as error:
                 raise OutputError(f"cannot write to the terminal: {error.strerror}") from error
         return rows
+
+
+class Cuts(NamedTuple):
+    """Where a growing text can be cut: what is before `block` is final. The rows of what follows
+    only grow at their end if it is a list or code, which `scrolls`.
+
+    `end` is the end of the text, or the start of its last line if that opens or closes code, and so
+    is not shown. `fence` is the line that opens the code around it.
+    """
+
+    block: int
+    scrolls: bool
+    end: int
+    fence: str
+
+
+def find_cuts(source: str) -> Cuts:
+    """Blocks are separated by empty lines outside code; indented lines continue a block."""
+    block = at = end = 0
+    is_after_blank, scrolls = True, False
+    fence = around = mark = ""
+    for line in source.split("\n"):
+        text, opens = line.strip(), _FENCE.match(line)
+        end, around = at if opens else at + len(line), fence
+        if fence:
+            if text.startswith(mark) and not text.strip(mark[0]):
+                fence = mark = ""
+        elif text:
+            if line[0] not in " \t" and is_after_blank:
+                block, scrolls = at, _ITEM.match(line) is not None
+            if opens:
+                fence, mark = line, opens[1]
+                scrolls = True
+        is_after_blank = not text
+        at += len(line) + 1
+    return Cuts(block, scrolls, end, around)
+
+
+def markdown_rows(console: Console, source: str) -> list[str]:
+    """The rows of the text on a terminal, without empty ones at both ends."""
+    # Rich would leave an empty row for an empty inline.
+    tokens = [token for token in _PARSER.parse(source) if token.type != "inline" or token.children]
+    is_deep = any(token.level > MAX_LEVEL for token in tokens)
+    rows = rows_of(console, Text(source) if is_deep else _DrawnReply(tokens))
+    while rows and not rows[-1]:
+        rows.pop()
+    while rows and not rows[0]:
+        rows.pop(0)
+    return rows
+
+
+def rows_of(console: Console, renderable: RenderableType) -> list[str]:
+    with console.capture() as drawn:
+        console.print(renderable)
+    # Rich pads some lines: on a terminal made narrower, the padding would wrap.
+    rows = [_BLANK_END.sub("", row) for row in drawn.get().split("\n")[:-1]]
+    return [_BLANKS_BEFORE_RESET.sub("", row) for row in rows]
+
+
+class _Code(CodeBlock):
+    """Code without a box, so that it can be copied."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = str(self.text).rstrip().expandtabs(4)
+        text = Syntax("", self.lexer_name, theme=self.theme, word_wrap=True).highlight(code)
+        # A few lexers drop characters.
+        shown = text if text.plain.rstrip() == code else Text(code)
+        shown.rstrip()
+        yield Padding(shown, (0, 0, 0, CODE_INDENT))
+
+
+class _DrawnReply(Markdown):
+    """Rich's Markdown from our tokens."""
+
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
+        **Markdown.elements,
+        "fence": _Code,
+        "code_block": _Code,
+    }
+
+    def __init__(self, tokens: list[Token]) -> None:
+        super().__init__("", code_theme=CODE_THEME, hyperlinks=False)
+        self.parsed = tokens

@@ -23,9 +23,9 @@ from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError, de
 from mlxchat.files import append_line, open_to_append, reported_as
 from mlxchat.request import Setup
 from mlxchat.terminal import Terminated, visible
-from mlxchat.terminal.moving import moving_line
 from mlxchat.terminal.output import Messages, Stdout, show_error
 from mlxchat.terminal.progress import is_drawn, observer_of
+from mlxchat.terminal.screen import moving_line
 from mlxchat.terminal.table import format_table
 from mlxchat.terminal.worker import Worker, in_worker
 

@@ -1,28 +1,29 @@
-"""What a chat shows between replies: dim notices, rules, and the window as a chart. And the
-clipboard, by way of the same terminal."""
+"""What a terminal shows besides replies: dim notices, rules, the line that moves during a long
+operation. And the clipboard, by way of the same terminal."""
 
 import base64
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import TextIO
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.rule import Rule
+from rich.table import Column
 from rich.text import Text
 
-from mlxchat.chat.rendering import RESERVE
-from mlxchat.chat.state import Turn, Usage
 from mlxchat.terminal import is_dumb, visible
-from mlxchat.units import count
 
 # The columns of a rule without its text.
 RULE_CELLS = 2
-MAX_CHART_COLUMNS = 90
-GAP = "  "
+# Leaves room for the "^C^C" that the terminal echoes when Ctrl-C is pressed twice.
+MARGIN = len("^C^C") + 1
+# From this width on, there is room for a bar.
+WIDE = 75
 
 
 class Screen:
@@ -57,64 +58,6 @@ class Screen:
         return self._console.width
 
 
-def draw_window(
-    usage: Usage,
-    turns: Sequence[Turn],
-    attached_tokens: int,
-    columns: int,
-    note: str | None = None,
-) -> Iterator[str]:
-    """The window as a bar chart with a row per turn, whose tokens add up to the total.
-
-    Lines are no wider than `columns`; `turns` are all turns of the conversation, `note` that on
-    forgotten ones. `attached_tokens` are those of files and quotes attached to the next message.
-    """
-    rows = list(_rows(usage, turns, attached_tokens, note))
-    total = sum(tokens for _, tokens in rows)
-    number_width = max(len(f"{tokens:,}") for _, tokens in rows)
-    room = max(min(columns, MAX_CHART_COLUMNS) - number_width - 2 * len(GAP), 2)
-    bar_width = room // 3
-    for label, tokens in rows:
-        filled = round(bar_width * tokens / total) if total else 0
-        bar = "█" * max(filled, 1 if tokens else 0)
-        text = Text(" ".join(visible(label).split()))
-        text.truncate(room - bar_width, overflow="ellipsis")
-        # The label is last, so that no character in it can move anything.
-        yield f"{tokens:>{number_width},}{GAP}{bar:{bar_width}}{GAP}{text.plain}".rstrip()
-
-
-def _rows(
-    usage: Usage, turns: Sequence[Turn], attached_tokens: int, note: str | None
-) -> Iterator[tuple[str, int]]:
-    """Labels, and their numbers of tokens."""
-    numbers = {id(turn): number for number, turn in enumerate(turns, 1)}
-    yield "system prompt and template", usage.pinned - usage.note
-    if note is not None:
-        yield f"note: {note}", usage.note
-    for turn, tokens in usage.turns:
-        pinned = " (pinned)" if turn.pinned else ""
-        yield f"{numbers[id(turn)]}{pinned}: {turn.user}", tokens
-    if attached_tokens:
-        yield "attached to your next message", attached_tokens
-    if usage.window is not None:
-        yield "free", max(usage.window - usage.tokens - attached_tokens, 0)
-
-
-def summary(
-    usage: Usage, attached_tokens: int, forgotten: int, recalled: Sequence[int] = ()
-) -> str:
-    """The total, which turns the last message recalled, and whether the next one will push anything
-    out."""
-    used, window = usage.tokens + attached_tokens, usage.window
-    limit = "" if window is None else f" of {window:,}"
-    parts = [f"{used:,}{limit} tokens", f"{count(forgotten, 'turn')} forgotten"]
-    if recalled:
-        parts.append(f"recalled {' and '.join(f'turn {number}' for number in recalled)}")
-    if window is not None and used + RESERVE > window and usage.turns:
-        parts.append("your next message will push out the oldest turns")
-    return " · ".join(parts)
-
-
 def copy_to_clipboard(text: str) -> str:
     """Copy with macOS's `pbcopy`, else the terminal's OSC 52; return a short report."""
     copied = text.encode("utf-8", "replace")
@@ -131,3 +74,39 @@ def copy_to_clipboard(text: str) -> str:
     sys.stdout.flush()
     # No terminal confirms it.
     return f"sent {size} to the terminal (OSC 52), which may not support it"
+
+
+class _Stderr(Console):
+    """The cursor stays visible: Ctrl-Z may hand the terminal to the shell at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True)
+
+    @property
+    def options(self) -> ConsoleOptions:
+        return super().options.update_width(max(self.width - MARGIN, 1))
+
+    def show_cursor(self, show: bool = True) -> bool:
+        return False
+
+
+def moving_line(text: str, total: int | None, *, is_animated: bool = True) -> Progress:
+    """A spinner, a bar if there is a total and room, and the text of the only task. Call `start`
+    and `stop`; it disappears when stopped."""
+    console = _Stderr()
+    line = Progress(
+        SpinnerColumn(),
+        *([BarColumn(bar_width=20)] if total and console.width >= WIDE else []),
+        TextColumn(
+            "{task.description}",
+            markup=False,
+            table_column=Column(no_wrap=True, overflow="ellipsis"),
+        ),
+        console=console,
+        # stdout may not be a terminal.
+        redirect_stdout=False,
+        transient=True,
+        auto_refresh=is_animated,
+    )
+    line.add_task(text, total=total)
+    return line

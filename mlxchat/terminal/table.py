@@ -1,26 +1,40 @@
-"""Output of commands that list things: a table or findings for people, lines for programs.
+"""Output of commands that list or show things: tables, findings, facts and pages of the manual for
+people, lines for programs.
 
 Rich is imported only for a terminal.
 """
 
 import io
 import json
+import os
+import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
-from mlxchat.terminal import visible
-from mlxchat.terminal.output import Stdout
+from mlxchat.terminal import is_dumb, visible
+from mlxchat.terminal.output import Messages, Stdout
+from mlxchat.units import format_bytes
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from mlxchat.models.describe import ModelFacts
 
 GAP = 2
 # A column that is cut to fit is at least this wide.
 MIN_WIDTH = 8
 # The widths of a finding's first two columns.
 VERDICT, TOPIC = 8, 17
+# The table of models.
+COLUMNS = ("NAME", "SIZE", "MEMORY", "FITS", "HERE", "PARAMETERS", "QUANTIZATION")
+NUMBERS = ("SIZE", "MEMORY", "PARAMETERS")
+# The widest page of the manual.
+PAGE_COLUMNS = 100
+
+PAGE_LINK = re.compile(r"(?<!!)\[([^]]+)\]\((\w+)\.md(?:#[\w-]+)?\)")
+CHART = re.compile(r"!\[([^]]*)\]\([^)]+\)")
 
 
 def write(text: str) -> None:
@@ -37,21 +51,16 @@ def write_table(
     rows: Sequence[Sequence[str]],
     right_aligned: Collection[str] = (),
     cut: Sequence[str] | None = None,
-    *,
-    paged: bool = False,
 ) -> None:
-    """A table on a terminal, tab-separated lines in a pipe; nothing if there are no rows. With
-    `paged`, a table longer than the terminal is shown in a pager. See `format_table` for `cut`."""
+    """A table on a terminal, in a pager if it is longer than that; tab-separated lines in a pipe;
+    nothing if there are no rows. See `format_table` for `cut`."""
     if not rows:
         return
     stdout = Stdout()
-    on_terminal = stdout.is_terminal
     table = format_table(
-        headers, rows, right_aligned=right_aligned, cut=cut, for_terminal=on_terminal
+        headers, rows, right_aligned=right_aligned, cut=cut, for_terminal=stdout.is_terminal
     )
-    if paged and on_terminal and table.count("\n") >= shutil.get_terminal_size().lines:
-        from mlxchat.terminal.manual_page import page
-
+    if stdout.is_terminal and table.count("\n") >= shutil.get_terminal_size().lines:
         page(table)
     else:
         stdout.write(table)
@@ -82,10 +91,14 @@ def format_table(
     if not for_terminal:
         return "".join("\t".join(row) + "\n" for row in cells)
     from rich.box import SIMPLE
+    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
+    # The width of the real terminal, but no styles.
+    console = Console(file=io.StringIO(), width=Console().width)
     columns = {header: [row[n] for row in cells] for n, header in enumerate(headers)}
-    shown = headers if cut is None else _fitting(columns, cut)
+    shown = headers if cut is None else _fitting(columns, cut, console.width)
     table = Table(box=SIMPLE, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for header in shown:
         table.add_column(
@@ -96,16 +109,16 @@ def format_table(
             overflow="fold" if cut is None else "ellipsis",
         )
     for row in zip(*(columns[header] for header in shown), strict=True):
-        table.add_row(*(_cell(text, no_wrap=cut is not None) for text in row))
-    return _drawn(table)
+        table.add_row(*(Text(text, no_wrap=cut is not None) for text in row))
+    with console.capture() as captured:
+        console.print(table)
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
-def _fitting(columns: Mapping[str, Sequence[str]], cut: Sequence[str]) -> list[str]:
+def _fitting(columns: Mapping[str, Sequence[str]], cut: Sequence[str], width: int) -> list[str]:
     """The headers of the columns that fit."""
     from rich.cells import cell_len
-    from rich.console import Console
 
-    width = Console().width
     least = {
         header: min(max(map(cell_len, (header, *cells))), MIN_WIDTH if header in cut else width)
         for header, cells in columns.items()
@@ -119,29 +132,103 @@ def _fitting(columns: Mapping[str, Sequence[str]], cut: Sequence[str]) -> list[s
 
 def format_finding(verdict: str, topic: str, text: str, advice: str | None) -> str:
     """The verdict, the topic, the text, and below it the advice after an arrow."""
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 1))
-    table.add_column(width=VERDICT)
-    table.add_column(width=TOPIC)
-    table.add_column(overflow="fold")
-    table.add_row(verdict, topic, _cell(text))
+    first = f"{verdict:{VERDICT}} {topic:{TOPIC}} "
+    margin = " " * len(first)
+    wrapper = TextWrapper(shutil.get_terminal_size().columns, first, margin, break_on_hyphens=False)
+    lines = wrapper.wrap(visible(text))
     if advice is not None:
-        table.add_row("", "", _cell(f"→ {advice}"))
-    return _drawn(table)
+        wrapper.initial_indent = margin
+        lines += wrapper.wrap(visible(f"→ {advice}"))
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _cell(text: str, *, no_wrap: bool = False) -> Any:
-    from rich.text import Text
+def write_models(models: "Sequence[ModelFacts]", *, as_json: bool) -> None:
+    if as_json:
+        write_json_lines(map(asdict, models))
+        return
+    write_table(COLUMNS, [_row(each) for each in models], NUMBERS, cut=())
+    for each in models:
+        if each.problem is not None:
+            Messages().note(f"{each.name}: {each.problem}")
 
-    return Text(" ".join(visible(text).split()), no_wrap=no_wrap)
+
+def write_model(facts: "ModelFacts", *, as_json: bool) -> None:
+    """What is known about a model, and how to get one that is not on this disk."""
+    if as_json:
+        write_json_lines([asdict(facts)])
+        return
+    _, size, memory, fits, here, parameters, quantization = _row(facts)
+    if facts.directory is None and facts.here != "yes":
+        here += f": `mlxchat models pull {facts.hub_id}` downloads it"
+    rows = {
+        "name": facts.name,
+        "repository": facts.hub_id if facts.hub_id != facts.name else None,
+        "type": facts.model_type,
+        "parameters": parameters,
+        "size": size,
+        "quantization": quantization,
+        "context": f"{facts.context_length:,} tokens" if facts.context_length else None,
+        "KV per token": _bytes(facts.kv_bytes_per_token),
+        "lookup": facts.lookup,
+        "fits here": f"{fits}, needs {memory}",
+        "directory" if facts.directory else "here": facts.directory or here,
+    }
+    known = {label: value for label, value in rows.items() if value}
+    width = max(map(len, known))
+    write("".join(f"{label:{width}}  {visible(value)}\n" for label, value in known.items()))
 
 
-def _drawn(table: "Table") -> str:
+def _row(facts: "ModelFacts") -> list[str]:
+    return [
+        facts.name,
+        format_bytes(facts.size_bytes),
+        _bytes(facts.memory_needed_bytes),
+        {True: "yes", False: "no", None: "?"}[facts.fits],
+        facts.here,
+        _count(facts.parameters or 0),
+        facts.quantization or "",
+    ]
+
+
+def _bytes(number: int | None) -> str:
+    return "" if number is None else format_bytes(number)
+
+
+def _count(number: int) -> str:
+    """As model names spell it: 135M, 1.2B."""
+    value, unit = (number / 1e9, "B") if number >= 1e9 else (number / 1e6, "M")
+    return f"{value:.{0 if value >= 100 else 1}f}{unit}" if number else ""
+
+
+def show_page(markdown: str) -> None:
+    """Show a page of the manual, in a pipe as it is written."""
+    stdout = Stdout()
+    if stdout.is_terminal:
+        page(render_page(markdown, min(shutil.get_terminal_size().columns, PAGE_COLUMNS)))
+    else:
+        stdout.write(markdown)
+
+
+def render_page(markdown: str, columns: int) -> str:
+    """The page for a terminal. A link to another page names the command that shows it."""
     from rich.console import Console
+    from rich.markdown import Markdown
 
-    # The width of the real terminal, but no styles.
-    console = Console(file=io.StringIO(), width=Console().width)
-    with console.capture() as captured:
-        console.print(table)
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    markdown = PAGE_LINK.sub(r"\1 (help \2)", CHART.sub(r"(chart: \1)", markdown))
+    plain = is_dumb() or bool(os.environ.get("NO_COLOR"))
+    console = Console(file=io.StringIO(), width=columns, force_terminal=not plain)
+    console.print(Markdown(markdown, hyperlinks=False, code_theme="ansi_dark"))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def page(text: str) -> None:
+    """Show the text in $PAGER, or less."""
+    import pydoc
+
+    from mlxchat.terminal.worker import ctrl_c_ignored
+
+    # Quit if the text fits the screen, leave it there, and pass colors through.
+    os.environ["LESS"] = f"{os.environ.get('LESS') or '-FX'} -R"
+    with ctrl_c_ignored():
+        pydoc.pager(text)
