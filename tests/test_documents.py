@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlxchat import platform
 from mlxchat.errors import InputError, UsageError
-from mlxchat.text import document
+from mlxchat.text import documents
 from mlxchat.text.documents import read_input
 
 
@@ -121,7 +121,7 @@ def test_documents_that_fit_one_by_one_but_not_together_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each file had the machine's whole memory for itself."""
-    monkeypatch.setattr(document, "UNCHECKED_BYTES", 1_000)
+    monkeypatch.setattr(documents, "UNCHECKED_BYTES", 1_000)
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: 10_000)
     for name in "abcde":
         write(tmp_path / name, "x" * 900)

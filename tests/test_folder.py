@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from mlxchat.errors import InputError, UsageError
-from mlxchat.text.document import files_in
-from mlxchat.text.documents import read_input
+from mlxchat.text.documents import files_in, read_input
 
 
 @pytest.fixture(autouse=True)

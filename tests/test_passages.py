@@ -25,8 +25,7 @@ from mlxchat.passages.index import (
 from mlxchat.passages.quote import quoted
 from mlxchat.passages.search import Found, Search
 from mlxchat.passages.split import MAX_BYTES, split
-from mlxchat.text.document import READ_BYTES, Document, open_documents
-from mlxchat.text.documents import read_input
+from mlxchat.text.documents import READ_BYTES, Document, open_documents, read_input
 
 FILLER = "The committee met on the usual day and talked about the budget at some length. "
 
@@ -138,7 +137,7 @@ def test_a_fifo_is_read_as_a_file(tmp_path: Path) -> None:
     os.close(write)
     (document,) = opened([f"/dev/fd/{read}"])
     os.close(read)
-    assert document.passing
+    assert document.is_passing
     assert document.bytes_at(5, 6) == b"a pipe"
 
 
@@ -149,7 +148,7 @@ def test_a_pipe_without_an_end_does_not_fill_the_disk(monkeypatch: pytest.Monkey
 
     left = iter([5 << 30, 3 << 30, (1 << 30) - 1])
     usage = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=next(left)))
-    monkeypatch.setattr("mlxchat.text.document.shutil", usage)
+    monkeypatch.setattr("mlxchat.text.documents.shutil", usage)
     with pytest.raises(InputError, match="the input is too large for the disk of /"):
         opened([], cast(BinaryIO, Endless()))
 

@@ -15,8 +15,7 @@ from mlxchat.passages.index import MIN_KEPT_BYTES, Outdated, Passage, PassageInd
 from mlxchat.passages.quote import Read, heading, left_out, place_of, places, quoted
 from mlxchat.passages.search import Search
 from mlxchat.request import Request
-from mlxchat.text.document import Document
-from mlxchat.text.documents import SEPARATOR
+from mlxchat.text.documents import SEPARATOR, Document
 from mlxchat.text.tokens import Prompt
 
 
@@ -89,7 +88,7 @@ def _indexes(
 
     def is_kept(document: Document) -> bool:
         is_large = document.size_bytes >= MIN_KEPT_BYTES
-        return is_large and request.setup.prefix_cache and not document.passing
+        return is_large and request.setup.prefix_cache and not document.is_passing
 
     found: list[PassageIndex] = []
     for are_kept, some in groupby(documents, key=is_kept):

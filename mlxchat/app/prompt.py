@@ -16,8 +16,16 @@ from mlxchat.errors import CacheError, InputError
 from mlxchat.request import Request
 from mlxchat.request.generate import Asking
 from mlxchat.settings import Overflow
-from mlxchat.text.document import Document, name_of, open_documents
-from mlxchat.text.documents import SEPARATOR, Input, has_headings, heading, read_input
+from mlxchat.text.documents import (
+    SEPARATOR,
+    Document,
+    Input,
+    has_headings,
+    heading,
+    name_of,
+    open_documents,
+    read_input,
+)
 from mlxchat.text.tokens import Part, Prompt, Tokenizer
 
 # Where a template has the input.

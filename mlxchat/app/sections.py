@@ -18,8 +18,7 @@ from mlxchat.passages.split import Span, split
 from mlxchat.request import Request
 from mlxchat.request.written import thinking_variables
 from mlxchat.settings import GenerationSettings
-from mlxchat.text.document import Document
-from mlxchat.text.documents import SEPARATOR
+from mlxchat.text.documents import SEPARATOR, Document
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
 from mlxchat.units import Progress

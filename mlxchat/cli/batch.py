@@ -39,7 +39,7 @@ def batch(
     # Imported only now, after parsing: these import MLX.
     from mlxchat.request import Answer, BatchInput, BatchRequest
     from mlxchat.terminal.run_batch import run
-    from mlxchat.text.document import STDIN
+    from mlxchat.text.documents import STDIN
 
     leave_template_out(context, values)
     source = Path(path) if path not in (None, STDIN) else None

@@ -7,7 +7,7 @@ from typing import Any
 from mlxchat.errors import ModelBroken, TemplateError, UsageError
 from mlxchat.files import check_not_lfs_pointer
 from mlxchat.models.skeleton import read_json
-from mlxchat.text.document import readable_name
+from mlxchat.text.documents import name_of
 from mlxchat.text.template import ChatTemplate
 
 
@@ -22,7 +22,7 @@ class GivenTemplate:
 def read_template(path: Path) -> GivenTemplate:
     """Read the file, and try the template. Raises UsageError if it cannot be read, TemplateError if
     it is no template for a chat."""
-    name = readable_name(str(path))
+    name = name_of(str(path))
     try:
         source = path.expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

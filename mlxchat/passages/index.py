@@ -18,7 +18,7 @@ from mlxchat.errors import InputError
 from mlxchat.files import make_private_directory, prune, replacing, reported_as
 from mlxchat.passages.split import Span, split
 from mlxchat.recall.words import words
-from mlxchat.text.document import Document
+from mlxchat.text.documents import Document
 from mlxchat.units import Notify, Progress
 
 # A new number for other tables, words or places to split.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mlxchat.text.document import Document
+from mlxchat.text.documents import Document
 
 # A passage of this size, some 50 tokens, may end with a paragraph...
 MIN_BYTES = 200

@@ -15,8 +15,8 @@ from mlxchat.request.commands import ChatShown
 from mlxchat.terminal.output import Messages, Stdout
 from mlxchat.terminal.progress import observer_of
 from mlxchat.terminal.worker import Worker, with_ranks
-from mlxchat.text.document import STDIN
 from mlxchat.text.documents import (
+    STDIN,
     Input,
     Spoken,
     is_stdin_left_unread,

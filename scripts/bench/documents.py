@@ -28,8 +28,7 @@ from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.request import Request, Setup
 from mlxchat.settings import CacheSettings, Overflow, SamplingSettings
-from mlxchat.text.document import open_documents
-from mlxchat.text.documents import SEPARATOR
+from mlxchat.text.documents import SEPARATOR, open_documents
 from mlxchat.text.spans import TokenIds
 
 IN_VIEW = "fact in view"
