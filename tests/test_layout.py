@@ -4,10 +4,9 @@ Every import counts, at the top of a file, in a function and under TYPE_CHECKING
 """
 
 import ast
-from collections.abc import Callable, Iterator
+import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -47,6 +46,7 @@ ABOVE = ["__init__", "__main__"]
 
 # The only modules that may import a package, by prefix of their names.
 SOLE_IMPORTERS = {
+    "mlxchat.distributed": ("distributed", "app.ranks", "app.opening"),
     "rich": ("terminal",),
     "prompt_toolkit": ("terminal",),
     "typer": ("cli",),
@@ -68,118 +68,80 @@ SOLE_IMPORTERS = {
 }
 
 
-def name_of(path: Path, package: Path = PACKAGE) -> str:
+def name_of(path: Path) -> str:
     """`cache.window`; the folder's name for its `__init__`."""
-    parts = path.relative_to(package).with_suffix("").parts
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and parts[:-1] else parts)
 
 
-def folder_of(name: str, package: Path = PACKAGE) -> str:
+def folder_of(name: str) -> str:
     """The first part of a module's name if that is a folder, else ""."""
     first = name.split(".", maxsplit=1)[0]
-    return first if (package / first).is_dir() else ""
+    return first if (PACKAGE / first).is_dir() else ""
+
+
+MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 @cache
-def modules() -> list[tuple[str, Path]]:
-    return [(name_of(path), path) for path in sorted(PACKAGE.rglob("*.py"))]
-
-
-def offenders(wrong: Callable[[str, Path], list[str]]) -> dict[str, list[str]]:
-    """The files with problems, and their problems."""
-    return {name: found for name, path in modules() if (found := wrong(name, path))}
-
-
-def imports(path: Path, text: str) -> Iterator[str]:
-    """Every name that the file at `path` imports, anywhere in it, relative imports included."""
-    package = ["mlxchat", *path.relative_to(PACKAGE).parent.parts]
-    for node in ast.walk(ast.parse(text)):
+def imports(name: str) -> frozenset[str]:
+    """Every name that the module imports, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            yield from chain([module], (f"{module}.{alias.name}" for alias in node.names))
+            assert node.module is not None
+            assert node.level == 0
+            found.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+    return frozenset(found)
 
 
-def ours(path: Path, text: str) -> set[str]:
-    """The modules of this package that the file imports, itself excepted."""
-    known = {name for name, _ in modules()} - {name_of(path)}
-    return known & {name.removeprefix("mlxchat.") for name in imports(path, text)}
-
-
-def imported_from_above(path: Path, text: str) -> list[str]:
-    """Our modules that the file imports although their folder comes after its own."""
-    name = name_of(path)
-    if name in ABOVE:
-        return []
-    order = list(CEILINGS)
-    here = order.index(folder_of(name))
-    return sorted(
-        each for each in ours(path, text) if each in ABOVE or order.index(folder_of(each)) > here
-    )
-
-
-def test_every_folder_has_its_place() -> None:
-    assert {folder_of(name) for name, _ in modules()} == set(CEILINGS)
+def ours(name: str) -> set[str]:
+    """The modules of this package that the module imports, itself excepted."""
+    return {each.removeprefix("mlxchat.") for each in imports(name)} & ({*MODULES} - {name})
 
 
 def test_a_folder_imports_only_earlier_folders() -> None:
-    assert offenders(lambda _, path: imported_from_above(path, path.read_text())) == {}
+    assert {folder_of(name) for name in MODULES} == {*CEILINGS}
+    order = list(CEILINGS)
+    late = {
+        (name, each)
+        for name in {*MODULES} - {*ABOVE}
+        for each in ours(name)
+        if each in ABOVE or order.index(folder_of(each)) > order.index(folder_of(name))
+    }
+    assert late == set()
 
 
 def test_no_files_import_each_other_even_in_a_circle() -> None:
-    graph = {name: ours(path, path.read_text()) for name, path in modules()}
     try:
-        TopologicalSorter(graph).prepare()
+        TopologicalSorter({name: ours(name) for name in MODULES}).prepare()
     except CycleError as error:
         pytest.fail(f"imports form a circle: {' <- '.join(error.args[1])}")
 
 
 def test_no_folder_is_larger_than_its_ceiling() -> None:
     lines = dict.fromkeys(CEILINGS, 0)
-    for name, path in modules():
+    for name, path in MODULES.items():
         lines[folder_of(name)] += path.read_text().count("\n")
     assert {each: n for each, n in lines.items() if n > CEILINGS[each]} == {}
 
 
 def test_a_package_is_imported_only_where_it_belongs() -> None:
-    def misplaced(name: str, path: Path) -> list[str]:
-        return [
-            imported
-            for imported in imports(path, path.read_text())
-            if not name.startswith(SOLE_IMPORTERS.get(imported.split(".")[0], ("",)))
-        ]
-
-    assert offenders(misplaced) == {}
-
-
-OPENS_A_MODEL = ("distributed", "app.ranks", "app.opening")
-
-
-def test_only_modules_that_open_a_model_import_distributed() -> None:
-    def known(name: str, path: Path) -> list[str]:
-        if name.startswith(OPENS_A_MODEL):
-            return []
-        names = imports(path, path.read_text())
-        return [each for each in names if each.startswith("mlxchat.distributed")]
-
-    assert offenders(known) == {}
+    misplaced = {
+        (name, imported)
+        for name in MODULES
+        for imported in imports(name)
+        for package, importers in SOLE_IMPORTERS.items()
+        if f"{imported}.".startswith(f"{package}.") and not name.startswith(importers)
+    }
+    assert misplaced == set()
 
 
 # Functions that only `files` may call, so that all durable writing goes through it.
-DURABLE = {"fsync", "pwrite", "flock", "mkstemp", "F_FULLFSYNC"}
-
-
-def used_names(path: Path) -> set[str]:
-    """Every name and attribute in the file."""
-    tree = list(ast.walk(ast.parse(path.read_text())))
-    names = {node.id for node in tree if isinstance(node, ast.Name)}
-    return names | {node.attr for node in tree if isinstance(node, ast.Attribute)}
+DURABLE = re.compile(r"\b(fsync|pwrite|flock|mkstemp|F_FULLFSYNC)\b")
 
 
 def test_only_the_module_of_files_forces_files_to_the_disk() -> None:
-    def durable(name: str, path: Path) -> list[str]:
-        return [] if name == "files" else sorted(used_names(path) & DURABLE)
-
-    assert offenders(durable) == {}
+    assert [name for name, path in MODULES.items() if DURABLE.search(path.read_text())] == ["files"]
