@@ -406,7 +406,7 @@ def test_long_texts_are_encoded_once() -> None:
     state, rendering = conversation.state, conversation.rendering
     rendering.ids(state.only(first, Turn("and?")))
     rendering.ids(state.only(first, Turn("and?", "so"), Turn("now")))
-    assert len([length for length in encoded if length > 10_000]) == 1
+    assert len([length for length in encoded if length > 10_000]) == 2, "its two pieces"
 
 
 def test_each_reply_has_its_own_random_stream() -> None:

@@ -1,4 +1,5 @@
-"""Encode text so that nothing in it becomes a control token: any text that spells one is cut.
+"""Encode text so that nothing in it becomes a control token: any text that spells one is cut. And
+the bytes that each token stands for.
 
 Cuts are marked with a character that does not occur in the text, so that a template can be rendered
 between cutting and encoding.
@@ -6,25 +7,26 @@ between cutting and encoding.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import tokenizers
 from tokenizers.models import Unigram
 
-from mlxchat.errors import InputError, ModelBroken
+from mlxchat.errors import InputError, ModelBroken, ModelUnsupported
 from mlxchat.text.spans import TokenIds
 from mlxchat.units import Progress
 
-# Characters per call of the tokenizer. Its bookkeeping takes some 150 bytes per token, which would
-# be gigabytes for a document of 100 MB in one piece.
-CHUNK_CHARS = 1 << 18
+# Characters per call of the tokenizer, during which Ctrl-C waits. Its bookkeeping takes some 150
+# bytes per token, which would be gigabytes for a document of 100 MB in one piece.
+CHUNK_CHARS = 1 << 16
 
 # A chat encodes the same turns repeatedly, so the ids of chunks at least this long are cached: the
-# latest 128, or about 30 million characters.
+# latest 512, or about 30 million characters.
 LONG_CHARS = 1 << 14
-LONG_REMEMBERED = 128
+LONG_REMEMBERED = 512
 
 # Unicode's noncharacters are reserved for internal use: here they mark cuts and spans.
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
@@ -81,7 +83,8 @@ class Encoder:
     ) -> TokenIds:
         """Encode text in which marks show where control tokens' texts were cut."""
         done = 0
-        announce(text, on_progress)
+        if on_progress is not None and len(text) > CHUNK_CHARS:
+            on_progress(0, len(text))
         encoded: list[TokenIds] = [np.empty(0, np.int32)]
         for chunk in (chunk for piece in text.split(mark) for chunk in _chunks(piece)):
             is_first = begins and len(encoded) == 1
@@ -154,12 +157,6 @@ def _is_control(content: str, special: bool, template_source: str) -> bool:
     return content in template_source or _CONTROL_SHAPE.fullmatch(content) is not None
 
 
-def announce(text: str, on_progress: Progress | None) -> None:
-    """Report zero progress before encoding a long text."""
-    if on_progress is not None and len(text) > CHUNK_CHARS:
-        on_progress(0, len(text))
-
-
 def unused_marks(text: str) -> tuple[str, str]:
     """Two characters that do not occur in the text."""
     unused = [mark for mark in _MARKS if mark not in text]
@@ -178,3 +175,82 @@ def _chunks(text: str) -> Iterator[str]:
         start = end
     if start < len(text) or not text:
         yield text[start:]
+
+
+# The bytes of tokens
+
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+_UNREADABLE = "the model's vocabulary cannot be read for constraints"
+_READABLE = {"ByteLevel", "ByteFallback", "Metaspace", "Replace"}
+# These join or strip tokens, and leave the bytes of each as they are.
+_NEUTRAL = {"Fuse", "Strip"}
+
+
+def token_bytes(backend: tokenizers.Tokenizer) -> list[bytes]:
+    """The bytes of each id, empty for an id without token; of added tokens, their text.
+
+    Raises ModelUnsupported if the decoder is of an unknown kind.
+    """
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    found = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    decoder = backend.decoder
+    steps = [] if decoder is None else list(_steps(json.loads(decoder.__getstate__())))
+    kinds = {step["type"] for step in steps}
+    if not kinds & _READABLE or kinds - _READABLE - _NEUTRAL:
+        named = ", ".join(sorted(kinds)) or "none"
+        raise ModelUnsupported(f"{_UNREADABLE}: unknown decoder ({named})")
+    to_bytes = _byte_level if "ByteLevel" in kinds else _sentencepiece(steps)
+    for text, id_ in vocabulary.items():
+        found[id_] = to_bytes(text)
+    for id_, token in backend.get_added_tokens_decoder().items():
+        found[id_] = token.content.encode()
+    return found
+
+
+def _steps(decoder: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if decoder["type"] == "Sequence":
+        for each in decoder["decoders"]:
+            yield from _steps(each)
+    else:
+        yield decoder
+
+
+def _alphabet() -> dict[int, int]:
+    """The byte of each character's code in byte-level BPE. Source: GPT-2's encoder."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: byte for byte in printable} | {
+        0x100 + number: byte for number, byte in enumerate(others)
+    }
+
+
+_ALPHABET = _alphabet()
+
+
+def _byte_level(text: str) -> bytes:
+    try:
+        # Translates to Latin-1, whose codes are the bytes.
+        return text.translate(_ALPHABET).encode("latin-1")
+    except UnicodeEncodeError:
+        return text.encode()
+
+
+def _sentencepiece(steps: list[dict[str, Any]]) -> Callable[[str], bytes]:
+    has_bytes = any(step["type"] == "ByteFallback" for step in steps)
+    replaced = [(step["replacement"], " ") for step in steps if step["type"] == "Metaspace"]
+    for step in steps:
+        if step["type"] == "Replace":
+            if "String" not in step["pattern"]:
+                raise ModelUnsupported(f"{_UNREADABLE}: it replaces a regular expression")
+            replaced.append((step["pattern"]["String"], step["content"]))
+
+    def to_bytes(text: str) -> bytes:
+        byte = _BYTE.fullmatch(text) if has_bytes else None
+        if byte is not None:
+            return bytes([int(byte[1], 16)])
+        for old, new in replaced:
+            text = text.replace(old, new)
+        return text.encode()
+
+    return to_bytes

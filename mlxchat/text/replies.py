@@ -2,35 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from itertools import groupby, product
 
 import numpy as np
 
 from mlxchat.text.reply_format import NO_THOUGHTS, ReplyFormat, Role
 from mlxchat.text.reply_reader import Decoder, Markers, Place, Reader, StreamDecoder, joined
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.spans import Kind, Segment, TokenIds
 
 # The tokens at the end of a prompt to search for the marker that begins the reply.
 PROMPT_TAIL = 16
-
-
-class Kind(Enum):
-    """The kind of a segment; a GAP is text between a marker and the text shown."""
-
-    MARKER = auto()
-    GAP = auto()
-    THOUGHT = auto()
-    ANSWER = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A segment of a reply, with its ids if the model wrote it."""
-
-    kind: Kind
-    text: str
-    ids: TokenIds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +86,14 @@ class Replies:
         if written is not None:
             return written
         if self.format is NO_THOUGHTS or not thought:
-            return [Segment(Kind.ANSWER, reply)]
+            return [Segment(reply, kind=Kind.ANSWER)]
         return [
-            Segment(Kind.MARKER, self.format.opens),
-            Segment(Kind.GAP, self.format.label),
-            Segment(Kind.THOUGHT, thought),
-            Segment(Kind.MARKER, self.format.closes),
-            Segment(Kind.GAP, "\n\n"),
-            Segment(Kind.ANSWER, reply),
+            Segment(self.format.opens, kind=Kind.MARKER),
+            Segment(self.format.label, kind=Kind.GAP),
+            Segment(thought, kind=Kind.THOUGHT),
+            Segment(self.format.closes, kind=Kind.MARKER),
+            Segment("\n\n", kind=Kind.GAP),
+            Segment(reply, kind=Kind.ANSWER),
         ]
 
     def _written(self, ids: list[int], reply: str, thought: str) -> list[Segment] | None:
@@ -125,7 +106,7 @@ class Replies:
             )
             if (thought, reply) in (self.split(text, p, keeps_newlines=keeps) for p, keeps in ways):
                 kind = Kind.GAP if thought else Kind.ANSWER
-                return [Segment(kind, text, np.array(ids, np.int32))]
+                return [Segment(text, np.array(ids, np.int32), kind)]
             return None
         for place, keeps_newlines in product(Place, (False, True)):
             reader = Reader(StreamDecoder(self.decoder), self.markers, place)
@@ -152,7 +133,7 @@ class Replies:
 
         for kind, run in groupby(ids, kind_of):
             segment_ids = [*run]
-            yield Segment(kind, self.decoder.spelled(segment_ids), np.array(segment_ids, np.int32))
+            yield Segment(self.decoder.spelled(segment_ids), np.array(segment_ids, np.int32), kind)
 
 
 def enclosed(segments: Sequence[Segment], opened: str, closes: str) -> list[Segment]:
@@ -164,8 +145,8 @@ def enclosed(segments: Sequence[Segment], opened: str, closes: str) -> list[Segm
     from_end = kinds[::-1].index(Kind.THOUGHT)
     has_opening = Kind.MARKER in kinds[: kinds.index(Kind.THOUGHT)]
     has_closing = Kind.MARKER in kinds[len(kinds) - from_end :]
-    before = [] if has_opening else [Segment(Kind.MARKER, opened)]
-    after = [] if has_closing else [Segment(Kind.MARKER, closes)]
+    before = [] if has_opening else [Segment(opened, kind=Kind.MARKER)]
+    after = [] if has_closing else [Segment(closes, kind=Kind.MARKER)]
     return [*before, *segments, *after]
 
 

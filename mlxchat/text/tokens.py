@@ -14,13 +14,12 @@ import numpy as np
 import tokenizers
 
 from mlxchat.errors import TemplateError
-from mlxchat.text.encoder import Encoder, announce, unused_marks
-from mlxchat.text.replies import Kind, Replies, enclosed
+from mlxchat.text.encoder import Encoder, token_bytes, unused_marks
+from mlxchat.text.replies import Replies, enclosed
 from mlxchat.text.reply_format import NO_THOUGHTS, Role, infer_format
 from mlxchat.text.reply_reader import Decoder, Markers, Reader, joined
-from mlxchat.text.spans import Known, TokenIds, known_spans
+from mlxchat.text.spans import Kind, Segment, TokenIds, known_segments, split_at
 from mlxchat.text.template import NO_SYSTEM_ROLE, THOUGHT_FIELDS, ChatTemplate, Message, Thoughts
-from mlxchat.text.token_bytes import token_bytes
 from mlxchat.units import Progress
 
 # A shorter block is read as quickly as it is joined.
@@ -82,7 +81,7 @@ class Part:
 
 
 # The role of a message, and the texts of each of its fields for the template.
-_Written = tuple[str, dict[str, list[Known]]]
+_Written = tuple[str, dict[str, list[Segment]]]
 
 
 class Tokenizer:
@@ -167,12 +166,11 @@ class Tokenizer:
         TemplateError if the model has no chat template or the template rejects the messages.
         """
         own = chain.from_iterable((m.content, m.thought) for m in messages)
-        render, mark, span = self._renderer(system, variables, own, on_progress)
+        render, mark, span = self._renderer(system, variables, own)
         written = [self._written(message, mark, variables or {}) for message in messages]
         texts = chain.from_iterable(texts for _, fields in written for texts in fields.values())
-        known = [*dict.fromkeys(texts)]
 
-        def rendered(text_of: Callable[[Known], str]) -> str:
+        def rendered(text_of: Callable[[Segment], str]) -> str:
             return render(
                 [
                     {"role": role, **{name: "".join(map(text_of, f)) for name, f in fields.items()}}
@@ -180,13 +178,8 @@ class Tokenizer:
                 ]
             )
 
-        encoded = [
-            self._encoder.encode_cut(each.text, mark, on_progress, begins=number == 0)
-            if each.ids is None
-            else each.ids
-            for number, each in enumerate(known_spans(rendered, known, span))
-        ]
-        ids = np.concatenate(encoded)
+        segments = known_segments(rendered, dict.fromkeys(texts), span)
+        ids = np.concatenate(self._encoded(segments, mark, on_progress))
         if len(ids) == 0:
             raise TemplateError("the model's chat template renders an empty prompt")
         return Prompt(ids, self._system_notices(system))
@@ -200,58 +193,73 @@ class Tokenizer:
         variables: Mapping[str, Any] | None = None,
         on_progress: Progress | None = None,
     ) -> Prompt:
-        """Encode the concatenated parts as the user's message, or with `raw` as plain text; each on
-        its own, so that a block has the same ids in every prompt.
+        """Encode the parts as the user's message, or with `raw` as plain text; each on its own, so
+        that a block has the same ids in every prompt.
 
         A block that is too short is treated as ordinary text, with a notice. `on_progress(done,
         total)` counts the characters of a part. Raises what `chat` raises, and TemplateError if the
-        template does not write each text unchanged, once.
+        template does not write each block unchanged, once.
         """
-        # An empty last part takes what the template appends, so that no block contains it.
-        parts = _merged([*parts, Part("")])
+        texts = [part.text for part in parts]
         if raw:
-            encoded = [self.raw_prompt("").ids]
-            for part in parts:
-                begins = len(encoded) == 1 and not part.cache
-                encoded.append(self.encode(part.text, on_progress, begins=begins))
+            render, (mark, span) = _content, unused_marks("".join(texts))
         else:
-            texts = [part.text for part in parts]
             render, mark, span = self._renderer(system, variables, texts)
-            cut = [self._encoder.cut(text, mark) for text in texts]
-            content = span + span.join([*cut, ""])
-            head, *pieces = render([{"role": "user", "content": content}]).split(span)
-            if pieces[:-1] != cut:
-                raise TemplateError(
-                    "the model's chat template does not leave message text unchanged"
-                )
-            pieces[-2:] = ["".join(pieces[-2:])]
-            encoded = [
-                self._encoder.encode_cut(piece, mark, on_progress, begins=number == 0)
-                for number, piece in enumerate([head, *pieces])
-            ]
+        begin = Segment("", NO_IDS)
+        segments = {
+            Segment(
+                self._encoder.cut(part.text, mark),
+                self.encode(part.text, on_progress, begins=False) if part.cache else None,
+            ): part
+            for part in parts
+        }
+
+        def rendered(text_of: Callable[[Segment], str]) -> str:
+            content = text_of(begin) + mark.join(map(text_of, segments))
+            return render([{"role": "user", "content": content}])
+
+        blocks = {each: part for each, part in segments.items() if part.cache}
+        found = split_at(rendered, [begin, *blocks], span)
+        if not {begin, *blocks}.issubset(found):
+            raise TemplateError("the model's chat template does not leave message text unchanged")
         notices = [] if raw else [*self._system_notices(system)]
-        blocks: list[tuple[int, int]] = []
-        ends = np.cumsum([len(ids) for ids in encoded]).tolist()
-        for part, start, stop in zip(parts, ends, ends[1:], strict=False):
-            if part.cache and stop - start < MIN_BLOCK_TOKENS:
-                tokens = f"{stop - start} tokens, fewer than {MIN_BLOCK_TOKENS}"
-                notices.append(f"{part.name} is not kept as a block: it has {tokens}")
-            elif part.cache:
-                blocks.append((start, stop))
-        return Prompt(np.concatenate(encoded), tuple(notices), head=ends[0], blocks=tuple(blocks))
+        ids = self.raw_prompt("").ids if raw else NO_IDS
+        head, places = 0, list[tuple[int, int]]()
+        for each, more in zip(found, self._encoded(found, mark, on_progress), strict=True):
+            start, ids = len(ids), np.concatenate([ids, more])
+            if each is begin:
+                head = start
+            elif each in blocks and len(more) < MIN_BLOCK_TOKENS:
+                tokens = f"{len(more)} tokens, fewer than {MIN_BLOCK_TOKENS}"
+                notices.append(f"{blocks[each].name} is not kept as a block: it has {tokens}")
+            elif each in blocks:
+                places.append((start, len(ids)))
+        return Prompt(ids, tuple(notices), head=head, blocks=tuple(places))
+
+    def _encoded(
+        self, segments: Iterable[Segment], mark: str, on_progress: Progress | None
+    ) -> list[TokenIds]:
+        """The ids of each segment of a text; those without ids are cut with the mark."""
+        encoded: list[TokenIds] = []
+        for each in segments:
+            begins = not any(map(len, encoded))
+            encoded.append(
+                self._encoder.encode_cut(each.text, mark, on_progress, begins)
+                if each.ids is None
+                else each.ids
+            )
+        return encoded
 
     def _renderer(
         self,
         system: str | None,
         variables: Mapping[str, Any] | None,
         texts: Iterable[str],
-        on_progress: Progress | None = None,
     ) -> tuple[Callable[[Sequence[Message]], str], str, str]:
         """A function that renders messages after the system text, and two characters that occur in
         none of the `texts`: one to cut control tokens with, as in `system` and `variables`."""
         template = self._require_template()
         whole = "".join([system or "", json.dumps(variables or {}), *texts])
-        announce(whole, on_progress)
         mark, span = unused_marks(whole)
         given = self._cut_in(variables or {}, mark)
         cut_system = None if system is None else self._encoder.cut(system, mark)
@@ -276,7 +284,7 @@ class Tokenizer:
     def _written(self, message: ChatMessage, mark: str, variables: Mapping[str, Any]) -> _Written:
         """The message in the form this template expects."""
         if message.role != "assistant":
-            return message.role, {"content": [Known(self._encoder.cut(message.content, mark))]}
+            return message.role, {"content": [Segment(self._encoder.cut(message.content, mark))]}
         key = json.dumps(variables, sort_keys=True, default=str)
         if key not in self._thoughts:
             template, format_ = self._require_template(), self.replies.format
@@ -290,11 +298,11 @@ class Tokenizer:
             None if ids is None else ids.tobytes(), message.content, message.thought
         )
 
-        def known(*kinds: Kind) -> list[Known]:
+        def known(*kinds: Kind) -> list[Segment]:
             return [
-                Known(each.text)
+                Segment(each.text)
                 if each.kind is Kind.MARKER
-                else Known(self._encoder.cut(each.text, mark), each.ids)
+                else Segment(self._encoder.cut(each.text, mark), each.ids)
                 for each in segments
                 if each.kind in kinds
             ]
@@ -405,12 +413,6 @@ class Tokenizer:
         return self._backend.to_str()
 
 
-def _merged(parts: Sequence[Part]) -> list[Part]:
-    """Merge neighbouring parts that are not blocks, so that their text is encoded as a whole."""
-    merged: list[Part] = []
-    for part in parts:
-        if merged and not part.cache and not merged[-1].cache:
-            merged[-1] = replace(merged[-1], text=merged[-1].text + part.text)
-        else:
-            merged.append(part)
-    return merged
+def _content(messages: Sequence[Message]) -> str:
+    """What a template that adds nothing would render."""
+    return messages[0]["content"]
