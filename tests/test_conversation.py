@@ -1,6 +1,7 @@
 """Conversations: the ledger always matches the cache, whatever is said and undone."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxchat.cache import tokens_held
+from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import EMPTY, RESERVE, Rendering
-from mlxchat.chat.state import Forgot, Turn
+from mlxchat.chat.state import Forgot, Said, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import CacheError, UsageError, WindowFull
 from mlxchat.settings import GenerationSettings, SamplingSettings
@@ -22,72 +24,242 @@ from tests import chat_templates
 from tests.conftest import examples
 from tests.conversations import END_IDS, check_in_step, make_conversation, say
 
+# Each action, and the number it draws.
+ACTIONS = {
+    "say": st.integers(1, 90),
+    "say_much": st.integers(200, 500),
+    "say_nothing": st.integers(1, 90),
+    "ask": st.integers(0, 1),
+    "fill": st.integers(100, 300),
+    "stopped": st.integers(0, 6),
+    "interrupted": st.integers(0, 6),
+    "undo": st.just(0),
+    "edit": st.integers(1, 90),
+    "retry": st.just(0),
+    "go_on": st.just(0),
+    "take_back": st.integers(0, 1),
+    "there_and_back": st.integers(0, 4),
+    "clear": st.just(0),
+    "forget": st.integers(1, 3),
+    "pin": st.integers(0, 2),
+    "unpin": st.just(0),
+    "system": st.integers(0, 20),
+    "note": st.integers(0, 20),
+    "compact": st.just(0),
+    "resume": st.just(0),
+    "model": st.just(0),
+}
+# Half of all actions only say something.
 action = st.one_of(
-    st.tuples(st.just("say"), st.integers(1, 90)),
-    st.tuples(st.just("say"), st.integers(1, 30)),
-    st.tuples(st.just("say"), st.integers(200, 500)),
-    st.tuples(st.just("say nothing"), st.integers(1, 90)),
-    st.tuples(st.just("stopped"), st.integers(0, 6)),
-    st.tuples(st.just("undo"), st.just(0)),
-    st.tuples(st.just("retry"), st.just(0)),
-    st.tuples(st.just("continue"), st.just(0)),
-    st.tuples(st.just("take back"), st.integers(0, 1)),
-    st.tuples(st.just("clear"), st.just(0)),
-    st.tuples(st.just("forget"), st.integers(1, 3)),
-    st.tuples(st.just("pin"), st.just(0)),
-    st.tuples(st.just("system"), st.integers(0, 20)),
-    st.tuples(st.just("note"), st.integers(0, 20)),
-    st.tuples(st.just("resume"), st.just(0)),
-    st.tuples(st.just("model"), st.just(0)),
+    *(st.tuples(st.just("say"), st.integers(1, 90)) for _ in ACTIONS),
+    *(st.tuples(st.just(name), numbers) for name, numbers in ACTIONS.items()),
 )
 
 
 @pytest.mark.parametrize("template", sorted(chat_templates.ALL))
-@settings(max_examples=examples(7))
+@settings(max_examples=examples(10))
 @given(
-    actions=st.lists(action, min_size=1, max_size=12),
+    actions=st.lists(action, min_size=1, max_size=14),
     system=st.sampled_from([None, "Be brief."]),
-    window=st.integers(240, 500) | st.none(),
+    window=st.integers(240, 500) | st.integers(900, 1600) | st.none(),
 )
-def test_the_ledger_always_matches_the_cache(
+def test_whatever_is_done_the_window_and_the_transcript_are_those_of_the_state(
     template: str, actions: list[tuple[str, int]], system: str | None, window: int | None
 ) -> None:
-    conversation = make_conversation(window, chat_templates.ALL[template], system=system)
-    for number, (name, n) in enumerate(actions):
-        before = len(conversation.turns)
-        if name in ("say", "say nothing"):
-            bias = (f"{END_IDS[1]}=10000",) if name == "say nothing" else ()
-            conversation.sampling = replace(conversation.sampling, logit_bias=bias)
-            try:
-                say(conversation, f"{number} " + "x" * n)
-                assert len(conversation.turns) == before + 1
-            except WindowFull:
-                # Only pinned turns can be in the way; then nothing has been said.
-                assert any(turn.pinned for turn in conversation.state.retained)
-                assert len(conversation.turns) == before
-        elif name == "stopped":
-            asked = iter([False] * n)
-            say(conversation, "stop!", should_stop=lambda asked=asked: next(asked, True))
-        elif name == "system":
-            with suppress(CacheError):
-                conversation.set_system("s" * n or None)
-        elif name == "note":
-            with suppress(UsageError, CacheError):
-                conversation.set_note("n" * n or None)
-        elif name == "clear":
-            conversation.clear()
-        elif name == "resume":
-            state = conversation.state
-            conversation.resume(state.system, state.turns, state.note)
-        elif name == "model":
-            model, sampling = conversation.model, conversation.sampling
-            conversation.change_model(model, conversation.settings, sampling)
-        elif conversation.state.last is not None:
-            act_on_last(conversation, name, n)
+    played = Played(make_conversation(window, chat_templates.ALL[template], system=system))
+    for name, n in actions:
+        getattr(played, name)(n)
+        played.check()
+
+
+class Played:
+    """A conversation, and the transcript that it must have: `said` are its messages, each with all
+    that was yielded of its answer."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+        conversation.recalls = 2
+        self.said: list[tuple[str, str]] = []
+        self.messages = 0
+
+    # What is done. Whatever needs a turn does nothing without one.
+
+    def say(self, n: int, text: str = "", **watch: Any) -> None:
+        self.messages += 1
+        message = text or f"{self.messages} My name is A{self.messages}. {'x' * n}"
+        before = self.conversation.turns
+        try:
+            reply = read(self.conversation.say(message, Watch(**watch)))
+        except WindowFull:
+            # Only pinned turns can be in the way; then nothing has been said.
+            assert any(turn.pinned for turn in self.conversation.state.retained)
+            assert self.conversation.turns == before
+            return
+        if reply or not watch:
+            self.said.append((message, reply))
+
+    def say_much(self, n: int) -> None:
+        self.say(n)
+
+    def say_nothing(self, n: int) -> None:
+        with changed(self.conversation, "sampling", logit_bias=(f"{END_IDS[1]}=10000",)):
+            self.say(n)
+
+    def ask(self, _: int) -> None:
+        self.say(0, "What is my name?")
+
+    def fill(self, n: int) -> None:
+        with changed(self.conversation, "generation", max_tokens=n, ignore_eos=True):
+            self.say(1)
+
+    def stopped(self, n: int) -> None:
+        asked = iter([False] * n)
+        self.say(0, "stop!", should_stop=lambda: next(asked, True))
+
+    def interrupted(self, n: int) -> None:
+        """By a second Ctrl-C, which raises: what was shown stays."""
+        reply, shown = self.conversation.say("stop!"), ""
+        with suppress(KeyboardInterrupt, StopIteration, WindowFull):
+            for _ in range(n):
+                shown += next(reply).text
+            reply.throw(KeyboardInterrupt)
+        if len(self.conversation.turns) > len(self.said):
+            self.said.append(("stop!", shown))
+        assert not shown or self.said[-1] == ("stop!", shown)
+
+    def undo(self, _: int) -> None:
+        if self.conversation.state.last is None:
+            with pytest.raises(UsageError, match="no messages yet"):
+                self.conversation.undo()
+        else:
+            assert self.conversation.undo().user == self.said.pop()[0]
+
+    def edit(self, n: int) -> None:
+        self.undo(0)
+        self.say(n)
+
+    def retry(self, _: int) -> None:
+        if self.conversation.state.last is None:
+            with pytest.raises(UsageError, match="no messages yet"):
+                self.conversation.retry()
+            return
+        with suppress(WindowFull):
+            self.said[-1] = self.said[-1][0], read(self.conversation.retry())
+
+    def go_on(self, _: int) -> None:
+        if self.conversation.state.last is None:
+            with pytest.raises(UsageError, match="no messages yet"):
+                self.conversation.continue_reply()
+            return
+        message, begun = self.said[-1]
+        with suppress(WindowFull):
+            added = read(self.conversation.continue_reply())
+            self.said[-1] = message, begun + added
+
+    def take_back(self, n: int) -> None:
+        if self.conversation.take_back(note=bool(n)):
+            last = self.conversation.turns[-1]
+            assert self.said[-1][1].startswith(text_of(last))
+            self.said[-1] = last.user, text_of(last)
+
+    def there_and_back(self, n: int) -> None:
+        """Take back what was just done: all is as before, what was forgotten for it included."""
+        before, said = view(self.conversation), list(self.said)
+        there = (self.say, self.say_much, self.ask, self.go_on, self.compact)[n]
+        there(9)
+        if self.conversation.turns and view(self.conversation) != before:
+            if n < 3:
+                self.conversation.undo()
+            else:
+                assert self.conversation.take_back(note=n == 4)
+            assert view(self.conversation) == before
+            self.said = said
+
+    def clear(self, _: int) -> None:
+        self.conversation.clear()
+
+    def forget(self, n: int) -> None:
+        self.conversation.forget(n)
+
+    def pin(self, n: int) -> None:
+        with suppress(UsageError):
+            self.conversation.pin(len(self.conversation.turns) - n)
+
+    def unpin(self, _: int) -> None:
+        self.conversation.unpin()
+
+    def system(self, n: int) -> None:
+        with suppress(CacheError):
+            self.conversation.set_system("s" * n or None)
+
+    def note(self, n: int) -> None:
+        with suppress(UsageError, CacheError):
+            self.conversation.set_note("n" * n or None)
+
+    def compact(self, _: int) -> None:
+        """The model writes the note."""
+        before = view(self.conversation)
+        try:
+            done = self.conversation.compact()
+        except UsageError:
+            assert view(self.conversation) == before
+        else:
+            assert done is not None
+            assert self.conversation.state.note == done.note != ""
+            assert all(self.conversation.turns[n - 1].forgotten for n in done.numbers)
+
+    def resume(self, _: int) -> None:
+        state = self.conversation.state
+        self.conversation.resume(state.system, state.turns, state.note)
+
+    def model(self, _: int) -> None:
+        conversation = self.conversation
+        conversation.change_model(conversation.model, conversation.settings, conversation.sampling)
+
+    # What must be true
+
+    def check(self) -> None:
+        conversation = self.conversation
+        window, ledger = conversation.settings.max_kv_size, conversation.ledger
+        assert [(turn.user, text_of(turn)) for turn in conversation.turns] == self.said
         check_in_step(conversation)
-        assert window is None or len(conversation.ledger.ids) <= window
+        assert window is None or len(ledger) <= window
         check_usage(conversation)
-        check_pinned(conversation)
+        if conversation.is_current:
+            held = conversation.model.tokenizer.decode(ledger.ids)
+            assert "Earlier" not in held, "the quote has left"
+            assert all(turn.user in held for turn in conversation.state.retained if turn.pinned)
+            last = conversation.turns[-1]
+            if ledger.overflowed == 0 and last.ids is not None:
+                # The last token may have been drawn and not read, or end the reply.
+                seen = np.concatenate([conversation.rendering.ids(conversation.state), last.ids])
+                shared = min(len(seen), len(ledger))
+                assert ledger.ids[:shared].tolist() == seen[:shared].tolist()
+                assert abs(len(seen) - len(ledger)) <= 1
+
+
+@contextmanager
+def changed(conversation: Conversation, name: str, **values: Any) -> Iterator[None]:
+    """Other settings for a while."""
+    before = getattr(conversation, name)
+    setattr(conversation, name, replace(before, **values))
+    yield
+    setattr(conversation, name, before)
+
+
+def read(reply: Iterator[Said]) -> str:
+    return "".join(each.text for each in reply)
+
+
+def text_of(turn: Turn) -> str:
+    return turn.thought + turn.reply
+
+
+def view(conversation: Conversation) -> tuple[object, ...]:
+    """All that an action can change, pins apart."""
+    state = conversation.state
+    turns = [(turn.user, text_of(turn), turn.forgotten) for turn in state.turns]
+    return state.system, state.note, turns, state.cleared, conversation.ledger.ids.tolist()
 
 
 def check_usage(conversation: Conversation) -> None:
@@ -104,32 +276,6 @@ def check_usage(conversation: Conversation) -> None:
             conversation.rendering.ids(each) for each in (state.add(EMPTY), state.only(EMPTY))
         )
         assert usage.tokens == len(whole) - len(empty) + usage.pinned
-
-
-def check_pinned(conversation: Conversation) -> None:
-    """Whatever has left the window, pinned turns are whole."""
-    if conversation.is_current:
-        held = conversation.model.tokenizer.decode(conversation.ledger.ids)
-        for turn in conversation.state.retained:
-            assert not turn.pinned or turn.user in held
-
-
-def act_on_last(conversation: Conversation, name: str, n: int) -> None:
-    if name == "undo":
-        conversation.undo()
-    elif name == "retry":
-        with suppress(WindowFull):
-            list(conversation.retry())
-    elif name == "continue":
-        with suppress(WindowFull):
-            list(conversation.continue_reply())
-    elif name == "take back":
-        conversation.take_back(note=bool(n % 2))
-    elif name == "forget":
-        conversation.forget(n)
-    elif name == "pin" and not conversation.turns[-1].forgotten:
-        with suppress(UsageError):
-            conversation.pin(len(conversation.turns))
 
 
 def test_the_oldest_turns_are_forgotten_but_never_the_system_prompt() -> None:
