@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from mlxchat import paths
-from mlxchat.app import chat as app_chat
+from mlxchat.app import opening
 from mlxchat.app.chat import Chat
 from mlxchat.app.ranks import Ranks
 from mlxchat.chat.state import Recalled
@@ -300,7 +300,7 @@ def test_a_model_that_fails_to_load_leaves_the_session(
     def fails(*given: Any, **how: Any) -> Any:
         raise TemplateError("broken")
 
-    monkeypatch.setattr(app_chat, "load_model", fails)
+    monkeypatch.setattr(opening, "load_model", fails)
     with Chat.open(options(), session="mine") as chat:
         with pytest.raises(TemplateError):
             say(chat, "hello")

@@ -14,7 +14,6 @@ from mlxchat.chat.state import Recalled
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import Drafter, History
 from mlxchat.engine.prefill import OnHeld
-from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.prefix_cache import PrefixCache
 from mlxchat.text.spans import TokenIds
@@ -217,9 +216,7 @@ class KnownPrefixes:
     def __init__(self, pages: PrefixCache) -> None:
         self._pages = pages
 
-    def begin(
-        self, model: Model, cache: Cache, ids: TokenIds, window: int | None
-    ) -> tuple[int, OnHeld | None]:
+    def begin(self, cache: Cache, ids: TokenIds, window: int | None) -> tuple[int, OnHeld | None]:
         cached = self._pages.fill(cache, ids, window)
         return cached, self._pages.recorder(cache, ids, cached, window)
 

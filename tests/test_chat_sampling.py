@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlxchat.app import chat as app_chat
+from mlxchat.app import opening
 from mlxchat.app.chat import Chat
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
@@ -124,7 +124,7 @@ def test_turning_thoughts_off_changes_what_was_not_set(
     configured: Configured, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
 ) -> None:
     model = configured("mlx-community/Qwen3-8B-4bit", "qwen3")
-    monkeypatch.setattr(app_chat, "load_model", lambda *_, **__: model)
+    monkeypatch.setattr(opening, "load_model", lambda *_, **__: model)
     with opened(tiny_model, top_k=3) as chat:
         assert asdict(chat.conversation.sampling).items() >= (QWEN_THINKING | {"top_k": 3}).items()
         chat.set(min_p=0.1)
@@ -139,7 +139,7 @@ REPEATING = Scripted("{% for m in messages %}[{{ m.content }}]{% endfor %}", (),
 @pytest.fixture
 def repeating(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Chat:
     """A chat with a model that repeats itself and never ends its reply."""
-    monkeypatch.setattr(app_chat, "load_model", lambda *_, **__: REPEATING.model())
+    monkeypatch.setattr(opening, "load_model", lambda *_, **__: REPEATING.model())
     return opened(tiny_model)
 
 

@@ -49,7 +49,7 @@ def step(model, tokens, *rest, **how):
 
 call, Model.__call__ = Model.__call__, step
 if "IN_LOADING" in os.environ:
-    mlxchat.app.chat.load_model = lambda *_, **__: CDLL(None).usleep(int(6e8))
+    mlxchat.app.opening.load_model = lambda *_, **__: CDLL(None).usleep(int(6e8))
 elif "IN_BEGINNING" in os.environ:
     mlxchat.app.chat.Conversation = lambda *_, **__: busy(600)
 else:

@@ -10,23 +10,13 @@ The next `Chat.open(session="holidays")` resumes it with the same model and wind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import fields, replace
 from typing import Any, Self
 
-from mlx import nn
-
 from mlxchat.app.observer import Observer
-from mlxchat.app.opening import (
-    POSITIONS_RUN_ON,
-    Notify,
-    find_model,
-    fit_window,
-    load_model,
-    start,
-)
-from mlxchat.app.prefixes import Prefixes
+from mlxchat.app.opening import Loaded, find_model, known_prefixes, open_found, start
 from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.app.session import (
     Saving,
@@ -36,7 +26,6 @@ from mlxchat.app.session import (
     saved_template_args,
     settings_of,
 )
-from mlxchat.cache import positions_bounded
 from mlxchat.chat.answering import UNWATCHED, Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import Rendering, check_room
@@ -56,10 +45,9 @@ from mlxchat.sessions.records import folded
 from mlxchat.sessions.saved import Saved
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings, SamplingSettings
+from mlxchat.store.prefix_cache import PrefixCache
 from mlxchat.store.snapshot import Written
 from mlxchat.text.tokens import Tokenizer
-
-Find = Callable[[Setup], ResolvedModel]
 
 HOTTER = "--temp 0.8 gives other replies"
 GREEDY_BY_MAKERS = f"this model's generation_config.json asks for greedy decoding: {HOTTER}"
@@ -76,36 +64,35 @@ class Chat:
     context.
 
     The model is loaded when first needed, or by `begin`. Everything is saved before it
-    is yielded. Notices for the user, such as that saving fails, go to `notify`, by default to
-    `notices`.
+    is yielded. Notices for the user, such as that saving fails, go to `observer`, or to `notices`
+    if there is none or if it `collects` them.
     """
 
     def __init__(
         self,
         options: ChatOptions,
         session: Session | None,
+        observer: Observer | None = None,
         *,
+        collects: bool = False,
         ranks: Ranks | None = None,
-        find: Find | None = None,
-        notify: Notify | None = None,
-        note: Notify | None = None,
     ) -> None:
         """As `open`, with an open session, or None to save nothing."""
         self.notices: list[str] = []
-        self._notify = notify or self.notices.append
+        if observer is None or collects:
+            add = self.notices.append
+            observer = replace(observer or Observer(), warn=add, note=add)
+        self._observer, self._notify = observer, observer.warn
         setup, drafts = options.setup, bool(options.generation.lookup)
         adapts = setup.adapter is not None
         check_ranks(ranks, pipeline=setup.pipeline, drafts=drafts, adapter=adapts)
         start(setup, self._notify)
-        self._find = find or (lambda setup: find_model(setup, Observer(self._notify)))
         self._options = options if session is None else resumed(options, session)
         # The other processes under mlx.launch.
         self.ranks = ranks
         self._saving = None if session is None else self._saving_in(session)
-        # A chat that saves nothing saves no keys and values either.
-        wanted = self._setup.prefix_cache and session is not None
-        self._prefixes = Prefixes(replace(self._setup, prefix_cache=wanted), note or self._notify)
-        self._found = self._find(self._setup)
+        self._prefixes: PrefixCache | None = None
+        self._found = find_model(self._setup, observer)
         self._conversation: Conversation | None = None
         self._is_closed = self._leaves_out = False
 
@@ -113,23 +100,19 @@ class Chat:
     def open(
         cls,
         options: ChatOptions | None = None,
+        observer: Observer | None = None,
         *,
         session: str | None = None,
         latest: bool = False,
         save: bool = True,
+        collects: bool = False,
         ranks: Ranks | None = None,
-        find: Find | None = None,
-        notify: Notify | None = None,
-        note: Notify | None = None,
     ) -> Self:
         """Open the session of that name, creating it if necessary; the latest one; or a new
-        one. `find` finds the model's files; `note` gets less important notices. Raises
-        SessionError, UsageError, and the errors of finding a model."""
+        one. Raises SessionError, UsageError, and the errors of finding a model."""
         opened = open_session(session, latest=latest, save=save)
         try:
-            return cls(
-                options or ChatOptions(), opened, ranks=ranks, find=find, notify=notify, note=note
-            )
+            return cls(options or ChatOptions(), opened, observer, collects=collects, ranks=ranks)
         except BaseException:
             if opened is not None:
                 opened.close()
@@ -149,7 +132,8 @@ class Chat:
         try:
             return None if self._saving is None else self._saving.close(self._conversation)
         finally:
-            self._prefixes.close()
+            if self._prefixes is not None:
+                self._prefixes.close()
 
     # The model
 
@@ -175,8 +159,20 @@ class Chat:
         Raises the errors of loading, and SnapshotError if it must be resumed exactly and cannot
         be.
         """
-        model = self._load(self._found, passed)
-        conversation = self._conversation_with(model)
+        options, loaded = self._options, self._load(self._found, passed)
+        conversation = Conversation(
+            loaded.model,
+            loaded.settings,
+            system=options.system,
+            sampling=loaded.sampling,
+            generation=options.generation,
+            variables=thinking_variables(options.think != "off"),
+            template_args=options.template_args,
+            prefixes=self._known_to(loaded.model),
+            drafter=make_drafter(loaded.model, options.generation),
+            recalls=options.recalls,
+        )
+        self._report_template(conversation)
         if self._saving is not None:
             self._saving.resume(conversation, system=self._options.system)
         self._conversation = conversation
@@ -191,30 +187,38 @@ class Chat:
     def find(self, name: str) -> ResolvedModel:
         """The files of another model, with its own chat template and without an adapter, downloaded
         if necessary."""
-        return self._find(replace(self._setup, model=name, adapter=None, chat_template=None))
+        setup = replace(self._setup, model=name, adapter=None, chat_template=None)
+        return find_model(setup, self._observer)
 
     def change_model(self, found: ResolvedModel, should_stop: ShouldStop = lambda: False) -> None:
         """Continue the conversation with another model, which reads the retained turns. Settings
         stay. If anything fails, or it is stopped while loading, the old model stays."""
-        model = self._load(found)
+        loaded, conversation = self._load(found), self.conversation
         if should_stop():
             return
-        sampling = self._sampling_for(model)
-        window = fit_window(self._setup, model, self._notify)
-        drafter = make_drafter(model, self.conversation.generation)
-        self.conversation.change_model(model, window, sampling, drafter)
+        drafter = make_drafter(loaded.model, conversation.generation)
+        conversation.change_model(loaded.model, loaded.settings, loaded.sampling, drafter)
+        conversation.prefixes = self._known_to(loaded.model)
         self._found = found
-        self._report(self.conversation)
+        self._report_template(conversation)
         self._describe()
 
-    def _load(self, found: ResolvedModel, passed: Callable[[], object] = lambda: None) -> Model:
-        def check(_: nn.Module, tokenizer: Tokenizer) -> None:
-            self._check_window(tokenizer)
+    def _load(self, found: ResolvedModel, passed: Callable[[], object] = lambda: None) -> Loaded:
+        def count_pinned(tokenizer: Tokenizer) -> int:
+            pinned = self._count_pinned(tokenizer)
             passed()
+            return pinned
 
-        return load_model(self._setup, found, self._notify, check, ranks=self.ranks)
+        return open_found(
+            self._setup,
+            found,
+            self._notify,
+            ranks=self.ranks,
+            count_pinned=count_pinned,
+            sampling_for=self._sampling_for,
+        )
 
-    def _check_window(self, tokenizer: Tokenizer) -> None:
+    def _count_pinned(self, tokenizer: Tokenizer) -> int:
         """Raises WindowTooSmall if the conversation could not begin."""
         options, conversation = self._options, self._conversation
         if conversation is not None:
@@ -226,41 +230,27 @@ class Chat:
             variables = thinking_variables(options.think != "off")
             rendering = Rendering(tokenizer, variables, options.template_args)
             state = State(system, saved.note)
-        check_room(rendering, state, self._setup.cache_settings().max_kv_size)
+        return check_room(rendering, state, self._setup.cache_settings().max_kv_size)
 
-    def _conversation_with(self, model: Model) -> Conversation:
-        options = self._options
-        conversation = Conversation(
-            model,
-            fit_window(self._setup, model, self._notify),
-            system=options.system,
-            sampling=self._sampling_for(model),
-            generation=options.generation,
-            variables=thinking_variables(options.think != "off"),
-            template_args=options.template_args,
-            prefixes=self._prefixes,
-            drafter=make_drafter(model, options.generation),
-            recalls=options.recalls,
-        )
-        self._report(conversation)
-        return conversation
-
-    def _sampling_for(self, model: Model) -> SamplingSettings:
-        """What was chosen, else what suits a chat with this model: never silently greedy."""
-        chosen, think = self._setup.sampling, self._options.think != "off"
-        if "temp" not in chosen and asks_for_greedy(model.generation_config):
+    def _sampling_for(self, model: Model) -> Mapping[str, Any]:
+        """What suits a chat with this model: never silently greedy."""
+        if "temp" not in self._setup.sampling and asks_for_greedy(model.generation_config):
             self._notify(GREEDY_BY_MAKERS)
-        sampling = self._setup.sampling_settings(chat_sampling(model, think=think))
-        for message in sampling.without_effect(chosen):
-            self._notify(message)
-        return sampling
+        return chat_sampling(model, think=self._options.think != "off")
 
-    def _report(self, conversation: Conversation) -> None:
+    def _known_to(self, model: Model) -> PrefixCache | None:
+        """The prompts that the model has read before. A chat that saves nothing saves no keys and
+        values either."""
+        if self._prefixes is not None:
+            self._prefixes.close()
+        wanted = self._setup.prefix_cache and self.session is not None
+        setup = replace(self._setup, prefix_cache=wanted)
+        self._prefixes = known_prefixes(setup, model, self._observer.note)
+        return self._prefixes
+
+    def _report_template(self, conversation: Conversation) -> None:
         for notice in conversation.rendering.notices:
             self._notify(notice)
-        bounded = conversation.settings.max_kv_size is not None
-        if bounded and not positions_bounded(conversation.cache):
-            self._notify(POSITIONS_RUN_ON)
 
     # Turns
 

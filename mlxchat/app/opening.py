@@ -1,17 +1,19 @@
 """Opens a model: the device, the model's files, its weights and its window, and an empty cache."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mlx import nn
 
-from mlxchat import platform
+from mlxchat import paths, platform
 from mlxchat.app.observer import Observer
-from mlxchat.app.prefixes import check_blocks
 from mlxchat.app.ranks import check_ranks
-from mlxchat.cache import Cache, check_bound, positions_bounded
+from mlxchat.cache import Cache, check_bound, check_joinable, make_joinable, positions_bounded
 from mlxchat.distributed.load import load_shared
 from mlxchat.distributed.ranks import Ranks
+from mlxchat.engine.blocks import BlockReader, join_refusal
 from mlxchat.errors import CacheError, WindowTooSmall
 from mlxchat.models.adapter import find_adapter
 from mlxchat.models.fit import automatic_window, check_window
@@ -22,9 +24,11 @@ from mlxchat.models.template_file import read_template
 from mlxchat.request import Setup
 from mlxchat.settings import CacheSettings, SamplingSettings, recommended
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
-from mlxchat.text.tokens import Tokenizer
+from mlxchat.store.prefix_cache import DiskBlocks, PrefixCache
+from mlxchat.text.tokens import Prompt, Tokenizer
+from mlxchat.units import Notify
 
-Notify = Callable[[str], None]
+CountPinned = Callable[[Tokenizer], int]
 
 POSITIONS_RUN_ON = (
     "this model's positions cannot be shifted: quality drops beyond its trained context"
@@ -134,7 +138,7 @@ def open_model(
     *,
     blocks: bool = False,
     ranks: Ranks | None = None,
-    count_pinned: Callable[[Tokenizer], int] = lambda _: 0,
+    count_pinned: CountPinned = lambda _: 0,
 ) -> Loaded:
     """Find the model that `setup` names, load it, and fit its window.
 
@@ -145,21 +149,42 @@ def open_model(
     observer = observer or Observer()
     start(setup, observer.warn)
     found = find_model(setup, observer)
+    with observer.waiting(f"loading {found.name} …"):
+        return open_found(
+            setup, found, observer.warn, blocks=blocks, ranks=ranks, count_pinned=count_pinned
+        )
+
+
+def open_found(
+    setup: Setup,
+    found: ResolvedModel,
+    notify: Notify,
+    *,
+    blocks: bool = False,
+    ranks: Ranks | None = None,
+    count_pinned: CountPinned = lambda _: 0,
+    sampling_for: Callable[[Model], Mapping[str, Any]] = lambda model: recommended(
+        model.generation_config
+    ),
+) -> Loaded:
+    """The same with the model's files. `sampling_for` is the sampling if nothing else is chosen."""
+    pinned = 0
 
     def check(network: nn.Module, tokenizer: Tokenizer) -> None:
-        _keeping(setup.cache_settings(), count_pinned(tokenizer))
+        nonlocal pinned
+        pinned = count_pinned(tokenizer)
+        _keeping(setup.cache_settings(), pinned)
         if blocks:
-            check_blocks(network)
+            _check_blocks(network)
 
-    with observer.waiting(f"loading {found.name} …"):
-        model = load_model(setup, found, observer.warn, check, ranks)
-        settings = _keeping(fit_window(setup, model, observer.warn), count_pinned(model.tokenizer))
-        cache = model.make_cache(settings.max_kv_size, settings.keep)
+    model = load_model(setup, found, notify, check, ranks)
+    settings = _keeping(fit_window(setup, model, notify), pinned)
+    cache = model.make_cache(settings.max_kv_size, settings.keep)
     if settings.max_kv_size is not None and not positions_bounded(cache):
-        observer.warn(POSITIONS_RUN_ON)
-    sampling = setup.sampling_settings(recommended(model.generation_config))
+        notify(POSITIONS_RUN_ON)
+    sampling = setup.sampling_settings(sampling_for(model))
     for message in sampling.without_effect(setup.sampling):
-        observer.warn(message)
+        notify(message)
     return Loaded(str(found.directory.resolve()), model, settings, sampling, cache)
 
 
@@ -175,3 +200,45 @@ def _keeping(settings: CacheSettings, pinned: int) -> CacheSettings:
             f"of {pinned} tokens: use {pinned + 1} or more"
         )
     return replace(settings, keep=pinned)
+
+
+def known_prefixes(setup: Setup, model: Model, notify: Notify) -> PrefixCache | None:
+    """The prompts that this model has read before; None if they are not wanted."""
+    if not setup.prefix_cache:
+        return None
+    return PrefixCache(paths.prefix_cache_dir(), model, setup.prefix_cache_bytes, notify)
+
+
+def block_reader(
+    setup: Setup,
+    model: Model,
+    cache: Cache,
+    prompt: Prompt,
+    *,
+    window: int | None,
+    notify: Callable[[str], None],
+    stack: ExitStack,
+) -> BlockReader | None:
+    """The reader that fills the empty cache with the prompt's blocks; None for ordinary prefill.
+
+    What could not be stored is reported at the end of `stack`.
+    """
+    if not prompt.blocks:
+        return None
+    make_joinable(model.network, cache)
+    if reason := join_refusal(cache, len(prompt.ids), window):
+        notify(f"blocks are read as ordinary text: {reason}")
+        return None
+    store = DiskBlocks(paths.prefix_cache_dir(), model, setup.prefix_cache_bytes)
+    stack.callback(lambda: store.error and notify(f"cannot save a block: {store.error}"))
+    return BlockReader(prompt, store)
+
+
+def _check_blocks(network: nn.Module) -> None:
+    """Raises CacheError if blocks cannot be joined."""
+    try:
+        check_joinable(network)
+    except CacheError as error:
+        raise CacheError(
+            f"--block cannot be used: {error}; give the documents with --file"
+        ) from error

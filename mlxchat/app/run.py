@@ -16,8 +16,7 @@ from mlxchat.app.answer import begin_answer, is_whole, value_of
 from mlxchat.app.checkpoints import Checkpointer, Reached
 from mlxchat.app.events import EventWriter
 from mlxchat.app.observer import Observer
-from mlxchat.app.opening import Loaded
-from mlxchat.app.prefixes import Prefixes, block_reader
+from mlxchat.app.opening import Loaded, block_reader, known_prefixes
 from mlxchat.app.sections import SectionReader
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.blocks import BlockReader
@@ -305,9 +304,11 @@ class Run:
             return None, self.saver.begun.prefilled, self.saver.ledger.add
         if reader is not None:
             return reader, 0, None
-        prefixes = Prefixes(request.setup, self.observer.note)
+        prefixes = known_prefixes(request.setup, self.model, self.observer.note)
+        if prefixes is None:
+            return None, 0, None
         stack.callback(prefixes.close)
-        return None, *prefixes.begin(self.model, cache, prompt.ids, window)
+        return None, *prefixes.begin(cache, prompt.ids, window)
 
     def _begin_reply(self, prompt: Prompt, cached: int, how: dict[str, Any]) -> Reply:
         """The reply to the prompt, or the rest of it."""

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mlxchat.app.opening import Notify
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import State, Turn
 from mlxchat.engine.sampling import Token
@@ -33,6 +32,7 @@ from mlxchat.sessions.saved import Scalar
 from mlxchat.sessions.session import Session
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.store.snapshot import Outage, StateFile, Written
+from mlxchat.units import Notify
 
 # Turns between snapshots, and how many sessions keep a snapshot.
 SNAPSHOT_EVERY = 4

@@ -7,15 +7,14 @@ that cannot compute several, is generated alone.
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import mlx.core as mx
 import numpy as np
 
 from mlxchat import platform
 from mlxchat.app.batch_row import RowPlanner, RowRun
-from mlxchat.app.opening import Loaded
-from mlxchat.app.prefixes import Prefixes
+from mlxchat.app.opening import Loaded, known_prefixes
 from mlxchat.cache import Cache, kv_bytes_per_token, tokens_evicted
 from mlxchat.cache.side_by_side import RowsCache, find_support, most_together
 from mlxchat.engine.batch import ROW_FAILURES, Batch, prefill_together
@@ -75,7 +74,7 @@ class SideBySide:
         # How many rows run side by side. It only ever falls, with a notice.
         self._most = AUTO_ROWS if request.rows == "auto" else request.rows
         self._token_bytes = kv_bytes_per_token(loaded.model.shard, loaded.model.dtype)
-        self._known = Prefixes(request.setup, notify)
+        self._known = known_prefixes(request.setup, loaded.model, notify)
         self._pace = Pace(first_step(self._network))
         self._waiting: deque[RowRun] = deque()
         self._begin_again()
@@ -93,7 +92,7 @@ class SideBySide:
     def results(self) -> Iterator[Result | None]:
         """Yield the result of each row as soon as it is finished, and None after each token of
         several. Interrupted, it yields nothing for the rows that are not finished."""
-        with platform.wired_limit(), closing(self._known):
+        with platform.wired_limit(), closing(self._known) if self._known else nullcontext():
             while not self._should_stop():
                 try:
                     with device_failures():
@@ -224,8 +223,8 @@ class SideBySide:
         """Put the tokens `ids[start:stop]` into the cache; return how many of them are in it, and
         how many of those the disk knew."""
         known, record = 0, None
-        if start == 0:
-            known, record = self._known.begin(self._loaded.model, cache, ids[:stop], self._window)
+        if start == 0 and self._known is not None:
+            known, record = self._known.begin(cache, ids[:stop], self._window)
         done = prefill(
             self._network,
             cache,

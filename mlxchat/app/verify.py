@@ -11,7 +11,6 @@ from mlx import nn
 
 from mlxchat.app.chat import Chat
 from mlxchat.app.observer import Observer
-from mlxchat.app.opening import find_model
 from mlxchat.cache import Cache
 from mlxchat.engine.prefill import Pace, first_step, prefill
 from mlxchat.errors import SessionError, SnapshotError
@@ -45,7 +44,7 @@ def verify_session(name: str, observer: Observer | None = None) -> tuple[int, in
             raise SessionError(f"session {name!r} has no snapshot: resuming it reads it again")
         size_bytes = path.stat().st_size
         # Never closed, so that the session is not changed.
-        chat = Chat(ChatOptions(), session, find=lambda setup: find_model(setup, shown))
+        chat = Chat(ChatOptions(), session, shown, collects=True)
         with shown.waiting(f"loading {chat.model_name} …"):
             conversation = chat.conversation
         held, model, ledger = conversation.ledger.ids, conversation.model, conversation.ledger

@@ -62,9 +62,7 @@ class Ledger:
 class KnownPrefixes(Protocol):
     """Remembers prompt prefixes across conversations."""
 
-    def begin(
-        self, model: Model, cache: Cache, ids: TokenIds, window: int | None
-    ) -> tuple[int, OnHeld | None]:
+    def begin(self, cache: Cache, ids: TokenIds, window: int | None) -> tuple[int, OnHeld | None]:
         """Fill the empty cache with the known prefix of `ids`; return the prefix's length, and a
         function to call with the ids of each step prefilled after it."""
         ...
@@ -114,7 +112,7 @@ class Window:
         held = self._held_of(ids, earlier)
         if held or prefixes is None:
             return held
-        held, self._record = prefixes.begin(self.model, self.cache, ids, self.ledger.window)
+        held, self._record = prefixes.begin(self.cache, ids, self.ledger.window)
         self.ledger.add(ids[:held])
         return held
 
@@ -122,7 +120,8 @@ class Window:
         """A cache for a prompt that is not part of the conversation, and how many of its tokens it
         holds: those that the conversation begins with, too."""
         window = self.fork()
-        return window.cache, window.become(ids)
+        held = window.become(ids)
+        return window.cache, held
 
     def add(self, step: TokenIds) -> None:
         """Note the ids of a step that the cache has been given."""

@@ -9,7 +9,7 @@ to them. Any problem costs no more than a prefill.
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,6 +30,8 @@ from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.spans import TokenIds
 
 PAGE = 128  # tokens
+# A shorter prompt is read faster than it is found.
+MIN_TOKENS = 1_024
 
 # Pages waiting to be written: bounds the memory that a slow disk can take up.
 PAGES_IN_FLIGHT = 4
@@ -42,16 +44,37 @@ class PrefixCache:
     """The prefixes in `directory` that this model can use, limited to `limit_bytes` of files.
 
     For one thread at a time. Problems with the disk or its files raise nothing; `error` is the
-    reason why the last page that failed was not stored.
+    reason why the last page that failed was not stored. `notify` gets what a user should know.
     """
 
-    def __init__(self, directory: Path, model: Model, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        model: Model,
+        limit_bytes: int,
+        notify: Callable[[str], object] = lambda message: None,
+    ) -> None:
         self.files = CacheFiles(directory, limit_bytes)
         self.limit_bytes = limit_bytes
         self.error: OSError | None = None
         self._model = model
+        self._notify = notify
         self.writer = Background(PAGES_IN_FLIGHT)
-        self._made_by = made_by(model)
+        # Known when a prompt is long enough.
+        self._made_by: str | None = None
+
+    def begin(self, cache: Cache, ids: TokenIds, window: int | None) -> tuple[int, OnHeld | None]:
+        """Fill the empty cache with the known prefix of `ids: (T,)`; return its number of tokens,
+        and a function, if any, to call with the ids of each step that is prefilled."""
+        if len(ids) < MIN_TOKENS:
+            return 0, None
+        if reason := plain_refusal(cache):
+            self._notify(f"the prompt is not cached: {reason}")
+            return 0, None
+        if self._model.peers is not None:
+            return self._model.peers.begin_prefix(self, cache, ids, window), None
+        cached = self.fill(cache, ids, window)
+        return cached, self.recorder(cache, ids, cached, window)
 
     def fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
         """Fill the empty cache with the longest stored prefix of `ids: (T,)`; return its length.
@@ -110,9 +133,12 @@ class PrefixCache:
         self.writer.wait()
         with suppress(OSError):
             self.files.prune(self.limit_bytes)
+        if self.error is not None:
+            self._notify(f"cannot write the prefix cache: {self.error}")
 
     def page_keys(self, ids: np.ndarray) -> list[str]:
         """The keys of the complete pages of `ids: (T,)`, in order."""
+        self._made_by = self._made_by or made_by(self._model)
         keys: list[str] = []
         parent = ""
         for end in range(PAGE, len(ids) + 1, PAGE):

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from mlxchat.app.answer import constraint_of, with_schema
 from mlxchat.app.chat import Chat
-from mlxchat.app.opening import find_model
 from mlxchat.app.prompt import read_into
 from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.errors import UsageError
@@ -45,14 +44,13 @@ def run(
     def open_chat(ranks: Ranks | None, on_terminal: bool) -> Chat:
         return Chat.open(
             options,
+            observer_of(messages),
             session=shown.session,
             latest=shown.latest,
             save=shown.save,
-            ranks=ranks,
-            find=lambda setup: find_model(setup, observer_of(messages)),
             # On a terminal, notices appear between the replies.
-            notify=None if on_terminal else messages.warn,
-            note=None if on_terminal else messages.note,
+            collects=on_terminal,
+            ranks=ranks,
         )
 
     def lead(ranks: Ranks | None, worker: Worker) -> int:
