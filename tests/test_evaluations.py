@@ -121,6 +121,7 @@ def test_all_pages_of_a_prefix_are_read_back_in_one_evaluation(
     opened = PrefixCache(pages.files.directory, model, PLENTY)
     again = make_cache(model.network, 2 * TOKENS)
     assert opened.like
+    assert opened.page_keys(ids)
     evaluations = Evaluations(monkeypatch)
     assert opened.fill(again, np.concatenate([ids, ids[:1]]), 2 * TOKENS) == TOKENS
     assert evaluations.count == 1
