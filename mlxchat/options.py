@@ -1,35 +1,22 @@
-"""Options, each declared once, as a field of the dataclass that holds it.
+"""Options, each declared once, as a field of the dataclass that holds it, and which exclude others.
 
-    temp: float = option(0.0, "Temperature; 0 is greedy", Panel.SAMPLING, must=at_least(0))
+    temp: float = option(0.0, "Temperature; 0 is greedy", must=at_least(0))
 
 The flag, environment variable, configuration key, `/set`, saved setting, help and check are derived
 from it. `settings` and `request` declare the options; the command line decides how they look.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import EnumType, StrEnum
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from mlxchat.errors import UsageError
-
-
-class Panel(StrEnum):
-    """Headings of the help page, in order."""
-
-    INPUT = "Input"
-    SESSION = "Session"
-    MODEL = "Model"
-    WINDOW = "Window"
-    SAMPLING = "Sampling"
-    ANSWER = "Answer"
-    END = "Stopping"
-    OUTPUT = "Output"
-    OVERNIGHT = "Overnight runs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +56,13 @@ class Option:
 
     `help` is a phrase of at most ten words; `--help` shows the option if it is `common`, else only
     `--help-all` does. `name` is the flag without dashes, `aliases` are other names, `short` is a
-    letter. `parse` converts the written text to the value or raises ValueError; `written` is then
-    the default as text. `if_unset` describes the default if it is not a value. `in_chat` means /set
-    can change it, `saved` that sessions store it. A `many` option is repeatable, and `parse` gets
-    all its values. The field gives `field`, `type` and `default`.
+    letter. `parse` converts the written text to the value or raises ValueError. `if_unset`
+    describes the default if it is not a value. `in_chat` means /set can change it, `saved` that
+    sessions store it. The field gives `field`, `type` and `default`, and whether there can be
+    `many`: then the option is repeatable, and `parse` gets all its values.
     """
 
     help: str
-    group: Panel
     name: str = ""
     aliases: tuple[str, ...] = ()
     short: str = ""
@@ -84,16 +70,14 @@ class Option:
     choices: tuple[str, ...] = ()
     must: Must | None = None
     parse: Callable[[Any], Any] | None = None
-    written: Any = None
     if_unset: str | None = None
     completes: str = ""
-    many: bool = False
-    negatable: bool = True
     common: bool = False
     in_chat: bool = False
     saved: bool = False
     field: str = ""
     type: Any = None
+    many: bool = False
     default: Any = None
 
     @property
@@ -140,18 +124,12 @@ class Option:
                 raise UsageError(f"{self.flag} must {self.must.words}, got {each!r}")
 
 
-def option(
-    default: Any,
-    help_text: str,
-    group: Panel,
-    *,
-    factory: Callable[[], Any] | None = None,
-    **more: Any,
-) -> Any:
-    """A dataclass field that users can set; `more` are fields of Option."""
-    metadata = {"option": Option(help=help_text, group=group, **more)}
-    if factory is not None:
-        return field(default_factory=factory, metadata=metadata)
+def option(default: Any, help_text: str, **more: Any) -> Any:
+    """A dataclass field that users can set; `more` are fields of Option. A default that is a type
+    is called for each instance."""
+    metadata = {"option": Option(help=help_text, **more)}
+    if isinstance(default, type):
+        return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
@@ -166,25 +144,24 @@ def same_as(kind: type, name: str, *, default: Any = MISSING, **other: Any) -> A
 
 @cache
 def options_of(kind: type) -> MappingProxyType[str, Option]:
-    """The options of a dataclass, by field name."""
+    """The options of a dataclass, by field name: its own before those it inherits."""
     hints = get_type_hints(kind)
-    found = {
-        each.name: _completed(each, hints[each.name], each.metadata["option"])
-        for each in fields(kind)
-        if "option" in each.metadata
-    }
+    declared = {each.name: each for each in fields(kind) if "option" in each.metadata}
+    names = (name for base in kind.__mro__ for name in getattr(base, "__annotations__", ()))
+    found = {name: _completed(declared[name], hints[name]) for name in names if name in declared}
     return MappingProxyType(found)
 
 
-def _completed(declared: Field[Any], hint: Any, option: Option) -> Option:
+def _completed(declared: Field[Any], hint: Any) -> Option:
     """The option with what follows from its field: a path, an enumeration, a tuple, a default."""
+    option: Option = declared.metadata["option"]
     kinds = [each for each in get_args(hint) if each is not type(None)]
     kind = kinds[0] if isinstance(hint, UnionType) and len(kinds) == 1 else hint
     return replace(
         option,
         field=declared.name,
         name=option.name or declared.name.replace("_", "-"),
-        many=option.many or get_origin(hint) is tuple,
+        many=get_origin(hint) in (tuple, Mapping),
         choices=option.choices or (tuple(map(str, kind)) if isinstance(kind, EnumType) else ()),
         parse=option.parse or (Path if kind is Path else None),
         type=kind,
@@ -192,12 +169,70 @@ def _completed(declared: Field[Any], hint: Any, option: Option) -> Option:
     )
 
 
-def check_options(value: Any) -> None:
-    """Raise UsageError for the first field with an invalid value."""
+def check_options(value: Any, *parts: Any) -> None:
+    """Raise UsageError for the first field with an invalid value, and for options of the dataclass
+    and of its parts that exclude each other."""
     for name, each in options_of(type(value)).items():
         each.check(getattr(value, name))
+    refuse_pairs(value, *parts)
 
 
 def flag(field_name: str) -> str:
     """The flag of a field that is named like it."""
     return f"--{field_name.replace('_', '-')}"
+
+
+# Options that exclude each other
+
+CONSTRAINTS = ("schema", "schema_multi", "regex", "choice", "grammar")
+READINGS = ("overflow=passages", "overflow=map")
+OF_TEMPLATE = (
+    *("system", "think", "template_args", "schema_prompt", "prefill", "chat_template"),
+    *READINGS,
+)
+
+# At most one of each can be given.
+ONE_OF = (
+    CONSTRAINTS,
+    ("until", "lasting_s"),
+    ("lines", "csv", "pattern"),
+    ("latest", "session", "save"),
+)
+
+# A field, those that it excludes, and what to say after both, or instead. A field counts if it is
+# not at its default; `overflow=map` stands for one of its values.
+PAIRS = (
+    ("raw", OF_TEMPLATE, "{other} needs the chat template, which --raw bypasses"),
+    ("checkpoint", ("lookup",), ": a resumed run must write the same bytes"),
+    ("checkpoint", (*CONSTRAINTS, "extract", "chat_template", "prefill", "overflow=map"), ""),
+    ("blocks", ("checkpoint", *READINGS), ": pass the documents with --file"),
+    ("blocks", ("prefix_cache",), ""),
+    ("events", ("checkpoint", "extract"), ""),
+    ("ignore_eos", CONSTRAINTS, ""),
+    ("min_tokens", CONSTRAINTS, ""),
+    *((each, ("extract",), "") for each in CONSTRAINTS),
+    *((one, (other,), "") for each in ONE_OF for other, one in combinations(each, 2)),
+)
+
+
+def refuse_pairs(*values: Any, constraint: str | None = None) -> None:
+    """Raise UsageError for options of these dataclasses that exclude each other. `constraint` is a
+    field of Answer that constrains a message or a row of its own."""
+    given = dict(each for value in values for each in _given(value))
+    if constraint is not None:
+        given[constraint] = flag(constraint)
+    for name, others, text in PAIRS:
+        for other in others:
+            if name in given and other in given:
+                both = f"{given[other]} and {given[name]} cannot be combined{text}"
+                raise UsageError(text.format(other=given[other]) if "{" in text else both)
+
+
+def _given(value: Any) -> Iterator[tuple[str, str]]:
+    """The fields that are not at their defaults, as the table and as messages name them."""
+    for name, each in options_of(type(value)).items():
+        chosen = getattr(value, name)
+        if isinstance(chosen, StrEnum):
+            yield f"{name}={chosen}", f"{each.flag} {chosen}"
+        elif bool(chosen) != bool(each.default):
+            yield name, each.flag if chosen else f"--no-{each.name}"

@@ -14,7 +14,6 @@ from mlxchat.options import (
     NOT_EMPTY,
     Must,
     Option,
-    Panel,
     at_least,
     between,
     check_options,
@@ -46,18 +45,16 @@ class CacheSettings:
     tokens and at least one more.
     """
 
-    max_kv_size: int | None = option(None, "Window size in tokens", Panel.WINDOW, must=at_least(1))
+    max_kv_size: int | None = option(None, "Window size in tokens", must=at_least(1))
     keep: int = option(
         DEFAULT_KEEP,
         "Pin at least this many of the first tokens",
-        Panel.WINDOW,
         metavar="TOKENS",
         must=at_least(0),
     )
     prefill_step_size: int = option(
         DEFAULT_PREFILL_STEP_SIZE,
         "Prompt tokens per step",
-        Panel.WINDOW,
         metavar="TOKENS",
         must=at_least(1),
     )
@@ -72,7 +69,7 @@ class CacheSettings:
 
 
 def _sampling(default: Any, help_text: str, must: Must, **more: Any) -> Any:
-    return option(default, help_text, Panel.SAMPLING, must=must, in_chat=True, **more)
+    return option(default, help_text, must=must, in_chat=True, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +164,6 @@ class GenerationSettings:
     max_tokens: int = option(
         -1,
         "Maximum tokens to generate",
-        Panel.END,
         short="n",
         common=True,
         if_unset="-1, no limit",
@@ -178,26 +174,21 @@ class GenerationSettings:
     min_tokens: int = option(
         0,
         "Minimum tokens before the text may end",
-        Panel.END,
         metavar="TOKENS",
         must=at_least(0),
         in_chat=True,
     )
-    stop: tuple[str, ...] = option(
-        (), "Stop before this text; repeatable", Panel.END, metavar="TEXT", must=NOT_EMPTY
-    )
-    ignore_eos: bool = option(False, "Continue past the end-of-text token", Panel.END)
+    stop: tuple[str, ...] = option((), "Stop before this text; repeatable", must=NOT_EMPTY)
+    ignore_eos: bool = option(False, "Continue past the end-of-text token")
     lookup: bool | None = option(
         None,
         "Speed up text that repeats earlier text",
-        Panel.MODEL,
         if_unset="on, except with a checkpoint",
         in_chat=True,
     )
     logprobs: int | None = option(
         None,
         "With JSON: log-probabilities of the K likeliest tokens",
-        Panel.OUTPUT,
         metavar="K",
         must=at_least(0),
     )

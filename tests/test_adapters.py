@@ -188,9 +188,9 @@ def test_every_way_in_gives_the_same_text(tiny_model: Path, lora: Path, tmp_path
     plain, adapted = ask(tiny_model, None)["text"], ask(tiny_model, lora)["text"]
     assert plain != adapted
     setup = Setup(str(tiny_model), adapter=str(lora), sampling={"temp": 0})
-    request = Request(setup, LONG, max_tokens=12, ignore_eos=True, newline=False)
+    request = Request(setup, LONG, max_tokens=12, ignore_eos=True)
     with mlxchat.begin(request) as run:
-        assert "".join(piece.text for piece in run) == adapted
+        assert "".join(piece.text for piece in run).rstrip("\n") == adapted.rstrip("\n")
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"id": n, "prompt": LONG}) + "\n" for n in range(2)))
     done = run_in_process(
@@ -232,17 +232,17 @@ def test_a_checkpoint_remembers_its_adapter_and_notices_another_one(
     out, place = tmp_path / "out.txt", tmp_path / "run"
     chosen = ("-m", str(tiny_model), "--adapter", str(adapter), "--temp", "0", "--ignore-eos")
     whole = ask(tiny_model, adapter, "-n", "40", prompt="to be")["text"]
-    begun = ("-o", str(out), "--checkpoint", str(place), "--max-bytes", "20")
+    begun = ("-o", str(out), "--checkpoint", str(place), "-n", "20")
     begun += ("--checkpoint-every", "5")
     assert run_in_process("generate", *chosen, *begun, "to be").returncode == 0
-    done = run_in_process("generate", "--resume", str(place), "--max-bytes", "30")
+    done = run_in_process("generate", "--resume", str(place), "-n", "30")
     assert (done.returncode, done.stderr) == (0, "")
     assert whole.startswith(out.read_text().rstrip("\n")[:20])
     refused = run_in_process("generate", "--resume", str(place), "--adapter", str(lora))
     assert refused.returncode == 2
     assert "--adapter" in refused.stderr
     rewrite(adapter, lora_parameters=LOUDER)
-    changed = run_in_process("generate", "--resume", str(place), "--max-bytes", "40")
+    changed = run_in_process("generate", "--resume", str(place), "-n", "40")
     assert (changed.returncode, changed.stderr.count("\n")) == (1, 1)
     assert "a different adapter" in changed.stderr
     assert "different weights" not in changed.stderr

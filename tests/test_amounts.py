@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mlxchat.request.amounts import parse_bytes, parse_deadline, parse_duration_s
+from mlxchat.request.written import parse_deadline, parse_duration_s
 
 SetZone = Callable[[str], None]
 
@@ -32,11 +32,6 @@ def set_zone(monkeypatch: pytest.MonkeyPatch):
         (parse_duration_s, "1d2h3m4s", 93_784),
         (parse_duration_s, " 8H ", 28_800),
         (parse_duration_s, "1.5h", 5_400),
-        (parse_bytes, "1", 1),
-        (parse_bytes, "4096B", 4096),
-        (parse_bytes, "100 mb", 100_000_000),
-        (parse_bytes, "1.5GiB", 1_610_612_736),
-        (parse_bytes, "2TiB", 2 * 2**40),
     ],
 )
 def test_an_amount_is_numbers_with_units(
@@ -50,10 +45,6 @@ INVALID = {
         parse_duration_s,
         *("", "8", "h", "0h", "-8h", "8x", "30m1h", "1h30", "1,5h", "8h8h", "٨h", "1e3s"),
         "99999999d",
-    ),
-    "a size in bytes, or with a unit such as 100MB or 50MiB": (
-        parse_bytes,
-        *("", "0", "0.5", "-1", "MB", "100M", "100 M B", "1,000", "1e6", "100Mbit", "inf", "٤"),
     ),
     "a local time such as 07:00 or '2026-11-22 07:00'": (
         lambda text: parse_deadline(text, NOON),

@@ -98,10 +98,10 @@ def alone(model: Path, row: Record, seed: int, window: int | None = WINDOW) -> s
         max_tokens=row.get("max_tokens", 2_048),
         stop=tuple(row.get("stop", ())),
         lookup=False,
-        newline=False,
     )
     with begin(request) as run:
-        return "".join(piece.text for piece in run)
+        # The last piece may be the end of the line.
+        return "".join(piece.text for piece in run if piece.id is not None or piece.text != "\n")
 
 
 def check_alone(model: Path, rows: list[Record], results: Mapping[Any, Record]) -> None:

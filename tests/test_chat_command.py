@@ -64,7 +64,7 @@ def test_a_recalled_turn_is_an_event_and_a_line(tiny_model: Path) -> None:
     done = run_in_process(*options, "--json", stdin=given)
     recalled = [event for event in events_of(done.stdout) if event["event"] == "recalled"][-1]
     assert (recalled["turn"], recalled["turns"]) == (9, [1])
-    off = run_in_process(*options, "--recall", "off", stdin=given)
+    off = run_in_process(*options, "--recall", "0", stdin=given)
     assert ("recalled turn 1" in done.stderr, "recalled turn 1" in off.stderr) == (False, False)
     assert 'recalled turn 1 "My cat is Ada."' in run_in_process(*options, stdin=given).stderr
 

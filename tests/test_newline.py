@@ -29,19 +29,14 @@ def model_saying(text: str, directory: Path) -> str:
         (f"{WHOLE}\n", [], f"{WHOLE}\n"),
         (f"{WHOLE}\n\n", [], f"{WHOLE}\n\n"),
         ("", [], ""),
-        (WHOLE, ["--no-newline"], WHOLE),
         (WHOLE, ["-n", "3"], "One\n"),
-        (WHOLE, ["--max-bytes", "5"], "One l"),
-        (WHOLE, ["--max-bytes", "14"], WHOLE),
-        (WHOLE, ["--max-bytes", "15"], f"{WHOLE}\n"),
         (WHOLE, ["--stop", "Two"], "One line.\n"),
     ],
 )
 def test_the_output_ends_with_one_newline(
     text: str, options: list[str], written: str, run_mlxchat: RunMlxchat, tmp_path: Path
 ) -> None:
-    """`generate … | while read line` lost the last line. It is the same in a file, and no limit on
-    the size is exceeded for it."""
+    """`generate … | while read line` lost the last line. It is the same in a file."""
     arguments = ["generate", "-m", model_saying(text, tmp_path), *options]
     done = run_mlxchat(*arguments, "Hello")
     assert (done.returncode, done.stdout, done.stderr) == (0, written, "")

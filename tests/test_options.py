@@ -17,11 +17,19 @@ from mlxchat.app.chat import Chat
 from mlxchat.app.session import resumed
 from mlxchat.cli.options import build, with_options
 from mlxchat.errors import UsageError
-from mlxchat.options import Panel, at_least, check_options, flag, option, options_of, same_as
+from mlxchat.options import (
+    PAIRS,
+    at_least,
+    check_options,
+    flag,
+    option,
+    options_of,
+    refuse_pairs,
+    same_as,
+)
 from mlxchat.request import Answer, BatchInput, ChatOptions, Overnight, Request, Setup
 from mlxchat.request.batch import BatchRequest
 from mlxchat.request.commands import COMMANDS, ChatShown
-from mlxchat.request.pairs import PAIRS, refuse_pairs
 from mlxchat.sessions.session import Session
 from mlxchat.settings import (
     CacheSettings,
@@ -47,12 +55,12 @@ class Colour(StrEnum):
 class Planted:
     """One option of each kind."""
 
-    length_m: float = option(1.5, "How long it is.", Panel.INPUT, must=at_least(0.5))
-    colour: Colour = option(Colour.RED, "Its colour.", Panel.OUTPUT, name="paint", short="p")
-    kind: str = option("a", "Its kind.", Panel.OUTPUT, choices=("a", "b"))
-    labels: tuple[str, ...] = option((), "What it is called.", Panel.INPUT)
-    fast: bool = option(True, "Whether it is fast.", Panel.END)
-    born: datetime | None = option(None, "When.", Panel.END, parse=datetime.fromisoformat)
+    length_m: float = option(1.5, "How long it is.", must=at_least(0.5))
+    colour: Colour = option(Colour.RED, "Its colour.", name="paint", short="p")
+    kind: str = option("a", "Its kind.", choices=("a", "b"))
+    labels: tuple[str, ...] = option((), "What it is called.")
+    fast: bool = option(True, "Whether it is fast.")
+    born: datetime | None = option(None, "When.", parse=datetime.fromisoformat)
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -108,7 +116,7 @@ def test_an_option_shared_by_two_dataclasses_is_declared_in_one() -> None:
         length_m: float = same_as(Planted, "length_m", help="How long the other is.")
 
     ours, theirs = options_of(Other)["length_m"], options_of(Planted)["length_m"]
-    assert (ours.default, ours.must, ours.group) == (theirs.default, theirs.must, theirs.group)
+    assert (ours.default, ours.must) == (theirs.default, theirs.must)
     assert Other().length_m == 1.5
 
 

@@ -22,9 +22,8 @@ from mlxchat.engine.reply import Reply
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import UsageError
 from mlxchat.models.model import Model
-from mlxchat.options import options_of
+from mlxchat.options import options_of, refuse_pairs
 from mlxchat.request import BatchRequest
-from mlxchat.request.pairs import refuse_pairs
 from mlxchat.rows.json_lines import CONSTRAINTS
 from mlxchat.rows.output import Likely, Result
 from mlxchat.rows.row import Row

@@ -36,7 +36,6 @@ class Changes(TypedDict, total=False):
 
     until: datetime | None
     lasting_s: float | None
-    max_bytes: int | None
     max_tokens: int
     on_loop: OnLoop
     offline: bool
@@ -44,7 +43,7 @@ class Changes(TypedDict, total=False):
 
 
 # A run that has ended continues if the limit that ended it is given again.
-REMEDIES = {"bytes": "max_bytes", "length": "max_tokens", "loop": "on_loop"}
+REMEDIES = {"length": "max_tokens", "loop": "on_loop"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ from mlxchat.units import Notify
 
 CountPinned = Callable[[Tokenizer], int]
 
+# As much of the disk is used at most.
+PREFIX_CACHE_BYTES = 4_000_000_000
+
 POSITIONS_RUN_ON = (
     "this model's positions cannot be shifted: quality drops beyond its trained context"
 )
@@ -206,7 +209,7 @@ def known_prefixes(setup: Setup, model: Model, notify: Notify) -> PrefixCache | 
     """The prompts that this model has read before; None if they are not wanted."""
     if not setup.prefix_cache:
         return None
-    return PrefixCache(paths.prefix_cache_dir(), model, setup.prefix_cache_bytes, notify)
+    return PrefixCache(paths.prefix_cache_dir(), model, PREFIX_CACHE_BYTES, notify)
 
 
 def block_reader(
@@ -229,7 +232,7 @@ def block_reader(
     if reason := join_refusal(cache, len(prompt.ids), window):
         notify(f"blocks are read as ordinary text: {reason}")
         return None
-    store = DiskBlocks(paths.prefix_cache_dir(), model, setup.prefix_cache_bytes)
+    store = DiskBlocks(paths.prefix_cache_dir(), model, PREFIX_CACHE_BYTES)
     stack.callback(lambda: store.error and notify(f"cannot save a block: {store.error}"))
     return BlockReader(prompt, store)
 

@@ -49,8 +49,8 @@ class Run:
 
     A run left before its end can be resumed from its latest checkpoint, which its `saver` wrote.
     The `prompt` may have `passages` of larger documents; it is None until a `reader` has read them.
-    `text_bytes` is the size of the text so far, and `loop` shows whether it repeats itself. `saved`
-    is about the last checkpoint, once the run has ended.
+    `loop` shows whether the text repeats itself, `saved` is about the last checkpoint, once the run
+    has ended.
     """
 
     request: Request
@@ -67,7 +67,6 @@ class Run:
     def __post_init__(self) -> None:
         begun = Reached() if self.saver is None else self.saver.begun
         self.loop = begun.detector()
-        self.text_bytes = 0 if begun.position is None else begun.position.bytes
         self.saved: Written | None = None
         hidden = self.request.hides_thoughts
         self._thoughts = ThoughtsAsText(hidden=hidden, inside=begun.in_thought)
@@ -151,10 +150,8 @@ class Run:
             text = extract_code(self._answer.getvalue())
         # The file of a run with a checkpoint contains only the text: another process may continue
         # the run, and must produce the same bytes as a single one.
-        if not request.newline or self.saver is not None:
-            return text
         has_line = (text[-1:] or self._last_character) not in ("", "\n")
-        return f"{text}\n" if has_line and self._has_room("\n") else text
+        return f"{text}\n" if has_line and self.saver is None else text
 
     def _last_event(self) -> str:
         stats = self.stats
@@ -273,10 +270,6 @@ class Run:
                 if token.id is not None:
                     self._watch_loop(token.id, reply.generated, stops=stops_loops)
                 text = self._text_of(token)
-                if not self._has_room(text):
-                    reply.finish_reason = "bytes"
-                    break
-                self.text_bytes += _size(text)
                 if not token.thought:
                     self._answer.write(token.text)
                 yield self._output(token, "" if request.answer.extract else text)
@@ -345,11 +338,6 @@ class Run:
             return self._thoughts.add(token.text, token.thought)
         return "" if token.thought and self.request.hides_thoughts else self._events.token(token)
 
-    def _has_room(self, text: str) -> bool:
-        """Whether the text stays within the maximum."""
-        most = self.request.overnight.max_bytes
-        return most is None or self.text_bytes + _size(text) <= most
-
     def _has_code(self, token: Token) -> bool:
         """Whether the code to extract is complete with this token."""
         wanted = self.request.answer.extract and "\n" in token.text and not token.thought
@@ -367,7 +355,3 @@ class Run:
         if self.loaded.sampling.dry_multiplier == 0:
             text += f"; --dry-multiplier {USUAL_MULTIPLIER} prevents that from the start"
         self.observer.warn(text)
-
-
-def _size(text: str) -> int:
-    return len(text.encode("utf-8", "replace"))

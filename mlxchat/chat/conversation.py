@@ -25,7 +25,7 @@ from mlxchat.engine.prefill import Pace, first_step
 from mlxchat.engine.reply import Stats
 from mlxchat.errors import DeviceError, InputError, RanksError, UsageError, device_failures
 from mlxchat.models.model import Model
-from mlxchat.request.pairs import refuse_pairs
+from mlxchat.options import refuse_pairs
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings, random_seed
 
 RETRY = 1_000_003

@@ -15,8 +15,7 @@ Examples:
   mlxchat generate -f report.txt "Who wrote this?"
   mlxchat cache size
 
-The options --prefix-cache-size and --no-prefix-cache of chat and generate
-limit it and turn it off.
+It holds up to 4 GB; --no-prefix-cache of chat and generate turns it off.
 """,
 )
 

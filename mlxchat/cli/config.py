@@ -186,8 +186,8 @@ def _rows() -> Iterator[Row]:
         settings = configured(name)
         for field, option in options.items():
             setting = settings.get(field, model if field == "model" else None)
-            default = option.default if option.written is None else option.written
-            yield _row(f"{name}.{option.name}", setting, default, option.if_unset or "none")
+            key, if_unset = f"{name}.{option.name}", option.if_unset or "none"
+            yield _row(key, setting, option.default, if_unset)
 
 
 def _row(key: str, setting: Setting | None, default: Any = None, if_unset: str = "") -> Row:

@@ -14,9 +14,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 
 from mlxchat.errors import UsageError
-from mlxchat.options import Option, Panel, options_of
+from mlxchat.options import OF_TEMPLATE, Option, options_of
 from mlxchat.request import Setup
-from mlxchat.request.pairs import OF_TEMPLATE
 from mlxchat.settings import SamplingSettings
 from mlxchat.terminal import visible
 
@@ -61,8 +60,7 @@ def with_options(
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         *own, _ = inspect.signature(command, eval_str=True).parameters.values()
-        by_group = sorted(options.values(), key=lambda each: [*Panel].index(each.group))
-        declared = map(_parameter, by_group)
+        declared = map(_parameter, options.values())
         shown = [*(each.replace(kind=each.KEYWORD_ONLY) for each in own), *declared]
         # Typer makes an option of each parameter in the signature; help looks at `declared`.
         vars(command).update(__signature__=inspect.Signature(shown), declared=options)
@@ -115,7 +113,7 @@ def leave_template_out(context: typer.Context, values: MutableMapping[str, Any])
 
 
 def _parameter(option: Option) -> inspect.Parameter:
-    default = option.default if option.written is None else option.written
+    default = option.default
     info = typer.Option(
         *_flags(option),
         metavar=option.metavar or "|".join(option.choices) or PLACEHOLDERS.get(option.type, "TEXT"),
@@ -133,7 +131,7 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 def _flags(option: Option) -> list[str]:
     names = [f"--{name}" for name in (option.name, *option.aliases)]
-    if option.type is bool and option.negatable:
+    if option.type is bool:
         names = [f"--{option.name}/--no-{option.name}"]
     return [f"-{option.short}", *names] if option.short else names
 

@@ -13,7 +13,7 @@ from mlxchat.constraint.library import examined, json_grammar, lark_grammar
 from mlxchat.constraint.schema import Schema, SchemaError
 from mlxchat.errors import UsageError
 from mlxchat.options import flag
-from mlxchat.request.written import ShorthandError, list_of, parse_shorthand, parse_strictly
+from mlxchat.request.written import list_of, parse_shorthand, parse_strictly
 from mlxchat.units import format_bytes, printable
 
 Kind = Literal["schema", "regex", "choice", "grammar"]
@@ -161,7 +161,7 @@ def _parse_schema(text: str, may_be_file: bool) -> Any:
         _refuse("schema", f"{_shortened(text)} is neither JSON nor a list of names")
     try:
         return parse_shorthand(text)
-    except ShorthandError as error:
+    except ValueError as error:
         _refuse("schema", str(error))
 
 

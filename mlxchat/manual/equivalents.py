@@ -85,7 +85,6 @@ OURS = {
         "--ctx-size": "--max-kv-size",
         "--context-shift, --no-context-shift": "mlxchat generate --overflow",
         "--batch-size, -b, --ubatch-size, -ub": "--prefill-step-size",
-        "--cache-ram, -cram": "--prefix-cache-size; on the disk",
         "--predict, --n-predict": "--max-tokens",
         "--reverse-prompt, -r": "--stop",
         "--parallel, -np": "mlxchat batch --rows",

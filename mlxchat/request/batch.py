@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from mlxchat.errors import UsageError
-from mlxchat.options import Must, Panel, check_options, option, same_as
-from mlxchat.request.amounts import parse_number_or_auto
+from mlxchat.options import Must, check_options, option, same_as
 from mlxchat.request.generate import Asking, Overnight
-from mlxchat.request.pairs import refuse_pairs
+from mlxchat.request.written import parse_number_or_auto
 from mlxchat.settings import GenerationSettings
 
 RowCount = int | Literal["auto"]
@@ -68,16 +67,11 @@ class BatchInput:
     """
 
     path: Path | None = None
-    lines: bool = option(
-        False, "Read plain text, one prompt per line", Panel.INPUT, common=True, negatable=False
-    )
-    csv: bool = option(
-        False, "Read a table with a header", Panel.INPUT, common=True, negatable=False
-    )
+    lines: bool = option(False, "Read plain text, one prompt per line", common=True)
+    csv: bool = option(False, "Read a table with a header", common=True)
     pattern: str | None = option(
         None,
         "Read each file that matches the quoted PATTERN",
-        Panel.INPUT,
         name="files",
         common=True,
         metavar="PATTERN",
@@ -85,10 +79,8 @@ class BatchInput:
     template: RowTemplate | None = option(
         None,
         "Prompt with fields of the row, such as 'Classify: {text}'",
-        Panel.INPUT,
         short="t",
         common=True,
-        metavar="TEXT",
         parse=RowTemplate.parse,
     )
 
@@ -105,7 +97,6 @@ class BatchInput:
 
     def __post_init__(self) -> None:
         check_options(self)
-        refuse_pairs(self)
         if self.pattern is not None and self.path is not None:
             raise UsageError(
                 f"{self.path} and --files cannot be combined: quote the pattern, so "
@@ -128,7 +119,6 @@ class BatchRequest(Asking):
     rows: RowCount = option(
         "auto",
         "Rows to run side by side, or auto",
-        Panel.MODEL,
         common=True,
         metavar="ROWS",
         parse=parse_number_or_auto,
@@ -147,8 +137,7 @@ class BatchRequest(Asking):
     )
 
     def __post_init__(self) -> None:
-        check_options(self)
-        refuse_pairs(self, self.setup, self.answer)
+        check_options(self, self.setup, self.answer)
         if self.setup.pipeline or self.answer.extract:
             wrong = "--pipeline" if self.setup.pipeline else "--extract"
             raise UsageError(f"{wrong} is not available in a batch")

@@ -1,27 +1,67 @@
-"""The options of the commands that run a model, by field, and those that only the command line has:
-what a command shows, and which session a chat uses."""
+"""How to open a chat, what the command line shows, and the options of each command that runs a
+model, by field."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from mlxchat.options import Option, Panel, option, options_of, same_as
+from mlxchat.options import Option, between, check_options, option, options_of, same_as
 from mlxchat.request.batch import BatchInput, BatchRequest
-from mlxchat.request.chat import ChatOptions
-from mlxchat.request.generate import Answer, Overnight, Request
-from mlxchat.request.pairs import refuse_pairs
-from mlxchat.request.setup import Setup
+from mlxchat.request.generate import Answer, Overnight, Request, Setup
 from mlxchat.settings import GenerationSettings, SamplingSettings
+
+# Turns that are recalled at most: a fact and its change.
+MOST_RECALLS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """How to open a chat.
+
+    `think` is "on", "off" or "hide". `exact` refuses to resume a session whose cache cannot be
+    restored bit for bit. A resumed session restores its own model, dtype, window and template_args,
+    except those named in `chosen`, which are taken from here. None means all that differ from
+    their defaults.
+    """
+
+    setup: Setup = field(default_factory=Setup)
+    system: str | None = same_as(Request, "system")
+    template_args: Mapping[str, Any] = same_as(Request, "template_args")
+    exact: bool = option(False, "Refuse to resume unless the cache restores bit for bit")
+    recalls: int = option(
+        MOST_RECALLS,
+        "Quote at most N forgotten turns that a message needs",
+        name="recall",
+        must=between(0, MOST_RECALLS),
+        in_chat=True,
+        saved=True,
+    )
+    think: str = same_as(Request, "think", default="on", if_unset=None)
+    generation: GenerationSettings = field(default_factory=GenerationSettings)
+    chosen: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def chosen_fields(self) -> frozenset[str]:
+        """The fields that override those of a session."""
+        if self.chosen is not None:
+            return self.chosen
+        return frozenset(
+            name
+            for ours, default in ((self, ChatOptions()), (self.setup, Setup()))
+            for name in options_of(type(ours))
+            if getattr(ours, name) != getattr(default, name)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
     """The notices and figures that a run shows; `stats` None means only on a terminal."""
 
-    quiet: bool = option(False, "Show no progress, warnings or statistics", Panel.OUTPUT, short="q")
+    quiet: bool = option(False, "Show no progress, warnings or statistics", short="q")
     stats: bool | None = option(
-        None,
-        "Show statistics on stderr at the end",
-        Panel.OUTPUT,
-        if_unset="on a terminal",
+        None, "Show statistics on stderr at the end", if_unset="on a terminal"
     )
 
 
@@ -30,28 +70,21 @@ class ChatShown:
     """Which session a chat uses, what it begins with, and what it shows."""
 
     latest: bool = option(
-        False,
-        "Continue the last session",
-        Panel.SESSION,
-        common=True,
-        name="continue",
-        short="c",
-        negatable=False,
+        False, "Continue the last session", name="continue", short="c", common=True
     )
     session: str | None = option(
         None,
         "Continue or create the session NAME",
-        Panel.SESSION,
         common=True,
         metavar="NAME",
         if_unset="a new one",
         completes="session",
     )
-    save: bool = option(True, "Save the chat as a session", Panel.SESSION, common=True)
+    save: bool = option(True, "Save the chat as a session", common=True)
     files: tuple[str, ...] = same_as(
         Request, "files", help="Attach a file, folder or pattern; repeatable", if_unset=None
     )
-    plain: bool = option(False, "Show replies as plain text, not Markdown", Panel.OUTPUT)
+    plain: bool = option(False, "Show replies as plain text, not Markdown")
     events: bool = same_as(Request, "events")
     quiet: bool = same_as(Shown, "quiet")
     stats: bool = same_as(
@@ -63,33 +96,32 @@ class ChatShown:
     )
 
     def __post_init__(self) -> None:
-        refuse_pairs(self)
+        check_options(self)
 
 
-def _options(*kinds: type, sampling_if_unset: str = "the model's, else {:g}") -> dict[str, Option]:
+def _options(
+    *kinds: type, without: tuple[str, ...], sampling_if_unset: str = "the model's, else {:g}"
+) -> dict[str, Option]:
     """The options of these dataclasses, and how to sample if the model recommends nothing."""
-    sampling = {
-        name: each
-        if each.many
-        else replace(
-            each, default=None, if_unset=each.if_unset or sampling_if_unset.format(each.default)
-        )
-        for name, each in options_of(SamplingSettings).items()
-    }
-    return {name: each for kind in kinds for name, each in options_of(kind).items()} | sampling
+    found = {name: each for kind in kinds for name, each in options_of(kind).items()}
+    for name, each in options_of(SamplingSettings).items():
+        if not each.many:
+            unset = each.if_unset or sampling_if_unset.format(each.default)
+            found[name] = replace(each, default=None, if_unset=unset)
+    return {name: each for name, each in found.items() if name not in without}
 
 
 COMMANDS = {
-    "batch": _options(BatchInput, BatchRequest, Setup, Answer, Shown),
+    # A batch runs on one machine, and its answers are whole texts.
+    "batch": _options(
+        *(BatchInput, BatchRequest, Setup, SamplingSettings, Answer, Shown),
+        without=("pipeline", "extract"),
+    ),
+    # A chat keeps what comes before the first message.
     "chat": _options(
-        *(ChatOptions, Setup, GenerationSettings, Answer, ChatShown),
+        *(ChatShown, ChatOptions, GenerationSettings, Setup, SamplingSettings, Answer),
+        without=("ignore_eos", "logprobs", "keep"),
         sampling_if_unset="as recommended for the model",
     ),
-    "generate": _options(Request, Setup, Answer, Overnight, Shown),
+    "generate": _options(*(Request, Setup, SamplingSettings, Answer, Overnight, Shown), without=()),
 }
-# A batch runs on one machine, and its answers are whole texts.
-for _name in ("pipeline", "extract"):
-    del COMMANDS["batch"][_name]
-# A chat keeps what comes before the first message.
-for _name in ("ignore_eos", "logprobs", "keep"):
-    del COMMANDS["chat"][_name]

@@ -1,18 +1,99 @@
-"""A prompt after documents, and how to generate from it: its form, and its end."""
+"""How to open a model, and a prompt after documents: how to generate from it, and when it ends."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mlxchat.errors import UsageError
-from mlxchat.options import NOT_EMPTY, Panel, at_least, check_options, option
-from mlxchat.request.amounts import parse_bytes, parse_deadline, parse_duration_s
-from mlxchat.request.pairs import CONSTRAINTS, refuse_pairs
-from mlxchat.request.setup import Setup
-from mlxchat.request.written import parse_template_args, thinking_variables
-from mlxchat.settings import GenerationSettings, OnLoop, Overflow
+from mlxchat.options import (
+    CONSTRAINTS,
+    NOT_EMPTY,
+    Must,
+    at_least,
+    check_options,
+    option,
+    same_as,
+)
+from mlxchat.request.written import (
+    parse_deadline,
+    parse_duration_s,
+    parse_template_args,
+    parse_window,
+    thinking_variables,
+)
+from mlxchat.settings import (
+    CacheSettings,
+    GenerationSettings,
+    OnLoop,
+    Overflow,
+    SamplingSettings,
+    random_seed,
+)
+
+Window = int | Literal["auto"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How to open a model.
+
+    `model` None means the default model. `window` is in tokens; None means unbounded, "auto" as
+    much as the model and the memory allow. `sampling` holds fields of SamplingSettings; those that
+    are missing follow the model's own recommendation.
+    """
+
+    model: str | None = option(
+        None,
+        "Model: alias, Hub ID, .gguf file or directory",
+        short="m",
+        common=True,
+        metavar="MODEL",
+        if_unset="the configured one, else one that fits",
+        completes="model",
+        saved=True,
+    )
+    adapter: str | None = option(None, "Directory of an adapter", metavar="DIR", saved=True)
+    chat_template: Path | None = option(None, "Chat template to use instead of the model's")
+    offline: bool = option(False, "Never use the network")
+    device: str = option("auto", "Device to compute on", choices=("auto", "cpu", "gpu"))
+    dtype: str = option(
+        "auto",
+        "Data type of the weights in memory",
+        choices=("auto", "float16", "bfloat16", "float32", "stored"),
+        saved=True,
+    )
+    pipeline: bool = option(False, "With mlx.launch: split the model by layers")
+    window: Window = option(
+        "auto",
+        "Window in tokens, auto, or none for unbounded",
+        common=True,
+        name="max-kv-size",
+        metavar="TOKENS",
+        parse=parse_window,
+        must=Must("be at least 1 token", lambda value: value == "auto" or value >= 1),
+        saved=True,
+    )
+    keep: int = same_as(CacheSettings, "keep")
+    prefill_step_size: int = same_as(CacheSettings, "prefill_step_size")
+    prefix_cache: bool = option(True, "Keep long prompts in the prefix cache on disk")
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seed: int = field(default_factory=random_seed)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        self.cache_settings()
+        self.sampling_settings({})
+
+    def cache_settings(self) -> CacheSettings:
+        """The window as known before the model is loaded: None if it is "auto"."""
+        window = None if self.window == "auto" else self.window
+        return CacheSettings(window, self.keep, self.prefill_step_size)
+
+    def sampling_settings(self, recommended: Mapping[str, Any]) -> SamplingSettings:
+        """The values that were chosen, else the `recommended` ones, else the defaults."""
+        return SamplingSettings(**{**recommended, **self.sampling}, seed=self.seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,38 +101,25 @@ class Answer:
     """The form of the answer, and how much of it is written.
 
     At most one of `schema`, `schema_multi`, `regex`, `choice` and `grammar` constrains it.
-    `extract` writes only the first fenced code block. `prefill` is the
-    answer's beginning, which the model continues.
+    `extract` writes only the first fenced code block. `prefill` is the answer's beginning, which
+    the model continues.
     """
 
     schema: str | None = option(
-        None,
-        "Answer in JSON by a schema, its file, or names",
-        Panel.ANSWER,
-        common=True,
-        metavar="SCHEMA",
+        None, "Answer in JSON by a schema, its file, or names", common=True, metavar="SCHEMA"
     )
     schema_multi: str | None = option(
-        None, "As a schema, but for a list of items", Panel.ANSWER, metavar="SCHEMA"
+        None, "As a schema, but for a list of items", metavar="SCHEMA"
     )
-    regex: str | None = option(None, "Answer with text that matches", Panel.ANSWER, metavar="REGEX")
-    choice: tuple[str, ...] = option(
-        (), "Answer with this or another choice; repeatable", Panel.ANSWER, metavar="TEXT"
-    )
-    grammar: Path | None = option(None, "Answer by a grammar in Lark's format", Panel.ANSWER)
-    schema_prompt: bool = option(
-        False, "Add the schema to the system prompt", Panel.ANSWER, negatable=False
-    )
-    prefill: str | None = option(
-        None, "Begin the answer with this text", Panel.ANSWER, metavar="TEXT", must=NOT_EMPTY
-    )
-    extract: bool = option(
-        False, "Write only the first code block", Panel.ANSWER, short="x", negatable=False
-    )
+    regex: str | None = option(None, "Answer with text that matches", metavar="REGEX")
+    choice: tuple[str, ...] = option((), "Answer with this or another choice; repeatable")
+    grammar: Path | None = option(None, "Answer by a grammar in Lark's format")
+    schema_prompt: bool = option(False, "Add the schema to the system prompt")
+    prefill: str | None = option(None, "Begin the answer with this text", must=NOT_EMPTY)
+    extract: bool = option(False, "Write only the first code block", short="x")
 
     def __post_init__(self) -> None:
         check_options(self)
-        refuse_pairs(self)
         if self.schema_prompt and not {"schema", "schema_multi"} & set(self.constraints()):
             raise UsageError("--schema-prompt needs --schema")
 
@@ -64,15 +132,13 @@ class Answer:
 class Overnight:
     """When a long run ends, and what it writes to disk.
 
-    The run ends at `until`, or `lasting_s` seconds after generation begins, or before the text
-    exceeds `max_bytes`. The text goes to the new file `output`; with `checkpoint`, a new directory,
-    the default is output.txt in it.
+    The run ends at `until`, or `lasting_s` seconds after generation begins. The text goes to the
+    new file `output`; with `checkpoint`, a new directory, the default is output.txt in it.
     """
 
     until: datetime | None = option(
         None,
         "Stop at a local time, such as 07:00",
-        Panel.END,
         common=True,
         metavar="TIME",
         parse=parse_deadline,
@@ -80,28 +146,16 @@ class Overnight:
     lasting_s: float | None = option(
         None,
         "Stop after a duration, such as 8h or 1h30m",
-        Panel.END,
         name="for",
         metavar="DURATION",
         parse=parse_duration_s,
     )
-    max_bytes: int | None = option(
-        None,
-        "Stop before the text exceeds SIZE, such as 100MB",
-        Panel.END,
-        metavar="SIZE",
-        parse=parse_bytes,
-    )
     on_loop: OnLoop | None = option(
-        None,
-        "What to do if the text repeats itself",
-        Panel.END,
-        if_unset="stop, or warn for endless text",
+        None, "What to do if the text repeats itself", if_unset="stop, or warn for endless text"
     )
     output: Path | None = option(
         None,
         "Write the text to a new file",
-        Panel.OUTPUT,
         short="o",
         common=True,
         if_unset="stdout, or output.txt in the checkpoint",
@@ -109,17 +163,15 @@ class Overnight:
     checkpoint: Path | None = option(
         None,
         "Save checkpoints to a new directory, to resume from",
-        Panel.OVERNIGHT,
         common=True,
         metavar="DIR",
     )
     checkpoint_every: int = option(
-        2_000, "Tokens between checkpoints", Panel.OVERNIGHT, metavar="TOKENS", must=at_least(1)
+        2_000, "Tokens between checkpoints", metavar="TOKENS", must=at_least(1)
     )
 
     def __post_init__(self) -> None:
         check_options(self)
-        refuse_pairs(self)
 
     @property
     def keeps_awake(self) -> bool:
@@ -156,32 +208,24 @@ class Asking(GenerationSettings):
     system: str | None = option(
         None,
         "System prompt",
-        Panel.INPUT,
         short="s",
         common=True,
         aliases=("system-prompt",),
-        metavar="TEXT",
         if_unset="the template's own",
     )
-    raw: bool = option(
-        False, "Continue the text itself, without the chat template", Panel.INPUT, common=True
-    )
+    raw: bool = option(False, "Continue the text itself, without the chat template", common=True)
     template_args: Mapping[str, Any] = option(
-        None,
+        dict,
         "Set a variable of the chat template; repeatable",
-        Panel.INPUT,
-        factory=dict[str, Any],
         name="template-arg",
         metavar="KEY=VALUE",
         parse=parse_template_args,
-        many=True,
         in_chat=True,
         saved=True,
     )
     think: str | None = option(
         None,
         "Show, turn off or hide the model's thoughts",
-        Panel.OUTPUT,
         common=True,
         choices=("on", "off", "hide"),
         if_unset="shown, if the template thinks",
@@ -205,7 +249,6 @@ class Request(Asking):
     `template` is a text with the place of all these, `{input}`, or to go before them.
     `blocks` are documents that are read once and reused at any position. With `events`, the
     output is JSON Lines instead of text, with the `logprobs` likeliest tokens of each step.
-    `newline` adds a line end to text that has none, except to that of a run with a checkpoint.
     """
 
     prompt: str | None = None
@@ -214,7 +257,6 @@ class Request(Asking):
     files: tuple[str, ...] = option(
         (),
         "Read a file, folder or pattern, - for stdin; repeatable",
-        Panel.INPUT,
         name="file",
         short="f",
         common=True,
@@ -222,24 +264,14 @@ class Request(Asking):
         if_unset="piped stdin",
     )
     blocks: tuple[str, ...] = option(
-        (),
-        "Read a document as a separately cached block; repeatable",
-        Panel.INPUT,
-        name="block",
-        metavar="FILE",
+        (), "Read a document as a separately cached block; repeatable", name="block", metavar="FILE"
     )
-    overflow: Overflow = option(
-        Overflow.ROLL, "What to do with documents larger than the window", Panel.INPUT
-    )
-    events: bool = option(
-        False, "Write JSON Lines instead of text", Panel.OUTPUT, name="json", common=True
-    )
-    newline: bool = option(True, "End the output with a newline", Panel.OUTPUT)
+    overflow: Overflow = option(Overflow.ROLL, "What to do with documents larger than the window")
+    events: bool = option(False, "Write JSON Lines instead of text", name="json", common=True)
     overnight: Overnight = field(default_factory=Overnight)
 
     def __post_init__(self) -> None:
-        check_options(self)
-        refuse_pairs(self, self.setup, self.answer, self.overnight)
+        check_options(self, self.setup, self.answer, self.overnight)
         if self.logprobs is not None and not self.events:
             raise UsageError("--logprobs needs --json: plain text cannot include log-probabilities")
         if self.overflow.needs_question:

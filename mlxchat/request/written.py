@@ -1,19 +1,95 @@
-"""JSON, schemas and the chat template's variables, as people write them.
-
-JSON from elsewhere is read so that no two readers understand it differently. llm's short form of a
-schema is `name, age int, bio: one sentence`: fields are separated by commas, or by lines if there
-are several; a field is a name, a type (`str` unless given) and, after a colon, a description. All
-fields are required.
-Source: `schema_dsl` of simonw/llm, which takes a misspelled type for `str`; here it is an error.
-"""
+"""Durations, times, windows, schemas and the chat template's variables, as people write them."""
 
 import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from datetime import datetime, time, timedelta
+from typing import Any, Literal
 
+# Help imports this file: patterns are compiled only when needed.
+_NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
+_DURATION = rf"(?:{_NUMBER}d)?\s*(?:{_NUMBER}h)?\s*(?:{_NUMBER}m)?\s*(?:{_NUMBER}s)?"
+_SECONDS = (86_400, 3_600, 60, 1)
+_MAX_DAYS = 36_500
+_NAME = r"[A-Za-z][A-Za-z0-9_]*"
+
+# The types of llm's short form of a schema, and one of its fields.
 TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}
+_FIELD = rf"([^\s:]+)(?:\s+({'|'.join(TYPES)}))?\s*(?::\s*(.*))?"
+
+# Names that templates are given anyway.
+RESERVED = frozenset(
+    {
+        *("messages", "add_generation_prompt", "tools", "documents", "self"),
+        *("bos_token", "eos_token", "unk_token", "pad_token"),
+        *("raise_exception", "strftime_now"),
+    }
+)
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds in a duration such as 8h, 90m, 1h30m, 45s or 2d.
+
+    Raises ValueError if it is malformed, zero or without a unit.
+    """
+    match = re.fullmatch(_DURATION, text.strip(), re.IGNORECASE)
+    numbers = match.groups("0") if match else ()
+    seconds = sum(float(n) * unit for n, unit in zip(numbers, _SECONDS, strict=False))
+    if not 0 < seconds <= _MAX_DAYS * 86_400:
+        raise ValueError(
+            "must be a positive duration with a unit (d, h, m or s), such as 8h or 1h30m, got "
+            f"{text!r}"
+        )
+    return seconds
+
+
+def parse_deadline(text: str, now: datetime | None = None) -> datetime:
+    """The time-zone-aware moment of a local time such as 07:00, 23:59:30 or 2026-11-22 07:00.
+
+    A time without a date means its next occurrence after `now`, which must be time-zone-aware.
+    Raises ValueError if the time is malformed or past.
+    """
+    now = now or datetime.now().astimezone()
+    written, today = text.strip(), now.astimezone().date()
+    try:
+        if ":" in written[:3]:
+            clock = time.fromisoformat(written.rjust(5, "0"))
+            days = (today, today + timedelta(days=1))
+            moments = [datetime.combine(day, clock).astimezone() for day in days]
+        else:
+            moments = [datetime.fromisoformat(written).astimezone()]
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"must be a local time such as 07:00 or '2026-11-22 07:00', got {text!r}"
+        ) from None
+    later = [moment for moment in moments if moment > now]
+    if not later:
+        raise ValueError(
+            f"must be in the future, got {text!r} (without a date, a time means its next "
+            "occurrence)"
+        )
+    return min(later)
+
+
+def parse_window(text: str) -> int | Literal["auto"] | None:
+    """Tokens in a window; None for "none", and "auto" as it is. Raises ValueError otherwise."""
+    return None if text == "none" else _number_or("auto, none or a number of tokens", text)
+
+
+def parse_number_or_auto(text: str) -> int | Literal["auto"]:
+    """A whole number, or "auto" as it is. Raises ValueError otherwise."""
+    return _number_or("auto or a whole number", text)
+
+
+def _number_or(wanted: str, text: str) -> int | Literal["auto"]:
+    try:
+        return "auto" if text == "auto" else int(text)
+    except ValueError:
+        raise ValueError(f"must be {wanted}, got {text!r}") from None
+
+
+# JSON and schemas
 
 
 def parse_strictly(text: str, parse_float: Callable[[str], float] | None = None) -> Any:
@@ -40,22 +116,29 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-class ShorthandError(ValueError):
-    """What is wrong with the short form, in one line."""
-
-
 def parse_shorthand(text: str) -> dict[str, Any]:
-    """The JSON Schema of an object with these fields. Raises ShorthandError."""
+    """The JSON Schema of an object, from llm's short form: `name, age int, bio: one sentence`.
+
+    Fields are separated by commas, or by lines if there are several; a field is a name, a type
+    (`str` unless given) and, after a colon, a description. All are required. Raises ValueError.
+    Source: `schema_dsl` of simonw/llm, which takes a misspelled type for `str`.
+    """
     separator = "\n" if "\n" in text.strip() else ","
-    fields = [field.strip() for field in text.split(separator) if field.strip()]
-    if not fields:
-        raise ShorthandError("no field is given")
     properties: dict[str, Any] = {}
-    for field in fields:
-        name, schema = _parse_field(field)
+    for written in filter(None, map(str.strip, text.split(separator))):
+        field = re.fullmatch(_FIELD, written, re.DOTALL)
+        if field is None:
+            types = ", ".join(sorted(TYPES))
+            raise ValueError(
+                f"{written!r}: after the name comes a type ({types}), or a colon and a description"
+            )
+        name, kind, description = field.groups()
         if name in properties:
-            raise ShorthandError(f"field {name!r} is given twice")
-        properties[name] = schema
+            raise ValueError(f"field {name!r} is given twice")
+        described = {"description": description} if description else {}
+        properties[name] = {"type": TYPES[kind or "str"], **described}
+    if not properties:
+        raise ValueError("no field is given")
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
@@ -65,32 +148,7 @@ def list_of(schema: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"items": items}, "required": ["items"]}
 
 
-def _parse_field(field: str) -> tuple[str, dict[str, Any]]:
-    head, _, description = field.partition(":")
-    words = head.split()
-    if not words:
-        raise ShorthandError(f"field {field!r} has no name")
-    if len(words) > 2 or (len(words) == 2 and words[1] not in TYPES):
-        types = ", ".join(sorted(TYPES))
-        raise ShorthandError(
-            f"{head.strip()!r}: after the name comes a type ({types}), or a colon and a description"
-        )
-    schema: dict[str, Any] = {"type": TYPES[words[1]] if len(words) == 2 else "string"}
-    if description.strip():
-        schema["description"] = description.strip()
-    return words[0], schema
-
-
-# Names that templates are given anyway.
-RESERVED = frozenset(
-    {
-        *("messages", "add_generation_prompt", "tools", "documents", "self"),
-        *("bos_token", "eos_token", "unk_token", "pad_token"),
-        *("raise_exception", "strftime_now"),
-    }
-)
-
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+# Variables of the chat template
 
 
 def parse_template_args(written: list[str]) -> dict[str, Any]:
@@ -101,7 +159,7 @@ def parse_template_args(written: list[str]) -> dict[str, Any]:
     args: dict[str, Any] = {}
     for each in written:
         key, found, value = each.partition("=")
-        if not found or not _NAME.fullmatch(key):
+        if not found or not re.fullmatch(_NAME, key):
             raise ValueError(f"must be KEY=VALUE, such as reasoning_effort=high, got {each!r}")
         args[key] = _value(value)
     return check_template_args(args)
@@ -112,7 +170,7 @@ def check_template_args(args: Any) -> dict[str, Any]:
     if not isinstance(args, dict):
         raise TypeError("must be KEY=VALUE")
     for key in args:
-        if key in RESERVED or not _NAME.fullmatch(key):
+        if key in RESERVED or not re.fullmatch(_NAME, key):
             raise ValueError(f"cannot set {key!r}: mlxchat sets it itself")
     return args
 

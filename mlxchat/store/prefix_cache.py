@@ -316,7 +316,7 @@ class DiskBlocks:
     def save(self, head: TokenIds, ids: TokenIds, block: Block) -> None:
         """Store the block, and enforce the limit."""
         if not self._has_room:
-            self.error = OSError("the disk has less free space than --prefix-cache-size")
+            self.error = OSError("the disk has less free space than the cache may use")
             return
         arrays: dict[str, mx.array] = {}
         for i, pair in enumerate(block.layers):

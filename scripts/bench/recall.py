@@ -26,7 +26,7 @@ from mlxchat.chat.state import Recalled, State, Turn
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.recall.words import sentences
-from mlxchat.request.chat import AUTO_RECALL
+from mlxchat.request.commands import MOST_RECALLS
 from mlxchat.settings import CacheSettings
 from mlxchat.text.spans import TokenIds
 
@@ -75,7 +75,7 @@ class Searched:
     def find(self, message: str) -> list[int]:
         state = State(turns=(*self._turns, Turn(message)))
         began_s = time.perf_counter()
-        numbers = self._memory.find(message, state, AUTO_RECALL)
+        numbers = self._memory.find(message, state, MOST_RECALLS)
         self._times_s.append(time.perf_counter() - began_s)
         return numbers
 
