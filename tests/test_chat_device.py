@@ -12,7 +12,7 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.errors import ExitStatus
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.commands import ChatShown
-from mlxchat.sessions.saved import Saved
+from mlxchat.sessions.records import Saved
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
 from mlxchat.terminal import chat_screen, visible

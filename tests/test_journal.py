@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from mlxchat import paths
 from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
-from mlxchat.sessions import reply_file
+from mlxchat.sessions import records
 from mlxchat.sessions.listing import read_session, remove
 from mlxchat.sessions.session import Session
 from tests.conftest import examples
@@ -215,8 +215,8 @@ def test_a_reply_is_forced_to_the_disk_while_nothing_waits_for_that(
         disk.wait()
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(reply_file, "force_to_disk", force)
-    monkeypatch.setattr(reply_file, "FORCE_EVERY_S", 0.0)
+    monkeypatch.setattr(records, "force_to_disk", force)
+    monkeypatch.setattr(records, "FORCE_EVERY_S", 0.0)
     session.record(None, [Turn("hello")])
     for _ in range(3):
         session.show("word ")

@@ -16,8 +16,8 @@ from mlxchat.chat import transcript
 from mlxchat.chat.state import State, Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions.database import names_by_use
-from mlxchat.sessions.listing import import_messages, read_session
-from mlxchat.sessions.saved import NOTE, read_messages
+from mlxchat.sessions.listing import import_messages, read_messages, read_session
+from mlxchat.sessions.records import NOTE
 
 USER: dict[str, Any] = {"role": "user", "content": "hello", "time": "2026-11-21T15:30:12Z"}
 ANSWER: dict[str, Any] = {"role": "assistant", "content": "yes", "reasoning_content": "hm"}

@@ -59,7 +59,7 @@ def destroy_a_page(database: Path, table: str = "turns") -> None:
 
 def begin_long_ago() -> None:
     with Database() as database:
-        record = replace(existing(database, "mine"), created="2020-01-01T00:00:00.000000Z")
+        record = replace(existing(database, "mine"), created=1e9)
         database.write(lambda connection: update_session(connection, record))
 
 

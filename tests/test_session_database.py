@@ -43,16 +43,6 @@ def test_a_database_of_a_newer_version_is_refused_by_number(sessions: Path) -> N
     assert (sessions / "sessions.db").read_bytes() == before
 
 
-def test_the_database_of_another_program_is_left_alone(sessions: Path) -> None:
-    sessions.mkdir()
-    with sqlite3.connect(sessions / "sessions.db") as connection:
-        connection.execute("CREATE TABLE turns (id INTEGER PRIMARY KEY)")
-    before = (sessions / "sessions.db").read_bytes()
-    with pytest.raises(SessionError, match="is the database of another program"):
-        listing()
-    assert (sessions / "sessions.db").read_bytes() == before
-
-
 # Disks
 
 

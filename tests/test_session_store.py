@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -63,11 +62,10 @@ def make_session(name: str, *turns: Turn, used_s: int | None = None) -> None:
 
 
 def use_at(name: str, used_s: int) -> None:
-    updated = datetime.fromtimestamp(used_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     with Database() as database:
         record = existing(database, name)
         database.write(
-            lambda connection: update_session(connection, replace(record, updated=updated))
+            lambda connection: update_session(connection, replace(record, updated=float(used_s)))
         )
 
 

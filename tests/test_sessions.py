@@ -20,7 +20,7 @@ from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing, read_session
-from mlxchat.sessions.saved import Saved
+from mlxchat.sessions.records import Saved
 from mlxchat.sessions.session import Session
 from tests.conftest import RunMlxchat
 from tests.terminal_chat import CTRL_D

@@ -41,8 +41,7 @@ from mlxchat.models.sampling import asks_for_greedy, chat_sampling
 from mlxchat.options import options_of
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.written import thinking_variables
-from mlxchat.sessions.records import folded
-from mlxchat.sessions.saved import Saved
+from mlxchat.sessions.records import Saved, folded
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.prefix_cache import PrefixCache

@@ -28,7 +28,7 @@ from mlxchat.options import options_of
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.written import check_template_args
 from mlxchat.sessions import listing
-from mlxchat.sessions.saved import Scalar
+from mlxchat.sessions.records import Scalar
 from mlxchat.sessions.session import Session
 from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.store.snapshot import Outage, StateFile, Written

@@ -1,6 +1,6 @@
 """Conversations as files: JSON Lines for programs, Markdown for people.
 
-`sessions.saved` reads the JSON Lines."""
+`sessions.listing` reads the JSON Lines."""
 
 import json
 import re

@@ -29,6 +29,7 @@ Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Session", autocompletion=complete_session)
 ]
 COLUMNS = ("NAME", "USED", "TURNS", "FIRST MESSAGE", "FORGOTTEN", "SIZE", "MODEL")
+KEYS = ("name", "turns", "forgotten", "updated", "bytes", "first", "model", "open_in", "error")
 NUMBERS = ("TURNS", "FORGOTTEN", "SIZE")
 
 
@@ -42,7 +43,7 @@ def list_sessions(as_json: Json = False) -> None:
 
     found = listing()
     if as_json:
-        write_json_lines(asdict(each) for each in found)
+        write_json_lines({name: getattr(each, name) for name in KEYS} for each in found)
         return
     rows = [_row(each) for each in found]
     write_table(COLUMNS, rows, NUMBERS, cut=("FIRST MESSAGE", "MODEL"))
@@ -111,7 +112,7 @@ def import_(
     write(f"imported {count(turns, 'turn')} as {name}\n")
 
 
-@session_app.command(epilog='Example: sqlite3 "$(mlxchat session path)" "SELECT user FROM turns"')
+@session_app.command(epilog='Example: sqlite3 "$(mlxchat session path)" "SELECT value FROM turns"')
 def path() -> None:
     """Print the path of the database of all sessions."""
     from mlxchat.sessions.database import Database
@@ -167,7 +168,5 @@ def _row(info: Any) -> tuple[str, ...]:
     begins = info.error or info.first
     if info.open_in is not None:
         begins = f"(open in process {info.open_in}) {begins}"
-    size = format_bytes(info.bytes)
-    turns = "" if info.error else str(info.turns)
-    forgotten = "" if info.error else str(info.forgotten)
+    turns, forgotten, size = str(info.turns), str(info.forgotten), format_bytes(info.bytes)
     return info.name, minute(info.updated), turns, begins[:60], forgotten, size, info.model or ""

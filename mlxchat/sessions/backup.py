@@ -1,6 +1,7 @@
-"""A copy of the database of sessions, renewed daily, which takes its place if that is damaged.
+"""Whether the database of sessions is damaged, and its copy, which then takes its place.
 
-A file that is only suspect, after a power cut for example, is checked when it is next opened.
+The copy is renewed daily. A file that is only suspect, after a power cut for example, is checked
+when it is next opened.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from shutil import copyfile
@@ -38,15 +39,6 @@ _OF_AN_INDEX = re.compile(r"^ok$|FTS5|(in|from) index ")
 _LOGS = ("wal", "journal")
 
 
-def path_of(database: Path) -> Path:
-    return Path(f"{database}.backup")
-
-
-def is_damage(error: Exception) -> bool:
-    """Whether the file, or only an index in it, is damaged."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
-
-
 def connected(path: Path | str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True
@@ -61,6 +53,13 @@ def connected_unchanging(path: Path) -> sqlite3.Connection:
     return connected(f"{path.absolute().as_uri()}?immutable=1")
 
 
+def is_damage(error: Exception) -> bool:
+    """Whether the file, or only an index in it, is damaged."""
+    # Python cannot decode SQLite's message about a name that is no longer text.
+    is_undecodable = isinstance(error, UnicodeDecodeError)
+    return is_undecodable or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
+
+
 def is_suspect(database: Path) -> bool:
     """Whether the file may be damaged: the last process to use it did not close it, or its copy was
     not sound."""
@@ -68,7 +67,12 @@ def is_suspect(database: Path) -> bool:
     return _mark(database).exists() or any(log.exists() and log.stat().st_size > 0 for log in logs)
 
 
-def check(connection: sqlite3.Connection, database: Path) -> None:
+def _mark(database: Path) -> Path:
+    """Exists if the database is to be checked."""
+    return Path(f"{database}.suspect")
+
+
+def check_suspect(connection: sqlite3.Connection, database: Path) -> None:
     """Raises sqlite3.DatabaseError if the file, or its copy, is damaged; it is suspect then."""
     try:
         _check(connection, "quick_check")
@@ -79,13 +83,86 @@ def check(connection: sqlite3.Connection, database: Path) -> None:
     _mark(database).unlink(missing_ok=True)
 
 
+def _check(connection: sqlite3.Connection, pragma: str) -> None:
+    """Raises sqlite3.DatabaseError naming the first problem, if there is one."""
+    found = (text for (text,) in connection.execute(f"PRAGMA {pragma}"))
+    problem = next((text for text in found if not _OF_AN_INDEX.search(text)), None)
+    if problem is not None:
+        error = sqlite3.DatabaseError(problem)
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+
+def is_rebuilt(connection: sqlite3.Connection) -> bool:
+    """Rebuild the indexes; False if more is damaged. Nobody writes until the connection closes."""
+    try:
+        connection.execute("BEGIN EXCLUSIVE")
+        _check(connection, "integrity_check")
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        if not is_damage(error):
+            raise
+        return False
+    from mlxchat.sessions.records import rebuild_indexes
+
+    rebuild_indexes(connection)
+    connection.execute("COMMIT")
+    return True
+
+
+def replace(database: Path, problem: str, *, restores: bool) -> str:
+    """Set aside the file with a `problem`, and put its backup, if that is sound, in its place, or
+    let a new database begin; return what to report. Raises OSError, sqlite3.Error."""
+    aside = Path(f"{database}.aside-{datetime.now():%Y-%m-%d-%H%M%S}")
+    aside.mkdir(mode=0o700)
+    found, copy = f"{database} {problem}", path_of(database)
+    if database.exists():
+        found += f" and is now in {aside.name}"
+    is_restored = restores and _is_sound_copy(copy)
+    logs = [Path(f"{database}-{name}") for name in _LOGS]
+    # Replies refer to turns that another turn may replace, and states too.
+    replies = database.parent.glob("[0-9]*.reply")
+    for path in (*logs, *replies, database, *([] if is_restored else [copy])):
+        # SQLite would delete the log of a database that is gone.
+        with suppress(FileNotFoundError):
+            path.replace(aside / path.name)
+    states = database.parent.glob("[0-9]*.safetensors")
+    for path in (*states, Path(f"{database}-shm"), _mark(database)):
+        path.unlink(missing_ok=True)
+    if is_restored:
+        with replacing(database) as new:
+            copyfile(copy, new)
+        made = datetime.fromtimestamp(copy.stat().st_mtime)
+        found += f"; its backup of {made:%Y-%m-%d %H:%M} replaces it, without anything later"
+    sync_directory(database.parent)
+    return found
+
+
+def _is_sound_copy(copy: Path) -> bool:
+    if not copy.exists():
+        return False
+    try:
+        with closing(connected_unchanging(copy)) as connection:
+            _check(connection, "integrity_check")
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
+        return False
+    return True
+
+
+# The backup
+
+
+def path_of(database: Path) -> Path:
+    return Path(f"{database}.backup")
+
+
 def start_if_due(connection: sqlite3.Connection, database: Path) -> None:
     """Renew the backup in the background if it is a day old, or the first session is."""
-    with suppress(FileNotFoundError):
-        if path_of(database).stat().st_mtime > time.time() - EVERY_S:
-            return
-    query = "SELECT 1 FROM sessions WHERE julianday(created) < julianday('now', '-1 day') LIMIT 1"
-    if connection.execute(query).fetchone() is not None:
+    query = "SELECT MIN(json_extract(value, '$.created')) FROM sessions WHERE json_valid(value)"
+    if path_of(database).exists():
+        begun_s = path_of(database).stat().st_mtime
+    else:
+        (begun_s,) = connection.execute(query).fetchone()
+    if begun_s is not None and begun_s < time.time() - EVERY_S:
         threading.Thread(target=_renew, args=(database,), daemon=True).start()
 
 
@@ -111,7 +188,7 @@ def back_up(database: Path) -> None:
             target.execute("PRAGMA journal_mode = DELETE")
         # A destroyed page is copied without an error.
         with closing(connected_unchanging(new)) as target:
-            check(target, database)
+            check_suspect(target, database)
         with new.open("rb") as file:
             force_to_disk(file.fileno())
     sync_directory(copy.parent)
@@ -141,80 +218,3 @@ def _alone(database: Path) -> Iterator[None]:
             yield
         finally:
             lock.unlink(missing_ok=True)
-
-
-def replace(database: Path, problem: str, *, is_damaged: bool) -> str:
-    """Set aside the file with a `problem`, and put its backup, if that is sound, in its place;
-    return what to report. A new database begins if it is not damaged, but of an earlier format.
-    Nobody may open it meanwhile. Raises OSError, sqlite3.Error."""
-    with ExitStack() as stack:
-        if database.exists():
-            connection = stack.enter_context(closing(connected(database)))
-            try:
-                # Nobody writes meanwhile.
-                connection.execute("BEGIN EXCLUSIVE")
-                if is_damaged and database.stat().st_size > 1:
-                    _check(connection, "integrity_check")
-                    _mark(database).unlink(missing_ok=True)
-                    return f"{database} seemed damaged, but is not"
-            except (sqlite3.Error, UnicodeDecodeError) as error:
-                if not is_damage(error):
-                    raise
-        return _put_in_place(database, problem, restores=is_damaged)
-
-
-def _put_in_place(database: Path, problem: str, *, restores: bool) -> str:
-    aside = Path(f"{database}.aside-{datetime.now():%Y-%m-%d-%H%M%S}")
-    aside.mkdir(mode=0o700)
-    found, copy = f"{database} {problem}", path_of(database)
-    if database.exists():
-        found += f" and is now in {aside.name}"
-    is_restored = restores and _is_sound_copy(copy)
-    logs = [Path(f"{database}-{name}") for name in _LOGS]
-    # Replies refer to turns that another turn may replace, and states too.
-    replies = database.parent.glob("[0-9]*.reply")
-    for path in (*logs, *replies, database, *([] if is_restored else [copy])):
-        # SQLite would delete the log of a database that is gone.
-        with suppress(FileNotFoundError):
-            path.replace(aside / path.name)
-    states = database.parent.glob("[0-9]*.safetensors")
-    for path in (*states, Path(f"{database}-shm"), _mark(database)):
-        path.unlink(missing_ok=True)
-    if is_restored:
-        with replacing(database) as new:
-            copyfile(copy, new)
-        made = datetime.fromtimestamp(copy.stat().st_mtime)
-        found += f"; its backup of {made:%Y-%m-%d %H:%M} replaces it, without anything later"
-    sync_directory(database.parent)
-    return found
-
-
-def _is_sound_copy(copy: Path) -> bool:
-    if not copy.exists():
-        return False
-    with closing(connected_unchanging(copy)) as connection:
-        return is_sound(connection)
-
-
-def is_sound(connection: sqlite3.Connection) -> bool:
-    """Whether all but its indexes is sound."""
-    try:
-        _check(connection, "integrity_check")
-    except (sqlite3.DatabaseError, UnicodeDecodeError):
-        return False
-    return True
-
-
-def _check(connection: sqlite3.Connection, pragma: str) -> None:
-    """Raises sqlite3.DatabaseError naming the first problem, if there is one."""
-    found = (text for (text,) in connection.execute(f"PRAGMA {pragma}"))
-    problem = next((text for text in found if not _OF_AN_INDEX.search(text)), None)
-    if problem is not None:
-        error = sqlite3.DatabaseError(problem)
-        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-        raise error
-
-
-def _mark(database: Path) -> Path:
-    """Exists if the database is to be checked."""
-    return Path(f"{database}.suspect")

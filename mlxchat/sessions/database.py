@@ -11,7 +11,7 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from shutil import copyfile
@@ -25,16 +25,18 @@ from mlxchat.sessions import backup
 NAME = "sessions.db"
 # A file for each name that a process has open.
 LOCKS = "name-*.lock"
-FORMAT = 3
-# Marks the file as ours: "mlxc".
-APPLICATION = 0x6D6C7863
-EARLIER = "had an earlier format"
+FORMAT = 4
+DAMAGED, EARLIER = "was damaged", "had an earlier format"
 # What SQLite reports if a file or its directory cannot be written.
 _NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
 session_errors = partial(reported_as, SessionError)
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
+
+
+class UnusableError(Exception):
+    """The database is to be replaced, because of what the message says of it."""
 
 
 class Database:
@@ -78,12 +80,12 @@ class Database:
 
         Raises OSError if the database cannot be read, SessionError if it is damaged.
         """
-        return self._reported(lambda: self._read(work))
+        return self._mending(lambda: self._read(work))
 
     def write(self, work: Work[T]) -> T:
         """Run a transaction; return once it would survive a power cut. If `work` raises, nothing
         changes. Raises what `read` raises."""
-        return self._reported(lambda: self._write(work))
+        return self._mending(lambda: self._write(work))
 
     def _read(self, work: Work[T]) -> T:
         try:
@@ -91,7 +93,7 @@ class Database:
         except (OSError, sqlite3.OperationalError) as error:
             if not _is_read_only(error):
                 raise
-            with _connected_to_read(self.path) as connection:
+            with _read_only(self.path) as connection:
                 return work(connection)
         try:
             connection.execute("BEGIN")
@@ -130,7 +132,7 @@ class Database:
                 connection = connect(self.path)
                 self._file = _status(self.path)
             if is_suspect:
-                backup.check(connection, self.path)
+                backup.check_suspect(connection, self.path)
             self._connection = connection
         return self._connection
 
@@ -142,59 +144,63 @@ class Database:
         found = _status(self.path)
         return found is None or self._file is None or not os.path.samestat(self._file, found)
 
-    def _reported(self, run: Callable[[], T]) -> T:
-        try:
+    def _mending(self, run: Callable[[], T]) -> T:
+        """Run it, and once more if only an index was damaged."""
+        is_mended = False
+        while True:
             try:
                 return run()
-            except sqlite3.DatabaseError as error:
-                connection = self._connection
-                if connection is None or not backup.is_damage(error):
-                    raise
-                if not backup.is_sound(connection):
-                    raise
-                # Only an index is damaged, which SQLite may call a damaged file.
-                from mlxchat.sessions.records import rebuild_indexes
+            except (sqlite3.Error, UnicodeDecodeError, UnusableError) as error:
+                problem = str(error) if isinstance(error, UnusableError) else DAMAGED
+                if is_mended or (problem == DAMAGED and not backup.is_damage(error)):
+                    raise OSError(f"{self.path}: {error}") from error
+                self._mend(problem)
+                is_mended = True
 
-                self._write(rebuild_indexes)
-                return run()
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            # Python cannot decode SQLite's message about a name that is no longer text.
-            if backup.is_damage(error):
-                raise self._replaced("was damaged") from error
-            raise OSError(f"{self.path}: {error}") from error
-        except UnusableError as error:
-            raise self._replaced(str(error)) from error
-
-    def _replaced(self, problem: str) -> SessionError:
-        """Set the file aside, unless a chat is saved in it; return what to report."""
+    def _mend(self, problem: str) -> None:
+        """Rebuild the indexes. If more is damaged, set the file aside, unless a chat is saved in
+        it, and raise SessionError with what to report."""
         self.close()
         if not self._mends:
-            return SessionError(f"{self.path} {problem}")
+            raise SessionError(f"{self.path} {problem}")
         try:
-            with exclusive(self.directory):
+            with exclusive(self.directory), ExitStack() as stack:
                 if self._file is not None and self._is_replaced():
-                    return SessionError(f"{self.path} was set aside by another process: try again")
+                    raise SessionError(f"{self.path} was set aside by another process: try again")
+                if problem == DAMAGED:
+                    connection = stack.enter_context(closing(backup.connected(self.path)))
+                    if backup.is_rebuilt(connection):
+                        return
                 process = self._chat()
                 if process is not None:
                     chat = f"the chat in process {process}"
-                    return SessionError(f"{self.path} {problem}: end {chat}, then try again")
-                is_damaged = problem != EARLIER
-                found = backup.replace(self.path, problem, is_damaged=is_damaged)
-                return SessionError(f"{found}: try again")
+                    raise SessionError(f"{self.path} {problem}: end {chat}, then try again")
+                found = backup.replace(self.path, problem, restores=problem != EARLIER)
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", None) or error
-            return SessionError(f"{self.path} {problem}, but could not be set aside: {reason}")
+            message = f"{self.path} {problem}, but could not be set aside: {reason}"
+            raise SessionError(message) from error
+        raise SessionError(f"{found}: try again")
 
 
-class UnusableError(Exception):
-    """The database is to be replaced, because of what the message says of it."""
+def names_by_use() -> list[str]:
+    """Names of all sessions, most recently used first. Sets nothing aside, since completion would
+    not show it. Raises SessionError."""
+    query = (
+        "SELECT json_extract(value, '$.name') FROM sessions WHERE json_valid(value) "
+        "ORDER BY json_extract(value, '$.updated') DESC, id DESC"
+    )
+    with Database(mends=False) as database, session_errors("list the sessions"):
+        if not database.exists:
+            return []
+        return [name for (name,) in database.read(lambda c: c.execute(query).fetchall())]
 
 
 def connect(path: Path) -> sqlite3.Connection:
     """Open the database to read and write; create it if it is missing.
 
     Private to its owner, as are SQLite's other files. Raises OSError, sqlite3.Error,
-    UnusableError, and SessionError for a database of a newer version or of another program.
+    UnusableError, and SessionError for a database of a newer version.
     """
     if not os.path.lexists(path):
         os.close(open_file(path, os.O_RDWR | os.O_CREAT))
@@ -215,7 +221,7 @@ def connect(path: Path) -> sqlite3.Connection:
         # What is deleted is overwritten with zeros.
         connection.execute("PRAGMA secure_delete = ON")
         if is_new:
-            _create(connection, path)
+            _create(connection)
     except BaseException:
         connection.close()
         raise
@@ -223,7 +229,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def _connected_to_read(path: Path) -> Iterator[sqlite3.Connection]:
+def _read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the database on a disk that cannot be written. Raises what `connect` raises."""
     with tempfile.TemporaryDirectory(prefix="mlxchat-") as scratch:
         # SQLite reads a log only if it can write next to it.
@@ -237,47 +243,28 @@ def _connected_to_read(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether it has no tables yet. Raises what `connect` raises for one that is not ours."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    """Whether it has no tables yet. Raises UnusableError, and SessionError for a newer version."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
-    if (application, version) == (0, 0) and not tables:
-        return True
-    if application != APPLICATION:
-        raise SessionError(f"{path} is the database of another program")
     if version > FORMAT:
         raise SessionError(
             f"{path} was written by a newer mlxchat, in version {version} of the format; "
             f"this mlxchat reads version {FORMAT}"
         )
-    if version < FORMAT:
+    is_new = version == 0 and not connection.execute("SELECT name FROM sqlite_master").fetchall()
+    if version < FORMAT and not is_new:
         raise UnusableError(EARLIER)
-    return False
+    return is_new
 
 
-def _create(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    if not _is_new(connection, path):
-        # Another process was faster: not every network disk can lock a directory.
-        connection.execute("ROLLBACK")
-        return
+def _create(connection: sqlite3.Connection) -> None:
+    """Another process may do the same: not every network disk can lock a directory."""
     from mlxchat.sessions.records import SCHEMA
 
+    connection.execute("BEGIN IMMEDIATE")
     for statement in SCHEMA:
         connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {FORMAT}")
     connection.execute("COMMIT")
-
-
-def names_by_use() -> list[str]:
-    """Names of all sessions, most recently used first. Sets nothing aside, since completion would
-    not show it. Raises SessionError."""
-    query = "SELECT name FROM sessions ORDER BY updated DESC, id DESC"
-    with Database(mends=False) as database, session_errors("list the sessions"):
-        if not database.exists:
-            return []
-        return [name for (name,) in database.read(lambda c: c.execute(query).fetchall())]
 
 
 def _status(path: Path) -> os.stat_result | None:

@@ -5,46 +5,32 @@ Nothing here needs a model. `session` is for a chat in progress.
 
 from __future__ import annotations
 
+import json
+import os
 import sqlite3
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mlxchat import paths
+from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
-from mlxchat.files import by_use, holder
+from mlxchat.files import by_use, holder, open_to_read, reported_as
 from mlxchat.recall.words import words
 from mlxchat.sessions import backup, records
 from mlxchat.sessions import session as sessions
 from mlxchat.sessions.database import Database, session_errors
-from mlxchat.sessions.records import SessionRecord
-from mlxchat.sessions.saved import Saved, read_contents, read_messages
-from mlxchat.sessions.session import Session, existing
+from mlxchat.sessions.records import NOTE, Saved, SessionRecord
+from mlxchat.sessions.session import Session, existing, read_contents
 
 MOST_FINDS = 50
 # More turns are not ranked, which takes seconds for thousands: the latest come first.
 RANKED = 300
+# Of a file of messages, and of the time of one.
+MAX_FILE_BYTES, MAX_TIME_CHARS = 1 << 30, 40
 # Of a longer text, the rest is not searched for the best line.
 MOST_CHARS = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class SessionInfo:
-    """A summary of a session. `updated` is in seconds since 1970, `bytes` its size on the disk,
-    `first` the start of the first message or, if that is long, of the question at its end after the
-    documents, `open_in` the process that has it open. If it cannot be
-    read, `error` is the reason, and everything else is missing."""
-
-    name: str
-    turns: int
-    forgotten: int
-    updated: float
-    bytes: int
-    first: str
-    model: str | None
-    open_in: int | None
-    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +52,18 @@ def latest() -> str | None:
         return next((each.name for each in found if each.turns or each.damaged), None)
 
 
-def listing() -> list[SessionInfo]:
-    """All sessions, most recently used first. Raises SessionError."""
+def listing() -> list[SessionRecord]:
+    """All sessions, most recently used first, with the sizes of their snapshots. Raises
+    SessionError."""
     with Database() as database:
-        return [_info(database, record) for record in _records(database)]
+        return [_with_files(database, record) for record in _records(database)]
 
 
 def read_session(name: str) -> Saved:
     """Read a session, even if it is open. Raises SessionError."""
     with Database() as database, session_errors(f"read session {name!r}"):
         record = existing(database, name)
-        return database.read(
-            lambda connection: read_contents(connection, database.directory, record)[0]
-        )
+        return database.read(lambda c: read_contents(c, database.directory, record))
 
 
 def rename(old: str, new: str) -> None:
@@ -118,6 +103,55 @@ def import_messages(path: Path, name: str) -> int:
     return len(saved.turns)
 
 
+def read_messages(path: Path) -> Saved:
+    """Read a conversation for a new one. Raises SessionError, naming the file and the line."""
+    saved = Saved()
+    with reported_as(SessionError, f"read {path}"), open_to_read(path) as file:
+        if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
+            raise SessionError(f"{path} is too large to be a conversation")
+        for number, line in enumerate(file, start=1):
+            try:
+                _add(saved, _parsed(line))
+            except ValueError as error:
+                raise SessionError(f"{path}, line {number}: {error}") from error
+    return saved
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        message = json.loads(line)
+        if isinstance(message, dict):
+            return message
+    raise ValueError("not a message in JSON; `mlxchat help sessions` says what can be read")
+
+
+def _add(saved: Saved, line: dict[str, Any]) -> None:
+    """Add a message. Raises ValueError."""
+    role, content = line.get("role"), _text(line.get("content"))
+    last = saved.turns[-1] if saved.turns else None
+    if role == "system" and line.get("name") == NOTE:
+        saved.settings[NOTE] = content
+    elif role == "system":
+        saved.system = content
+    elif role == "user":
+        time = _text(line.get("time") or "")
+        saved.turns.append(Turn(content, time=time[:MAX_TIME_CHARS]))
+    elif role != "assistant":
+        raise ValueError("not a message of a user, an assistant or the system")
+    elif last is None or last.reply or last.thought:
+        raise ValueError("a reply without a message")
+    else:
+        thought = _text(line.get("reasoning_content") or "")
+        saved.turns[-1] = replace(last, reply=content, thought=thought)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text is missing")  # noqa: TRY004
+    # JSON can encode an unpaired surrogate, which no tokenizer accepts.
+    return value.encode("utf-8", "replace").decode()
+
+
 def search(wanted: str) -> list[Find]:
     """The turns that contain all the words, or words that begin with them, best first. Raises
     SessionError."""
@@ -146,22 +180,12 @@ def _records(database: Database) -> list[SessionRecord]:
         return database.read(records.sessions_by_use)
 
 
-def _info(database: Database, record: SessionRecord) -> SessionInfo:
-    model = record.settings.get("model")
-    snapshot_bytes = 0
+def _with_files(database: Database, record: SessionRecord) -> SessionRecord:
+    size_bytes = record.bytes
     with suppress(OSError):
-        snapshot_bytes = sessions.snapshot_path(database, record.id).lstat().st_size
-    return SessionInfo(
-        name=record.name,
-        turns=record.turns,
-        forgotten=record.forgotten,
-        updated=datetime.fromisoformat(record.updated).timestamp() if record.updated else 0.0,
-        bytes=record.text_bytes + snapshot_bytes,
-        first=record.first,
-        model=model if isinstance(model, str) else None,
-        open_in=holder(sessions.lock_path(database, record.name)),
-        error="the row of this session is damaged" if record.damaged else None,
-    )
+        size_bytes += sessions.snapshot_path(database, record.id).lstat().st_size
+    open_in = holder(sessions.lock_path(database, record.name))
+    return replace(record, bytes=size_bytes, open_in=open_in)
 
 
 def _found(connection: sqlite3.Connection, terms: list[str]) -> list[Find]:

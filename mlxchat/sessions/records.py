@@ -1,140 +1,117 @@
-"""Sessions and turns as rows of the database: written, and read without trusting them.
+"""What is saved: in the database, sessions and turns, each as JSON with a checksum; in a file, the
+reply in progress.
 
-The columns of a table are the fields of its dataclass, and a checksum, which is all that reading
-checks: SQLite notices damage to its own structures, but not to the texts in them.
+Nothing is read without comparing the checksum: SQLite notices damage to its own structures, but not
+to the texts in them.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
+import threading
+import time
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
-from difflib import get_close_matches
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
+from mlxchat.files import force_to_disk, open_file, open_to_read, write_all
 from mlxchat.recall.words import words
+from mlxchat.text.reply_reader import Piece
 
 Scalar = str | int | float | bool | None
-Value = str | int | bytes | None
 
 FIRST_CHARS = 200
 # Of a turn that is longer, the rest is not searched: indexing it would take seconds.
 INDEXED_CHARS = 1 << 20
 MAX_NAME_CHARS = 100
+MAX_REPLY_BYTES = 1 << 28
+FORCE_EVERY_S = 0.25
 _NAME = re.compile(r"\w(?:[\w .-]*[\w-])?")
+# The setting that is the note on forgotten turns.
+NOTE = "note"
+
+# A row's `value` is a dataclass. The `name` is folded; the words of each turn, by its id, are found
+# in all their forms.
+SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, name UNIQUE, value,"
+    " checksum)",
+    "CREATE TABLE IF NOT EXISTS turns (id INTEGER PRIMARY KEY AUTOINCREMENT, session, value,"
+    " checksum)",
+    "CREATE INDEX IF NOT EXISTS turns_by_session ON turns (session)",
+    "CREATE VIRTUAL TABLE IF NOT EXISTS words"
+    " USING fts5(text, content='', tokenize='porter unicode61')",
+)
+# The column that says which session a row is, or belongs to.
+_KEYS = {"sessions": "name", "turns": "session"}
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A session without its turns, of which it has `turns`. `created` and `updated` are times as
-    `now` writes them, `text_bytes` the size of the turns, `first` the start of the first message.
-    If the row is `damaged`, only its name is left."""
+    """A session without its turns, of which it has `turns`. `created` and `updated` are in seconds
+    since 1970, `bytes` the size of its turns, `first` the start of the first message or, if that is
+    long, of the question at its end after the documents. If the row is `damaged`, only its name is
+    left. `open_in` is the process that has it open, if asked for."""
 
     name: str
-    created: str | None = None
-    updated: str = ""
+    created: float = 0.0
+    updated: float = 0.0
     system: str | None = None
-    settings: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
+    settings: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
     turns: int = 0
     forgotten: int = 0
-    text_bytes: int = 0
+    bytes: int = 0
     first: str = ""
     id: int = 0
     damaged: bool = False
+    open_in: int | None = None
 
-    @classmethod
-    def of(cls, row: Sequence[Any]) -> SessionRecord:
-        """From a row as `SELECTION` reads it."""
-        if not _is_sound("sessions", row):
-            is_known = isinstance(row[1], str) and is_name(row[1])
-            return cls(row[1] if is_known else f"damaged-{row[0]}", id=row[0], damaged=True)
-        return cls(**_decoded("sessions", row), id=row[0])
+    @property
+    def model(self) -> str | None:
+        model = self.settings.get("model")
+        return model if isinstance(model, str) else None
 
-
-_FIELDS: Mapping[str, list[str]] = {
-    "sessions": [each.name for each in fields(SessionRecord) if each.name not in ("id", "damaged")],
-    "turns": [each.name for each in fields(Turn)],
-}
-# The columns after the id. The checksum is of all before it; `ids` are little-endian int32,
-# `settings` and `later_thoughts` JSON.
-_COLUMNS = {
-    "sessions": [*_FIELDS["sessions"], "folded", "checksum"],
-    "turns": [*_FIELDS["turns"], "session", "checksum"],
-}
-_INSERTION = {
-    table: f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
-    for table, names in _COLUMNS.items()
-}
-_UPDATE = {
-    table: f"UPDATE {table} SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?"
-    for table, names in _COLUMNS.items()
-}
-_SELECTION = {
-    table: f"SELECT id, {', '.join(names)} FROM {table}" for table, names in _COLUMNS.items()
-}
-# The words of each turn, by its id, found in all their forms.
-_INDEX = "CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='porter unicode61')"
-SCHEMA = (
-    *(
-        f"CREATE TABLE {table} (id INTEGER PRIMARY KEY AUTOINCREMENT, {', '.join(names)})"
-        for table, names in _COLUMNS.items()
-    ),
-    "CREATE UNIQUE INDEX sessions_by_name ON sessions (folded)",
-    "CREATE INDEX turns_by_session ON turns (session)",
-    "CREATE INDEX sessions_by_use ON sessions (updated)",
-    _INDEX,
-)
-# How a column that is not a text or a number is read.
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    "settings": json.loads,
-    "later_thoughts": lambda text: tuple(json.loads(text)),
-    "ids": lambda data: None if data is None else np.frombuffer(data, "<i4").astype(np.int32),
-    **dict.fromkeys(("exact", "pinned"), bool),
-}
+    @property
+    def error(self) -> str | None:
+        """Why it cannot be read."""
+        return "the row of this session is damaged" if self.damaged else None
 
 
-def _encoded(table: str, value: object, last: Value) -> tuple[Value, ...]:
-    """The fields of a dataclass and the `last` column, with their checksum."""
-    columns = [*(_column(getattr(value, name)) for name in _FIELDS[table]), last]
-    return (*columns, _checksum(table, columns))
+@dataclass(slots=True)
+class Saved:
+    """A conversation as it was saved; `notices` name what is missing.
+
+    `rows` are its turns in the database, each with the id of its row, 0 if it is to have one: the
+    last reply may be longer in `turns`. `last` is the latest row that it had, `lost` how many turns
+    are damaged or missing.
+    """
+
+    system: str | None = None
+    turns: list[Turn] = field(default_factory=list[Turn])
+    settings: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
+    notices: Sequence[str] = ()
+    rows: Sequence[tuple[int, Turn]] = ()
+    last: int = 0
+    lost: int = 0
+
+    @property
+    def note(self) -> str | None:
+        """The note on forgotten turns."""
+        note = self.settings.get(NOTE)
+        return note if isinstance(note, str) and note else None
 
 
-def _column(value: Any) -> Value:
-    match value:
-        case str():
-            return clean(value)
-        case bool():
-            return int(value)
-        case np.ndarray():
-            return value.astype("<i4").tobytes()
-        case tuple() | dict():
-            return json.dumps(value)
-    return value
-
-
-def _decoded(table: str, row: Sequence[Any]) -> dict[str, Any]:
-    """The fields by their names."""
-    found = zip(_FIELDS[table], row[1:], strict=False)
-    return {name: _READERS[name](value) if name in _READERS else value for name, value in found}
-
-
-def _is_sound(table: str, row: Sequence[Any]) -> bool:
-    """Whether the row is as it was `_encoded`."""
-    return bool(row[-1] == _checksum(table, row[1:-1]))
-
-
-def _checksum(table: str, values: Sequence[Value]) -> int:
-    return zlib.crc32(json.dumps([table, *values], default=bytes.hex).encode())
+# Names
 
 
 def check_name(name: str) -> None:
@@ -160,46 +137,91 @@ def already_exists(name: str) -> SessionError:
     return SessionError(f"session {name!r} already exists: choose another name")
 
 
-def not_found(name: str, names: Iterable[str]) -> SessionError:
-    """The error for a missing session, with the name most like it."""
-    near = get_close_matches(name, list(names), n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return SessionError(f"no session named {name!r}{hint}")
+# Rows
 
 
-def now() -> str:
-    """UTC; sorts by time."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+class _Row(NamedTuple):
+    """`value` is None if it, or the `key`, is damaged."""
+
+    id: int
+    key: Any
+    value: dict[str, Any] | None
+
+
+def _rows(
+    connection: sqlite3.Connection, table: str, where: str, parameters: Sequence[object] = ()
+) -> list[_Row]:
+    query = f"SELECT id, {_KEYS[table]}, value, checksum FROM {table} WHERE {where}"
+    return [
+        _Row(id_, key, json.loads(value) if checksum == _checksum(table, key, value) else None)
+        for id_, key, value, checksum in connection.execute(query, parameters)
+    ]
+
+
+def _insert(connection: sqlite3.Connection, table: str, key: object, value: object) -> int:
+    """Return the id of the row, which is never used again."""
+    text = _as_json(value)
+    cursor = connection.execute(
+        f"INSERT INTO {table} VALUES (NULL, ?, ?, ?)", (key, text, _checksum(table, key, text))
+    )
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
+
+
+def _update(
+    connection: sqlite3.Connection, table: str, id_: int, key: object, value: object
+) -> None:
+    """Raises SessionError if the row is gone, which SQL does not report."""
+    text = _as_json(value)
+    statement = f"UPDATE {table} SET {_KEYS[table]} = ?, value = ?, checksum = ? WHERE id = ?"
+    columns = (key, text, _checksum(table, key, text), id_)
+    if connection.execute(statement, columns).rowcount != 1:
+        raise SessionError(f"a row of {table} has disappeared from the database")
+
+
+def _as_json(value: Any) -> str:
+    found = {each.name: getattr(value, each.name) for each in fields(value)}
+    return clean(json.dumps(found, ensure_ascii=False, default=np.ndarray.tolist))
+
+
+def clean(text: str) -> str:
+    """Without unpaired surrogates, which UTF-8 cannot encode."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _checksum(table: str, key: object, text: object) -> int:
+    return zlib.crc32(json.dumps([table, key, text], default=bytes.hex).encode())
+
+
+# Sessions
 
 
 def insert_session(connection: sqlite3.Connection, record: SessionRecord) -> int:
-    """Its id, which is never used again. Raises sqlite3.IntegrityError if the name is taken."""
-    return _insert(connection, "sessions", record, folded(record.name))
+    """Return its id. Raises sqlite3.IntegrityError if the name is taken."""
+    return _insert(connection, "sessions", folded(record.name), record)
 
 
 def update_session(connection: sqlite3.Connection, record: SessionRecord) -> None:
-    _update(connection, "sessions", record.id, record, folded(record.name))
+    _update(connection, "sessions", record.id, folded(record.name), record)
 
 
 def sessions_by_use(connection: sqlite3.Connection) -> list[SessionRecord]:
     """All sessions, most recently used first."""
-    query = f"{_SELECTION['sessions']} ORDER BY updated DESC, id DESC"
-    return [SessionRecord.of(row) for row in connection.execute(query)]
+    found = map(_session, _rows(connection, "sessions", "TRUE"))
+    return sorted(found, key=lambda each: (each.updated, each.id), reverse=True)
 
 
 def session_named(connection: sqlite3.Connection, name: str) -> SessionRecord | None:
     # The table itself, since SQLite does not notice an index that leads to another session.
-    query = f"{_SELECTION['sessions']} NOT INDEXED WHERE folded = ?"
-    row = connection.execute(query, (folded(name),)).fetchone()
-    if row is not None:
-        return SessionRecord.of(row)
+    found = _rows(connection, "sessions", "+name = ?", (folded(name),))
+    if found:
+        return _session(found[0])
     # A damaged row may have lost its name.
     return next((each for each in sessions_by_use(connection) if each.name == name), None)
 
 
 def session_with(connection: sqlite3.Connection, id_: int) -> SessionRecord | None:
-    row = connection.execute(f"{_SELECTION['sessions']} WHERE id = ?", (id_,)).fetchone()
-    return None if row is None else SessionRecord.of(row)
+    return next(map(_session, _rows(connection, "sessions", "id = ?", (id_,))), None)
 
 
 def rename_session(connection: sqlite3.Connection, id_: int, name: str) -> None:
@@ -214,27 +236,37 @@ def delete_session(connection: sqlite3.Connection, id_: int) -> None:
     connection.execute("DELETE FROM sessions WHERE id = ?", (id_,))
 
 
+def _session(row: _Row) -> SessionRecord:
+    if row.value is not None:
+        return replace(SessionRecord(**row.value), id=row.id)
+    is_known = isinstance(row.key, str) and is_name(row.key)
+    return SessionRecord(row.key if is_known else f"damaged-{row.id}", id=row.id, damaged=True)
+
+
+# Turns
+
+
 def insert_turn(connection: sqlite3.Connection, session: int, turn: Turn) -> int:
-    """The id of its row, which is never used again: the turns of a session are in its order."""
-    id_ = _insert(connection, "turns", turn, session)
+    """Return the id of its row: the turns of a session are in its order."""
+    id_ = _insert(connection, "turns", session, turn)
     _index(connection, id_, None, turn)
     return id_
 
 
 def update_turn(connection: sqlite3.Connection, id_: int, session: int, turn: Turn) -> None:
     before = turn_with(connection, id_)
-    _update(connection, "turns", id_, turn, session)
+    _update(connection, "turns", id_, session, turn)
     if before is not None:
         _index(connection, id_, before[1], turn)
 
 
-def delete_turns(connection: sqlite3.Connection, where: str, parameters: Sequence[Value]) -> None:
+def delete_turns(connection: sqlite3.Connection, where: str, parameters: Sequence[object]) -> None:
     """Delete the turns that a condition in SQL selects."""
-    for row in connection.execute(f"{_SELECTION['turns']} WHERE {where}", parameters).fetchall():
+    for row in _rows(connection, "turns", where, parameters):
         # What the index says of a row that is gone is never shown.
-        if _is_sound("turns", row):
-            _index(connection, row[0], _turn_of(row), None)
-        connection.execute("DELETE FROM turns WHERE id = ?", (row[0],))
+        if row.value is not None:
+            _index(connection, row.id, _turn(row.value), None)
+        connection.execute("DELETE FROM turns WHERE id = ?", (row.id,))
 
 
 def turns_of(
@@ -242,20 +274,15 @@ def turns_of(
 ) -> tuple[list[tuple[int, Turn]], list[int]]:
     """The turns of a session in order, each with the id of its row; and the rows of those that are
     damaged."""
-    rows = connection.execute(
-        f"{_SELECTION['turns']} WHERE session = ? ORDER BY id", (session,)
-    ).fetchall()
-    sound = [row for row in rows if _is_sound("turns", row) and row[-2] == session]
-    damaged = {row[0] for row in rows} - {row[0] for row in sound}
-    return [(row[0], _turn_of(row)) for row in sound], sorted(damaged)
+    rows = _rows(connection, "turns", "session = ? ORDER BY id", (session,))
+    sound = [(row.id, _turn(row.value)) for row in rows if row.value and row.key == session]
+    return sound, sorted({row.id for row in rows} - {id_ for id_, _ in sound})
 
 
 def turn_with(connection: sqlite3.Connection, id_: int) -> tuple[int, Turn] | None:
     """The session's id and the turn; None if there is none, or it is damaged."""
-    row = connection.execute(f"{_SELECTION['turns']} WHERE id = ?", (id_,)).fetchone()
-    if row is None or not _is_sound("turns", row):
-        return None
-    return row[-2], _turn_of(row)
+    rows = _rows(connection, "turns", "id = ?", (id_,))
+    return next(((row.key, _turn(row.value)) for row in rows if row.value), None)
 
 
 def number_of(connection: sqlite3.Connection, session: int, id_: int) -> int:
@@ -265,21 +292,50 @@ def number_of(connection: sqlite3.Connection, session: int, id_: int) -> int:
     return int(number)
 
 
+def _turn(value: dict[str, Any]) -> Turn:
+    ids = value["ids"]
+    return Turn(
+        **value
+        | {
+            "ids": None if ids is None else np.array(ids, np.int32),
+            "later_thoughts": tuple(value["later_thoughts"]),
+        }
+    )
+
+
+def is_same(one: Turn, other: Turn) -> bool:
+    """Whether their rows are the same."""
+    # Of thousands of turns, nearly all are unchanged.
+    return one is other or _as_json(one) == _as_json(other)
+
+
+def size_bytes(turn: Turn) -> int:
+    texts = f"{turn.user}{turn.reply}{turn.thought}".encode("utf-8", "replace")
+    return len(texts) + (0 if turn.ids is None else 4 * len(turn.ids))
+
+
+def beginning(turns: Sequence[Turn]) -> str:
+    """The start of the first message or, if that is long, of the question at its end after the
+    documents."""
+    message = turns[0].user if turns else ""
+    _, blank, end = message.rstrip().rpartition("\n\n")
+    shown = f"… {end}" if blank and len(message) > FIRST_CHARS else message
+    return shown[:FIRST_CHARS]
+
+
+# The index of words
+
+
 def rebuild_indexes(connection: sqlite3.Connection) -> None:
     """From the tables, which do not change."""
     connection.execute("REINDEX")
-    # SQLite drops only an index that it can open: make it empty.
-    with closing(sqlite3.connect(":memory:")) as empty:
-        empty.execute(_INDEX)
-        for table in ("words_data", "words_idx", "words_docsize", "words_config"):
-            connection.execute(f"DELETE FROM {table}")
-            for row in empty.execute(f"SELECT * FROM {table}"):
-                connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-    connection.execute("DROP TABLE words")
-    connection.execute(_INDEX)
-    for row in connection.execute(_SELECTION["turns"]):
-        if _is_sound("turns", row):
-            _index(connection, row[0], None, _turn_of(row))
+    # An index that SQLite cannot open cannot be emptied either: first, make it look empty.
+    connection.execute("DELETE FROM words_data")
+    connection.execute("INSERT INTO words_data VALUES (1, x''), (10, zeroblob(7))")
+    connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
+    for row in _rows(connection, "turns", "TRUE"):
+        if row.value is not None:
+            _index(connection, row.id, None, _turn(row.value))
 
 
 def _index(
@@ -299,46 +355,90 @@ def _words(turn: Turn) -> str:
     return " ".join(words(clean(f"{turn.reply}\n{turn.user}")[:INDEXED_CHARS]))
 
 
-def _insert(connection: sqlite3.Connection, table: str, value: object, last: Value) -> int:
-    cursor = connection.execute(_INSERTION[table], _encoded(table, value, last))
-    assert cursor.lastrowid is not None
-    return cursor.lastrowid
+# The reply in progress
 
 
-def _update(
-    connection: sqlite3.Connection, table: str, id_: int, value: object, last: Value
-) -> None:
-    """Raises SessionError if the row is gone, which SQL does not report."""
-    columns = _encoded(table, value, last)
-    if connection.execute(_UPDATE[table], (*columns, id_)).rowcount != 1:
-        raise SessionError(f"a row of {table} has disappeared from the database")
+class ReplyFile:
+    """For one reply after another, next to the database. Removed when a reply is in it.
+
+    What is written there survives a kill of the process. Every quarter of a second a thread forces
+    it to the disk, so that nothing waits for that. Each line is a piece, `[id of the turn's row,
+    whether it is of the thought, text]`.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+        self._bytes = 0
+        self._waiting = b""
+        self._forcing: threading.Thread | None = None
+        self._forced_s = 0.0
+        self._error: OSError | None = None
+
+    def add(self, path: Path, turn: int, pieces: Iterable[Piece]) -> None:
+        """Raises OSError, also one of an earlier piece; then the next call adds these, too."""
+        lines = (json.dumps([turn, *piece], ensure_ascii=False) for piece in pieces)
+        # Unpaired surrogates become question marks.
+        self._waiting += "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+        if self._descriptor < 0:
+            self._descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            self._forced_s = time.monotonic()
+        # At its place: after an interruption, it is written again.
+        write_all(self._descriptor, self._waiting, self._bytes)
+        self._bytes, self._waiting = self._bytes + len(self._waiting), b""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        is_forcing = self._forcing is not None and self._forcing.is_alive()
+        if not is_forcing and time.monotonic() - self._forced_s >= FORCE_EVERY_S:
+            self._forced_s = time.monotonic()
+            # A descriptor of its own: the file may be closed meanwhile.
+            copy = os.dup(self._descriptor)
+            self._forcing = threading.Thread(
+                target=self._force, args=(copy,), name="reply", daemon=True
+            )
+            self._forcing.start()
+
+    def _force(self, descriptor: int) -> None:
+        try:
+            force_to_disk(descriptor)
+        except OSError as error:
+            self._error = error
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: Path) -> None:
+        """Also one that a killed process has left. One that stays is no longer than its turn."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self._bytes, self._waiting = -1, 0, b""
+        with suppress(OSError):
+            path.unlink()
 
 
-def _turn_of(row: Sequence[Any]) -> Turn:
-    turn = Turn(**_decoded("turns", row))
-    return replace(turn, forgotten=bool(turn.forgotten))
+def reply_path(directory: Path, id_: int) -> Path:
+    """Of the session with that id."""
+    return directory / f"{id_}.reply"
 
 
-def is_same(one: Turn, other: Turn) -> bool:
-    """Whether their rows are the same."""
-    # Of thousands of turns, nearly all are unchanged.
-    return one is other or _encoded("turns", one, 0) == _encoded("turns", other, 0)
-
-
-def clean(text: str) -> str:
-    """Without unpaired surrogates, which UTF-8 cannot encode."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def size_bytes(turn: Turn) -> int:
-    texts = f"{turn.user}{turn.reply}{turn.thought}".encode("utf-8", "replace")
-    return len(texts) + (0 if turn.ids is None else 4 * len(turn.ids))
-
-
-def beginning(turns: Sequence[Turn]) -> str:
-    """The start of the first message or, if that is long, of the question at its end after the
-    documents."""
-    message = turns[0].user if turns else ""
-    _, blank, end = message.rstrip().rpartition("\n\n")
-    shown = f"… {end}" if blank and len(message) > FIRST_CHARS else message
-    return shown[:FIRST_CHARS]
+def read_reply(path: Path) -> tuple[int, str, str] | None:
+    """The turn, the thought and the reply; None if there is no file. A kill or a power cut can
+    have damaged the end."""
+    try:
+        with open_to_read(path) as file:
+            *lines, _ = file.read(MAX_REPLY_BYTES).split(b"\n")
+    except OSError:
+        return None
+    found: int | None = None
+    texts: tuple[list[str], list[str]] = ([], [])
+    for line in lines:
+        try:
+            piece = json.loads(line)
+        except (ValueError, RecursionError):
+            break
+        match piece:
+            case [int(turn), bool(of_thought), str(text)]:
+                found = turn
+                texts[of_thought].append(text)
+            case _:
+                break
+    return None if found is None else (found, "".join(texts[True]), "".join(texts[False]))

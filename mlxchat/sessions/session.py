@@ -10,22 +10,23 @@ from __future__ import annotations
 import errno
 import hashlib
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from difflib import get_close_matches
 from itertools import count, zip_longest
 from pathlib import Path
 from typing import Self
 
+from mlxchat import units
 from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.files import Lock, make_private_directory, remove_unfinished
 from mlxchat.sessions import backup, records
 from mlxchat.sessions.database import LOCKS, Database, names_by_use, session_errors
-from mlxchat.sessions.records import Scalar, SessionRecord
-from mlxchat.sessions.reply_file import ReplyFile, reply_path
-from mlxchat.sessions.saved import NOTE, Saved, Stored, read_contents
+from mlxchat.sessions.records import NOTE, ReplyFile, Saved, Scalar, SessionRecord, reply_path
 
 # On such a disk, a chat continues unsaved.
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
@@ -56,7 +57,7 @@ class Session:
         self._id: int | None = None
         self._has_row = self._is_backed_up = False
         self._opened: SessionRecord | None = None
-        self._stored = Stored()
+        self._stored = Saved()
         self._settings: dict[str, Scalar] = {}
         # The conversation's turns when it was recorded, and the last thought and reply.
         self._turns: Sequence[Turn] = ()
@@ -122,7 +123,12 @@ class Session:
         if not self._has_row and not turns:
             self.outage = None
             return
-        self._save(self._stored.with_turns(system, turns))
+        rows = [
+            row if records.is_same(row[1], turn) else (row[0], turn)
+            for row, turn in zip(self._stored.rows, turns, strict=False)
+        ]
+        rows += [(0, turn) for turn in turns[len(rows) :]]
+        self._save(replace(self._stored, system=system, rows=rows))
         self._in_step = self.outage is None
         rows = self._stored.rows
         # Whether the file has the reply of the last turn, which goes on.
@@ -210,7 +216,7 @@ class Session:
         self.name, self._id, self._has_row, self._opened = record.name, record.id, True, record
         self._sign()
         with session_errors(f"read session {self.name!r}"):
-            self.contents, self._stored = self._database.read(
+            self.contents = self._stored = self._database.read(
                 lambda connection: read_contents(connection, self._database.directory, record)
             )
         self._settings, self._turns = dict(self.contents.settings), self.contents.turns
@@ -231,12 +237,11 @@ class Session:
         if self._lock is not None and self._id is not None:
             self._lock.sign()
 
-    def _save(self, wanted: Stored) -> None:
+    def _save(self, wanted: Saved) -> None:
         """Make the database what is `wanted`, with the settings. Raises SessionError if that fails,
         once."""
         stored = self._stored
-        if wanted.settings != self._settings:
-            wanted = replace(wanted, settings=dict(self._settings))
+        wanted = replace(wanted, settings=dict(self._settings))
         pairs = zip_longest(wanted.rows, stored.rows)
         same = (wanted.system, wanted.settings) == (stored.system, stored.settings)
         try:
@@ -249,12 +254,12 @@ class Session:
         except (OSError, SessionError) as error:
             self._report(error)
 
-    def _write(self, connection: sqlite3.Connection, wanted: Stored) -> Stored:
+    def _write(self, connection: sqlite3.Connection, wanted: Saved) -> Saved:
         """Doing it twice does no harm: a commit can succeed just before an interruption."""
         id_ = self._begin(connection)
         session = records.session_with(connection, id_)
         if session is None:
-            self._stored = Stored()
+            self._stored = Saved()
             raise SessionError("the session no longer exists")
         before = dict(self._stored.rows)
         records.delete_turns(connection, "session = ? AND id > ?", (id_, self._stored.last))
@@ -271,16 +276,16 @@ class Session:
         turns = [turn for _, turn in rows]
         changed = replace(
             session,
-            updated=records.now(),
+            updated=time.time(),
             system=wanted.system,
             settings=wanted.settings,
             turns=len(turns) + wanted.lost,
             forgotten=sum(turn.forgotten for turn in turns),
-            text_bytes=sum(map(records.size_bytes, turns)),
+            bytes=sum(map(records.size_bytes, turns)),
             first=records.beginning(turns),
         )
         records.update_session(connection, changed)
-        return replace(wanted, rows=tuple(rows), last=max([wanted.last, *(row for row, _ in rows)]))
+        return replace(wanted, rows=rows, last=max([wanted.last, *(row for row, _ in rows)]))
 
     def _begin(self, connection: sqlite3.Connection) -> int:
         """Insert the session, unless it has a row, and lock it; return its id. Raises OSError,
@@ -304,7 +309,7 @@ class Session:
 
     def _inserted(self, connection: sqlite3.Connection) -> int:
         while True:
-            record = SessionRecord(self.name, created=records.now())
+            record = SessionRecord(self.name, created=time.time())
             try:
                 id_ = records.insert_session(connection, record)
             except sqlite3.IntegrityError:
@@ -328,6 +333,42 @@ class Session:
         ) from error
 
 
+def read_contents(connection: sqlite3.Connection, directory: Path, session: SessionRecord) -> Saved:
+    """What was saved of a session, what is damaged left out and named in a notice."""
+    rows, damaged = records.turns_of(connection, session.id)
+    missing = max(0, session.turns - len(rows) - len(damaged))
+    name = f"session {session.name!r}"
+    notices = [
+        *([f"the system prompt and the settings of {name} are damaged"] * session.damaged),
+        *(
+            f"turn {records.number_of(connection, session.id, id_)} of {name} is damaged and is "
+            "left out"
+            for id_ in damaged
+        ),
+        *([f"{name} lacks {units.count(missing, 'turn')}"] * bool(missing)),
+    ]
+    turns = [turn for _, turn in rows]
+    shown = records.read_reply(reply_path(directory, session.id))
+    if shown is not None and rows and shown[0] == rows[-1][0]:
+        last, turns[-1] = turns[-1], _with_shown(turns[-1], *shown[1:])
+        if turns[-1] is not last:
+            notices.append("the last reply was interrupted: kept what had been shown")
+    last = max([0, *(id_ for id_, _ in rows), *damaged])
+    lost = len(damaged) + missing
+    return Saved(session.system, turns, session.settings, tuple(notices), rows, last, lost)
+
+
+def _with_shown(turn: Turn, thought: str, reply: str) -> Turn:
+    """The turn with what was shown of its reply, unless that is less: a power cut can have damaged
+    the file."""
+    more = len(thought) + len(reply) - len(turn.thought) - len(turn.reply)
+    if more < 0 or (more == 0 and turn.finish_reason):
+        return turn
+    return replace(
+        turn, thought=thought, reply=reply, finish_reason="interrupted", ids=None, exact=False
+    )
+
+
 def find(database: Database, name: str) -> SessionRecord | None:
     """The session of that name, whatever its case. Raises SessionError."""
     if not database.exists:
@@ -341,7 +382,9 @@ def existing(database: Database, name: str) -> SessionRecord:
     records.check_name(name)
     found = find(database, name)
     if found is None:
-        raise records.not_found(name, names_by_use())
+        near = get_close_matches(name, names_by_use(), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise SessionError(f"no session named {name!r}{hint}")
     return found
 
 

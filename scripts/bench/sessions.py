@@ -22,7 +22,7 @@ from mlxchat import paths
 from mlxchat.chat.state import Turn
 from mlxchat.sessions.database import Database
 from mlxchat.sessions.listing import listing, search
-from mlxchat.sessions.records import SessionRecord, insert_session, insert_turn, now
+from mlxchat.sessions.records import SessionRecord, insert_session, insert_turn
 from mlxchat.sessions.session import Session
 
 VOCABULARY = 50_000
@@ -72,15 +72,15 @@ def _insert(
         first = next(texts)
         record = SessionRecord(
             f"session {number}",
-            created=now(),
-            updated=now(),
+            created=time.time(),
+            updated=time.time(),
             settings={"model": "smollm2"},
             turns=turns,
             first=first,
         )
         id_ = insert_session(connection, record)
         for _ in range(turns):
-            turn = Turn(next(texts), next(texts), finish_reason="stop", time=now())
+            turn = Turn(next(texts), next(texts), finish_reason="stop")
             insert_turn(connection, id_, turn)
 
 
