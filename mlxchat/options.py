@@ -185,6 +185,7 @@ def flag(field_name: str) -> str:
 # Options that exclude each other
 
 CONSTRAINTS = ("schema", "schema_multi", "regex", "choice", "grammar")
+INPUT_FORMS = ("lines", "csv", "pattern")
 READINGS = ("overflow=passages", "overflow=map")
 OF_TEMPLATE = (
     *("system", "think", "template_args", "schema_prompt", "prefill", "chat_template"),
@@ -195,7 +196,7 @@ OF_TEMPLATE = (
 ONE_OF = (
     CONSTRAINTS,
     ("until", "lasting_s"),
-    ("lines", "csv", "pattern"),
+    INPUT_FORMS,
     ("latest", "session", "save"),
 )
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.app.batch_run import open_batch
+from mlxchat.app.batch_run import SideBySide, open_batch
 from mlxchat.app.observer import Observer
-from mlxchat.app.side_by_side import SideBySide
 from mlxchat.errors import DeviceError
 from mlxchat.request import BatchRequest, Setup
 from mlxchat.rows.output import Result

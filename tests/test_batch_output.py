@@ -7,7 +7,6 @@ import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from unittest.mock import ANY
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,10 +17,9 @@ from mlxchat.errors import OutputError
 from mlxchat.manual import read_page
 from mlxchat.request import BatchInput
 from mlxchat.rows import output as writing
-from mlxchat.rows.json_lines import ROW_OPTIONS
 from mlxchat.rows.output import Pending, Result, ResultFile
 from mlxchat.rows.read import Rows
-from mlxchat.rows.row import Row
+from mlxchat.rows.row import ROW_OPTIONS, Row
 from tests.failing_disk import FailingDisk
 
 SIDE_BY_SIDE = 8
@@ -53,7 +51,7 @@ def answer(row: Row) -> Result:
 def run_batch(source: Path, out: Path) -> Pending:
     """Finish every row, several side by side, in a random order."""
     drawn = random.Random(0)
-    with Rows(BatchInput(path=source)) as rows, ResultFile(out, rows.stream) as output:
+    with Rows(BatchInput(path=source)) as rows, ResultFile(out) as output:
         pending = Pending(rows, output.write, output.finished)
         running: list[Row] = []
         while True:
@@ -82,13 +80,13 @@ def test_the_line_of_an_answer() -> None:
         prompt_tokens=7,
         cached_tokens=5,
         generated_tokens=2,
-        ttft_s=0.123456,
+        ttft_s=0.5,
         seconds=2.0,
         seed=9,
     )
     assert result.line() == (
         '{"id": "a", "text": "Yes\\u2028\\u009b.", "finish_reason": "stop", "prompt_tokens": 7, '
-        '"cached_tokens": 5, "generated_tokens": 2, "evicted_tokens": 0, "ttft_s": 0.1235, '
+        '"cached_tokens": 5, "generated_tokens": 2, "evicted_tokens": 0, "ttft_s": 0.5, '
         '"seconds": 2.0, "seed": 9}\n'
     )
 
@@ -101,58 +99,13 @@ def test_a_complete_answer_to_a_schema_is_a_value_and_an_incomplete_one_is_text(
     assert (cut["text"], cut["complete"], cut["notices"]) == ('{"b":', False, ["cut"])
 
 
-def test_a_row_of_openais_is_answered_in_openais_form() -> None:
-    row = Row(3, "a", openai=True)
-    likely = [("Yes", -0.5, [("Yes", -0.5), ("No", -float("inf"))])]
-    result = Result(
-        row,
-        text="Yes",
-        thought="Hm",
-        finish_reason="stop_text",
-        prompt_tokens=7,
-        generated_tokens=2,
-        model="m",
-        logprobs=likely,
-    )
-    answer = json.loads(result.line())
-    body = answer["response"].pop("body")
-    assert answer == {
-        "id": "row-3",
-        "custom_id": "a",
-        "response": {"status_code": 200, "request_id": "row-3"},
-        "error": None,
-    }
-    (choice,) = body.pop("choices")
-    usage = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
-    assert body == {
-        "id": "chatcmpl-row-3",
-        "object": "chat.completion",
-        "created": ANY,
-        "model": "m",
-        "usage": usage | {"prompt_tokens_details": {"cached_tokens": 0}},
-    }
-    said = {"role": "assistant", "content": "Yes", "refusal": None, "reasoning_content": "Hm"}
-    tokens = [{"token": "Yes", "logprob": -0.5, "bytes": None}]
-    top = [*tokens, {"token": "No", "logprob": None, "bytes": None}]
-    logprobs = {"content": [tokens[0] | {"top_logprobs": top}]}
-    stop = {"index": 0, "message": said, "logprobs": logprobs, "finish_reason": "stop"}
-    assert choice == stop
-    failed = Result(Row(4, "b", openai=True), error="out of memory")
-    assert json.loads(failed.line()) == {
-        "id": "row-4",
-        "custom_id": "b",
-        "response": None,
-        "error": {"code": "failed", "message": "out of memory"},
-    }
-
-
 def test_an_error_of_the_input_is_written_once_and_one_of_the_run_is_tried_again(
     source: Path, out: Path
 ) -> None:
     source.write_text('nope\n{"id":1,"prompt":"a"}\n{"id":1,"prompt":"a"}\n{"id":2,"prompt":"b"}')
 
     def run(fails: bool) -> Pending:
-        with Rows(BatchInput(path=source)) as rows, ResultFile(out, rows.stream) as output:
+        with Rows(BatchInput(path=source)) as rows, ResultFile(out) as output:
             todo = Pending(rows, output.write, output.finished)
             while (row := todo.take()) is not None:
                 error = "out of memory" if fails and row.id == 2 else None

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat import platform
-from mlxchat.app import side_by_side
+from mlxchat.app import batch_run
 from mlxchat.app.batch_row import row_seed
 from mlxchat.app.batch_run import open_batch
 from mlxchat.app.begin import begin
@@ -241,19 +241,19 @@ def test_two_instructions_in_turn_are_both_read_once(tiny_model: Path) -> None:
 def test_short_prompts_are_read_together(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And each is what it would be alone: none sees the padding of its own or of another."""
     groups: list[list[int]] = []
-    together = side_by_side.prefill_together
+    together = batch_run.prefill_together
 
     def seen(network: Any, cache: Any, texts: list[np.ndarray], **options: Any) -> Any:
         groups.append([len(each) for each in texts])
         return together(network, cache, texts, **options)
 
-    monkeypatch.setattr(side_by_side, "prefill_together", seen)
+    monkeypatch.setattr(batch_run, "prefill_together", seen)
     rows = prompts(30)
     check_alone(tiny_model, rows, run_batch(tiny_model, rows, rows=16))
     assert max(map(len, groups)) > 4
     assert max(len(set(each)) for each in groups) > 2
     assert sum(map(len, groups)) > 20
-    assert all(len(each) * max(each) <= side_by_side.TOKENS_TOGETHER for each in groups)
+    assert all(len(each) * max(each) <= batch_run.TOKENS_TOGETHER for each in groups)
 
 
 @pytest.mark.parametrize("side_by_side", [1, 3])
@@ -296,8 +296,8 @@ def test_the_schema_of_a_row_is_never_read_from_a_file(tiny_model: Path, tmp_pat
 def test_fewer_rows_run_if_memory_is_short(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = {"free_memory_bytes": lambda: 60_000, "wired_limit": platform.wired_limit}
-    monkeypatch.setattr(side_by_side, "platform", SimpleNamespace(**short))
+    short = SimpleNamespace(**{**vars(platform), "free_memory_bytes": lambda: 60_000})
+    monkeypatch.setattr(batch_run, "platform", short)
     notices: list[str] = []
     rows = prompts(8)
     results = run_batch(tiny_model, rows, rows=8, notices=notices)

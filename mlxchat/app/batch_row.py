@@ -2,6 +2,7 @@
 tokens of its reply, and its result."""
 
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,9 +25,8 @@ from mlxchat.errors import UsageError
 from mlxchat.models.model import Model
 from mlxchat.options import options_of, refuse_pairs
 from mlxchat.request import BatchRequest
-from mlxchat.rows.json_lines import CONSTRAINTS
-from mlxchat.rows.output import Likely, Result
-from mlxchat.rows.row import Row
+from mlxchat.rows.output import Result
+from mlxchat.rows.row import CONSTRAINTS, Row
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.tokens import ChatMessage, Prompt
 
@@ -69,31 +69,34 @@ class RowRun(BatchRow):
         thought = "".join(each.text for each in self.tokens if each.thought)
         return Result(
             self.row,
-            text=text,
-            thought=None if self.hides_thoughts else thought or None,
+            error=reply.problem,
             value=value_of(self.constraint, text) if reply.complete else None,
-            complete=reply.complete,
+            text=text,
             finish_reason=reply.finish_reason or "",
+            thought=None if self.hides_thoughts else thought or None,
+            complete=reply.complete,
+            notices=self.prompt.notices,
+            logprobs=None if reply.settings.logprobs is None else self._logprobs(),
             prompt_tokens=len(self.prompt.ids),
             cached_tokens=self.cached_tokens,
             generated_tokens=reply.generated,
             evicted_tokens=evicted_tokens,
-            ttft_s=(reply.first_token_s or ended_s) - reply.began_s,
-            seconds=ended_s - reply.began_s,
+            ttft_s=round((reply.first_token_s or ended_s) - reply.began_s, 4),
+            seconds=round(ended_s - reply.began_s, 4),
             seed=self.seed,
-            model=reply.model.name,
-            error=reply.problem,
-            logprobs=None if reply.settings.logprobs is None else self._likely(),
-            notices=self.prompt.notices,
         )
 
-    def _likely(self) -> list[Likely]:
-        text_of = self.reply.model.tokenizer.text_of
-        return [
-            (text_of(each.id), each.logprob, [(text_of(id_), value) for id_, value in each.top])
-            for each in self.tokens
-            if each.id is not None and not each.thought
-        ]
+    def _logprobs(self) -> list[dict[str, Any]]:
+        """The tokens of the answer, and for each the likeliest in its place."""
+
+        def of(id_: int | None, logprob: float | None) -> dict[str, Any]:
+            assert id_ is not None
+            is_number = logprob is not None and math.isfinite(logprob)
+            text = self.reply.model.tokenizer.text_of(id_)
+            return {"text": text, "logprob": logprob if is_number else None}
+
+        shown = [each for each in self.tokens if each.id is not None and not each.thought]
+        return [{**of(t.id, t.logprob), "top": [of(*each) for each in t.top]} for t in shown]
 
 
 class RowPlanner:
@@ -138,8 +141,6 @@ class RowPlanner:
     def _request_of(self, row: Row) -> BatchRequest:
         """The request with the row's own options. Raises UsageError for a pair that excludes each
         other."""
-        if self._request.raw and row.messages is not None:
-            raise UsageError("messages need the chat template, which --raw bypasses")
         request = _overridden(self._request, row.options)
         answer = request.answer
         return replace(
@@ -149,18 +150,16 @@ class RowPlanner:
         )
 
     def _prompt(self, row: Row, request: BatchRequest, constraint: Constraint | None) -> Prompt:
-        tokenizer, variables = self._model.tokenizer, request.variables()
         if request.raw:
-            assert row.prompt is not None
-            return tokenizer.raw_prompt(row.prompt)
+            if row.prompt is None:
+                raise UsageError("messages need the chat template, which --raw bypasses")
+            return self._model.tokenizer.raw_prompt(row.prompt)
         system = request.system
         if request.answer.schema_prompt and constraint is not None and constraint.kind == "schema":
             system = with_schema(system, constraint)
-        if row.messages is None:
-            assert row.prompt is not None
-            return tokenizer.prompt(row.prompt, system, variables=variables)
-        messages = [ChatMessage(each["role"], each["content"]) for each in row.messages]
-        return tokenizer.chat(messages, system, variables=variables)
+        said = row.messages or ({"role": "user", "content": row.prompt or ""},)
+        messages = [ChatMessage(each["role"], each["content"]) for each in said]
+        return self._model.tokenizer.chat(messages, system, variables=request.variables())
 
 
 def row_seed(seed: int, row: Row) -> int:

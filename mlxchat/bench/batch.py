@@ -11,8 +11,8 @@ from functools import partial
 import mlx.core as mx
 import numpy as np
 
+from mlxchat.app.batch_run import SideBySide
 from mlxchat.app.opening import Loaded
-from mlxchat.app.side_by_side import SideBySide
 from mlxchat.bench import theirs
 from mlxchat.bench.compare import Comparison, Figures, Side, Spread, ratios
 from mlxchat.bench.subject import OURS, SENTENCES, Subject

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from mlxchat.errors import UsageError
-from mlxchat.options import Must, check_options, option, same_as
+from mlxchat.options import INPUT_FORMS, Must, check_options, option, same_as
 from mlxchat.request.generate import Asking, Overnight
 from mlxchat.request.written import parse_number_or_auto
 from mlxchat.settings import GenerationSettings
@@ -85,15 +85,11 @@ class BatchInput:
     )
 
     @property
-    def is_table(self) -> bool:
-        is_called_so = self.path is not None and self.path.suffix.lower() in TABLES
-        return self.csv or (is_called_so and not self.lines)
-
-    @property
-    def delimiter(self) -> str | None:
-        """That of the table, if its name says so."""
-        is_tsv = self.path is not None and self.path.suffix.lower() == ".tsv"
-        return "\t" if is_tsv else None
+    def form(self) -> str:
+        """The form of the rows: the option that is given, or what the file's name says."""
+        given = [name for name in INPUT_FORMS if getattr(self, name)]
+        is_table = self.path is not None and self.path.suffix.lower() in TABLES
+        return given[0] if given else "csv" if is_table else "json"
 
     def __post_init__(self) -> None:
         check_options(self)

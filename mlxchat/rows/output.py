@@ -1,22 +1,20 @@
-"""The output of a batch: a line per result, in our form or OpenAI's, appended in one write, and the
-rows that it still lacks.
+"""The output of a batch: a line per result, appended in one write, and the rows that it still
+lacks.
 
 A line that was written survives the end of the process; the disk is synced about once per second,
 so a power cut loses at most the lines of that second, which a second run does again.
 """
 
 import json
-import math
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mlxchat.errors import OutputError, UsageError
+from mlxchat.errors import OutputError
 from mlxchat.files import reported_as
 from mlxchat.rows.read import Rows
 from mlxchat.rows.row import Row, key_of
@@ -37,31 +35,26 @@ MAX_PASSED = 256
 # endings, and terminals obey others.
 ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 
-COUNTS = ("prompt_tokens", "cached_tokens", "generated_tokens", "evicted_tokens")
-
-# The id that a row without one gets in OpenAI's form.
-ROW_ID = "row-"
-
-# A generated token: its text, its log-probability, and the likeliest tokens in its place.
-Likely = tuple[str, float | None, list[tuple[str, float]]]
-
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """What became of a row: an answer, or an `error`.
 
-    `complete` is None without a constraint, and False with an `error` of the answer; `value` is the
-    answer to a schema, if complete. `thought` is None if the row has none or hides it. `seconds`
-    count from the first step of the row to the last, others running beside it. `notices` say what
-    differs from a row run alone.
+    `value` is the complete answer to a schema. `thought` is None if the row has none or hides it.
+    `complete` is None without a constraint, and False with an `error` of the answer. `notices` say
+    what differs from a row run alone. `logprobs` has an object for each token. `seconds` count from
+    the first step of the row to the last, others running beside it.
     """
 
     row: Row
-    text: str = ""
-    thought: str | None = None
+    error: str | None = None
     value: Any = None
-    complete: bool | None = None
+    text: str = ""
     finish_reason: str = ""
+    thought: str | None = None
+    complete: bool | None = None
+    notices: tuple[str, ...] = ()
+    logprobs: Sequence[Mapping[str, Any]] | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
@@ -69,92 +62,22 @@ class Result:
     ttft_s: float = 0.0
     seconds: float = 0.0
     seed: int = 0
-    model: str = ""
-    logprobs: Sequence[Likely] | None = None
-    notices: tuple[str, ...] = ()
-    error: str | None = None
 
     def line(self) -> str:
         """The line for the output, with its end."""
-        record = _openai(self) if self.row.openai else _ours(self)
+        row = self.row
+        if self.error is not None:
+            id_ = row.number if row.id is None and row.error is None else row.id
+            record = {"id": id_, "row": row.number, "error": self.error}
+            record |= {"text": self.text} if self.text else {}
+        else:
+            # The number is the name of a row without an id, and says so: another may have it as id.
+            record = {"id": row.number, "row": row.number} if row.id is None else {"id": row.id}
+            answer = {each.name: getattr(self, each.name) for each in fields(self)[2:]}
+            del answer["text" if self.value is not None else "value"]
+            record |= {name: each for name, each in answer.items() if each not in (None, ())}
         text = json.dumps(record, ensure_ascii=False, allow_nan=False)
         return text.translate(ESCAPED) + "\n"
-
-
-def _ours(result: Result) -> dict[str, Any]:
-    row = result.row
-    if result.error is not None:
-        id_ = row.number if row.id is None and row.error is None else row.id
-        failed = {"id": id_, "row": row.number, "error": result.error}
-        return failed | ({"text": result.text} if result.text else {})
-    has_value = result.complete is True and result.value is not None
-    record = {
-        # The number is the name of a row without an id, and says so: another may have it as its id.
-        "id": row.number if row.id is None else row.id,
-        "row": row.number if row.id is None else None,
-        **({"value": result.value} if has_value else {"text": result.text}),
-        "finish_reason": result.finish_reason,
-        "thought": result.thought,
-        "complete": result.complete,
-        "notices": list(result.notices) or None,
-        "logprobs": _tokens(result, "text", "top"),
-        **{name: getattr(result, name) for name in COUNTS},
-        "ttft_s": round(result.ttft_s, 4),
-        "seconds": round(result.seconds, 4),
-        "seed": result.seed,
-    }
-    return {name: value for name, value in record.items() if value is not None}
-
-
-def _openai(result: Result) -> dict[str, Any]:
-    """Source: https://platform.openai.com/docs/guides/batch and the chat completion object."""
-    row, id_ = result.row, f"{ROW_ID}{result.row.number}"
-    if result.error is not None:
-        code = "invalid_request" if row.error is not None else "failed"
-        error = {"code": code, "message": result.error}
-        return {"id": id_, "custom_id": row.id, "response": None, "error": error}
-    usage = {
-        "prompt_tokens": result.prompt_tokens,
-        "completion_tokens": result.generated_tokens,
-        "total_tokens": result.prompt_tokens + result.generated_tokens,
-        "prompt_tokens_details": {"cached_tokens": result.cached_tokens},
-    }
-    body = {
-        "id": f"chatcmpl-{id_}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": result.model,
-        "choices": [_choice(result)],
-        "usage": usage,
-    }
-    response = {"status_code": 200, "request_id": id_, "body": body}
-    return {"id": id_, "custom_id": row.id, "response": response, "error": None}
-
-
-def _choice(result: Result) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": result.text, "refusal": None}
-    if result.thought is not None:
-        message["reasoning_content"] = result.thought
-    # OpenAI has no reason for a stop text apart.
-    reason = "length" if result.finish_reason == "length" else "stop"
-    tokens = _tokens(result, "token", "top_logprobs", bytes=None)
-    logprobs = None if tokens is None else {"content": tokens}
-    return {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": reason}
-
-
-def _tokens(result: Result, text: str, top: str, **more: Any) -> list[dict[str, Any]] | None:
-    """The tokens with their log-probabilities, if wanted; the fields are named `text` and `top`."""
-
-    def of(token: str, logprob: float | None) -> dict[str, Any]:
-        is_number = logprob is not None and math.isfinite(logprob)
-        return {text: token, "logprob": logprob if is_number else None, **more}
-
-    if result.logprobs is None:
-        return None
-    return [
-        {**of(token, logprob), top: [of(*each) for each in likeliest]}
-        for token, logprob, likeliest in result.logprobs
-    ]
 
 
 @dataclass
@@ -171,10 +94,8 @@ class Finished:
         """Add the row of a line. Returns whether it is the line of a result. Raises ValueError or
         RecursionError if it is not JSON."""
         match json.loads(line):
-            case {"error": str() | dict()}:
+            case {"error": str()}:
                 self.failures.add(_hash(line))
-            case {"custom_id": int() | str() as id_, "response": {"body": {"choices": _}}}:
-                self.rows.add(key_of(id_, None))
             case {"finish_reason": _, "row": int(number)}:
                 self.rows.add(key_of(None, number))
             case {"finish_reason": _, "id": int() | str() as id_}:
@@ -214,23 +135,15 @@ class ResultFile(OutputFile):
     unfinished last line is cut off.
 
     Raises OutputError if it is a pipe or a device, if another process writes it, if it is not the
-    output of a batch, or cannot be read or written, and UsageError if it is `source`, the file that
-    is read.
+    output of a batch, or cannot be read or written.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        source: BinaryIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._synced_s = clock()
         is_new = not os.path.lexists(path)
         descriptor = open_alone(path, os.O_RDWR | os.O_CREAT)
         try:
-            if source is not None and _is_same(descriptor, source):
-                raise UsageError(f"{path} is the input: write the results to another file")
             with reported_as(OutputError, f"read {path}"):
                 with os.fdopen(os.dup(descriptor), "rb") as file:
                     self.finished = read_finished(file, path)
@@ -259,13 +172,6 @@ class ResultFile(OutputFile):
                 self.sync()
         finally:
             super().__exit__(kind, error, trace)
-
-
-def _is_same(descriptor: int, stream: BinaryIO) -> bool:
-    # A stream in memory has no descriptor.
-    with suppress(OSError, ValueError):
-        return os.path.sameopenfile(descriptor, stream.fileno())
-    return False
 
 
 @dataclass

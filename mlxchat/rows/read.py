@@ -1,5 +1,5 @@
-"""Reads the rows of a batch, whatever their form, one at a time: lines of text, records of a table,
-whole files, or JSON.
+"""Reads the rows of a batch, one at a time, in whatever form they are: each form has a function,
+and a template, if there is one, makes the prompt from the fields that it finds.
 
 Only a hash of each id is kept, about 100 bytes per row, to find ids that are used twice.
 """
@@ -12,20 +12,36 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from queue import Empty, Queue
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
-from mlxchat.errors import InputError, UsageError
+from pydantic_core import from_json
+
+from mlxchat.errors import InputError, MlxchatError, UsageError
 from mlxchat.files import open_to_read, reported_as
 from mlxchat.request import BatchInput
 from mlxchat.request.batch import RowTemplate
-from mlxchat.rows.json_lines import json_rows
-from mlxchat.rows.row import MAX_CHARS, TOO_LONG, Row, RowError, check_fields, check_text, shortened
+from mlxchat.rows.row import (
+    ROW_OPTIONS,
+    Fields,
+    Row,
+    RowError,
+    RowId,
+    check_id,
+    check_text,
+    of_openai,
+    shortened,
+    valid,
+)
 from mlxchat.units import count
+
+# A longer line, record or file is an error.
+MAX_CHARS = 16_000_000
+TOO_LONG = f"longer than {MAX_CHARS:,} characters"
 
 # Larger files are not counted: reading them twice would take too long.
 MAX_COUNTED_BYTES = 500_000_000
@@ -33,156 +49,46 @@ MAX_COUNTED_BYTES = 500_000_000
 # Read ahead of the rows that run, from input that may be slow to come.
 ROWS_AHEAD = 64
 
-# How text in UTF-16 begins, its bytes read as UTF-8.
-UTF16_MARKS = ("\udcff\udcfe", "\udcfe\udcff")
-
 DELIMITERS = ",;\t"
-ID = "id"
 
-TEXT_TEMPLATE = RowTemplate.parse("{text}")
-TABLE_TEMPLATE = RowTemplate.parse("{prompt}")
+# That of rows which are not JSON, if the user gives none.
+PROMPT = RowTemplate.parse("{prompt}")
 
-
-def line_rows(lines: Iterable[str], template: RowTemplate) -> Iterator[Row]:
-    """Yield a row for each line that is not blank."""
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            row = Row(number, number)
-            try:
-                yield row.filled(template, {"text": line.rstrip("\r\n")})
-            except RowError as error:
-                yield row.broken(error)
-
-
-def find_files(pattern: str, output: Path | None = None) -> list[str]:
-    """The files that match the pattern, sorted, without directories and the `output` of an earlier
-    run. Raises UsageError if nothing matches."""
-    pattern = str(Path(pattern).expanduser())
-    found = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207
-    mine = None if output is None else output.expanduser().resolve()
-    paths = [each for each in found if not Path(each).is_dir() and Path(each).resolve() != mine]
-    if not paths:
-        raise UsageError(f"--files: no file matches {pattern}")
-    return paths
-
-
-def file_rows(paths: Sequence[str], template: RowTemplate) -> Iterator[Row]:
-    """Yield a row for each file, with its path as the id."""
-    for number, path in enumerate(paths, 1):
-        row = Row(number, None)
-        try:
-            row = Row(number, check_text("the path", path))
-            yield row.filled(template, {"text": _read(path), "file": path})
-        except RowError as error:
-            yield row.broken(error)
-
-
-def _read(path: str) -> str:
-    try:
-        with open_to_read(Path(path)) as file:
-            data = file.read(MAX_CHARS + 1)
-    except OSError as error:
-        raise RowError(f"cannot read the file: {error.strerror or error}") from error
-    if len(data) > MAX_CHARS:
-        raise RowError(f"the file is {TOO_LONG}")
-    return check_text("the file", data.decode("utf-8-sig", "surrogateescape"))
-
-
-def table_rows(lines: Iterable[str], template: RowTemplate, delimiter: str | None) -> Iterator[Row]:
-    """Yield the rows; a row's number is its place after the header, and its id is in the column
-    "id", if any.
-
-    Raises UsageError, before the first row, if the header lacks a column.
-    """
-    records = read_records(lines, delimiter)
-    header = next(records, None)
-    if header is None:
-        return
-    names = _names(header, template)
-    for number, record in enumerate(records, 1):
-        row = Row(number, None)
-        try:
-            if isinstance(record, RowError):
-                raise record
-            if len(record) != len(names):
-                raise RowError(f"{count(len(record), 'cell')}, but the header has {len(names)}")
-            values = dict(zip(names, record, strict=True))
-            # Cells are text: an id 7 in a table is not the number 7.
-            row = Row(number, check_text(ID, values[ID]) if values.get(ID) else number)
-            yield row.filled(template, values)
-        except RowError as error:
-            yield row.broken(error)
-
-
-def read_records(lines: Iterable[str], delimiter: str | None) -> Iterator[list[str] | RowError]:
-    """Yield the records, the header first; an error for one that is malformed. Records of empty
-    cells are skipped. The `delimiter` is by default the comma, semicolon or tab that the header has
-    most of."""
-    csv.field_size_limit(MAX_CHARS)
-    lines = iter(lines)
-    first = next(lines, "")
-    texts = itertools.chain([first], lines)
-    delimiter = delimiter or max(DELIMITERS, key="".join(first.split('"')[::2]).count)
-    while True:
-        try:
-            for record in csv.reader(texts, delimiter=delimiter, strict=True):
-                if any(map(str.strip, record)):
-                    yield record
-            return
-        except csv.Error as error:
-            # The reader is within the record: begin again at the next line.
-            yield RowError(f"malformed CSV: {error}")
-
-
-def _names(header: list[str] | RowError, template: RowTemplate) -> list[str]:
-    """The names of the columns, among them those of the template, each once."""
-    try:
-        if isinstance(header, RowError):
-            raise header
-        check_text("empty", "".join(header))
-    except RowError as error:
-        raise InputError(f"the header of the table is {error}") from error
-    names = [name.strip() for name in header]
-    for name in (*template.fields, ID):
-        if names.count(name) > 1:
-            raise UsageError(f"the table has two columns named {shortened(name)}")
-    check_fields(template, names)
-    return names
+# A row: its number, its id if that is not among its fields, and a function that returns them or
+# raises RowError.
+Found = tuple[int, RowId | None, Callable[[], Fields]]
 
 
 class Rows:
     """The rows of an input, as an iterator, and a context that closes the input; malformed ones are
-    among them. The `output` is not a row even if the pattern matches it. `stream` is the file that
-    is read, if it is a single one.
+    among them. The `output` is not a row even if a pattern matches it.
 
-    Raises UsageError, before anything is read, for a template whose fields cannot be there, and
-    for a pattern that no file matches; InputError if the input cannot be opened or read.
+    Raises InputError if the input cannot be opened or read, and with the first row UsageError for a
+    template whose fields it has not, and for a pattern that no file matches.
     """
 
     def __init__(
         self, source: BatchInput, stdin: BinaryIO | None = None, output: Path | None = None
     ) -> None:
         self.is_over = False
-        self._source = source
-        self._paths = None if source.pattern is None else find_files(source.pattern, output)
-        if source.template is not None and (source.lines or source.pattern is not None):
-            check_fields(source.template, ["text"] if source.lines else ["text", "file"])
-        self.stream = self._open(stdin)
-        self._may_wait = _may_wait(self.stream)
-        self._rows = self._unique()
+        self.source, self.output = source, output
+        self.template = source.template or (None if source.form == "json" else PROMPT)
+        self._stream = self._open(stdin)
+        # For another program or a person: not for a file, or bytes in memory.
+        self._may_wait = False
+        with suppress(OSError):
+            mode = 0 if self._stream is None else os.fstat(self._stream.fileno()).st_mode
+            self._may_wait = mode != 0 and not stat.S_ISREG(mode)
+        self._rows = self._read(self._stream)
 
     def count(self) -> int | None:
         """The number of rows, if that is quickly known."""
-        if self._paths is not None:
-            return len(self._paths)
-        path = None if self._source.path is None else self._source.path.expanduser()
-        if path is None or not path.is_file() or path.stat().st_size > MAX_COUNTED_BYTES:
-            return None
-        with suppress(OSError, InputError), path.open("rb") as stream:
-            lines = read_lines(stream)
-            if self._source.is_table:
-                return max(sum(1 for _ in read_records(lines, self._source.delimiter)) - 1, 0)
-            return sum(1 for line in lines if line.strip())
+        path = None if self.source.path is None else self.source.path.expanduser()
+        with suppress(OSError, MlxchatError):
+            if self._stream is None:
+                return sum(1 for _ in self._found(None))
+            if path is not None and path.is_file() and path.stat().st_size <= MAX_COUNTED_BYTES:
+                return sum(1 for _ in self._found(path.open("rb")))
         return None
 
     def __iter__(self) -> Iterator[Row]:
@@ -190,7 +96,7 @@ class Rows:
 
     def take(self, wait_s: float) -> Row | None:
         """The next row. None if there is no more, which `is_over` then says, or if none has come
-        within `wait_s` seconds. Raises InputError if the input cannot be read."""
+        within `wait_s` seconds. Raises what iterating raises."""
         if not self._may_wait:
             row = next(self._rows, None)
         else:
@@ -208,29 +114,30 @@ class Rows:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         # Closing a stream waits for a thread that reads it, and that may wait for input.
-        if self.stream is not None and not self._may_wait:
-            self.stream.close()
+        if self._stream is not None and not self._may_wait:
+            self._stream.close()
 
     @cached_property
     def _queue(self) -> "Queue[Row | Exception | None]":
         """Filled by a thread that reads the rows."""
         queue: Queue[Row | Exception | None] = Queue(ROWS_AHEAD)
+
+        def fill() -> None:
+            try:
+                with self._stream or nullcontext():
+                    for row in self._rows:
+                        queue.put(row)
+            except Exception as error:  # noqa: BLE001  (raised by `take`, in the other thread)
+                queue.put(error)
+            queue.put(None)
+
         # A daemon, because nothing can interrupt its wait for input.
-        threading.Thread(target=self._read, args=(queue,), daemon=True).start()
+        threading.Thread(target=fill, daemon=True).start()
         return queue
 
-    def _read(self, queue: "Queue[Row | Exception | None]") -> None:
-        try:
-            with self.stream or nullcontext():
-                for row in self._rows:
-                    queue.put(row)
-        except Exception as error:  # noqa: BLE001  (raised by `take`, in the other thread)
-            queue.put(error)
-        queue.put(None)
-
     def _open(self, stdin: BinaryIO | None) -> BinaryIO | None:
-        path = self._source.path
-        if self._paths is not None:
+        path = self.source.path
+        if self.source.form == "pattern":
             return None
         if path is not None:
             # It may be a pipe that has a name, such as the shell's <(command).
@@ -243,50 +150,167 @@ class Rows:
         # A thread that still waits in sys.stdin's own reader at the exit would crash Python.
         return os.fdopen(os.dup(stdin.fileno()), "rb")
 
-    def _unique(self) -> Iterator[Row]:
-        seen: set[bytes] = set()
-        for row in self._in_form():
-            if row.id is not None and row.key in seen:
-                yield row.broken(f"id {json.dumps(row.id)} is used by an earlier row", id=None)
-                continue
-            if row.id is not None:
-                seen.add(row.key)
-            yield row
+    def _found(self, stream: BinaryIO | None) -> Iterator[Found]:
+        return FORMS[self.source.form](self, iter(()) if stream is None else read_lines(stream))
 
-    def _in_form(self) -> Iterator[Row]:
-        template = self._source.template
-        if self._paths is not None:
-            return file_rows(self._paths, template or TEXT_TEMPLATE)
-        assert self.stream is not None
-        lines = read_lines(self.stream)
-        if self._source.lines:
-            return line_rows(lines, template or TEXT_TEMPLATE)
-        if self._source.is_table:
-            return table_rows(lines, template or TABLE_TEMPLATE, self._source.delimiter)
-        return json_rows(lines, template)
+    def _read(self, stream: BinaryIO | None) -> Iterator[Row]:
+        seen: set[bytes] = set()
+        for number, id_, fields_of in self._found(stream):
+            row = Row(number, id_)
+            try:
+                fields = fields_of()
+                row = Row(number, check_id(fields.get("id", id_)))
+                if row.id is not None and row.key in seen:
+                    row = Row(number)
+                    raise RowError(f"id {json.dumps(fields['id'])} is used by an earlier row")
+                if self.template is not None:
+                    fields = self._filled(fields, self.template, is_first=not seen)
+                yield row.asking(fields)
+            except RowError as error:
+                yield row.broken(error)
+            seen.add(row.key)
+
+    def _filled(self, fields: Fields, template: RowTemplate, *, is_first: bool) -> Fields:
+        """The template's prompt, and the options of a row of JSON."""
+        values: dict[str, str] = {}
+        for name in template.fields:
+            value = fields.get(name)
+            if is_first and name not in fields:
+                known = ", ".join(shortened(each) for each in list(fields)[:20])
+                raise UsageError(
+                    f"rows have no field {shortened(name)}, only {known}: use those in --template"
+                )
+            if value is None:
+                raise RowError(f"the template's field {shortened(name)} is missing or null")
+            is_text = isinstance(value, str)
+            values[name] = value if is_text else json.dumps(value, ensure_ascii=False)
+        # An answer of an earlier batch is data as a whole.
+        is_data = self.source.form != "json" or "finish_reason" in fields
+        own = set() if is_data else ROW_OPTIONS.keys() & fields.keys() - values.keys()
+        return {**{name: fields[name] for name in own}, "prompt": template.fill(values)}
 
 
 def read_lines(stream: BinaryIO) -> Iterator[str]:
     """Yield the lines, with their ends, as they arrive. Bytes that are not UTF-8 become surrogates.
-    Closes the stream in the end. Raises InputError for UTF-16, for a line that is too long, and if
-    reading fails."""
+    Closes the stream in the end. Raises InputError for a line that is too long, and if reading
+    fails."""
     with io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="") as text:
         for number in itertools.count(1):
             with reported_as(InputError, "read the input"):
                 line = text.readline(MAX_CHARS + 1)
             if not line:
                 return
-            if number == 1 and line.startswith(UTF16_MARKS):
-                raise InputError("the input is UTF-16: convert it to UTF-8 first")
             if len(line) > MAX_CHARS:
                 raise InputError(f"line {number:,} of the input is {TOO_LONG}")
             yield line
 
 
-def _may_wait(stream: BinaryIO | None) -> bool:
-    """Whether reading may wait for another program or a person: not from a file."""
+# The forms
+
+
+def json_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
+    """A row for each line that is not blank: without a template in our own form or in that of
+    OpenAI's batch files, and with one, any object."""
+
+    def fields(line: str) -> Fields:
+        try:
+            record = from_json(check_text("the line", line), allow_inf_nan=False)
+        except ValueError as error:
+            raise RowError(f"invalid JSON: {str(error).replace(' line 1', '')}") from error
+        record = valid(dict[str, Any], record, "the line")
+        return of_openai(record) if rows.template is None and "body" in record else record
+
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield number, None, partial(fields, line)
+
+
+def line_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
+    """A row for each line that is not blank."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            text = line.rstrip("\r\n")
+            yield number, None, partial(dict, text=text, prompt=text)
+
+
+def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
+    """A row for each file that matches the pattern, in order, with its path as the id. Raises
+    UsageError if none does."""
+
+    def fields(path: str) -> Fields:
+        try:
+            with open_to_read(Path(path)) as file:
+                data = file.read(MAX_CHARS + 1)
+        except OSError as error:
+            raise RowError(f"cannot read the file: {error.strerror or error}") from error
+        if len(data) > MAX_CHARS:
+            raise RowError(f"the file is {TOO_LONG}")
+        text = check_text("the file", data.decode("utf-8-sig", "surrogateescape"))
+        return {"text": text, "prompt": text, "file": path}
+
+    pattern = str(Path(rows.source.pattern or "").expanduser())
+    output = None if rows.output is None else rows.output.expanduser().resolve()
+    found = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207
+    paths = [each for each in found if not Path(each).is_dir() and Path(each).resolve() != output]
+    if not paths:
+        raise UsageError(f"--files: no file matches {pattern}")
+    for number, path in enumerate(paths, 1):
+        yield number, path, partial(fields, path)
+
+
+def table_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
+    """A row for each record after the header, whose names are those of the fields. Raises
+    UsageError if the header has one of them twice."""
+
+    def fields(record: list[str] | RowError) -> Fields:
+        cells = _cells(record)
+        if len(cells) != len(names):
+            raise RowError(f"{count(len(cells), 'cell')}, but the header has {len(names)}")
+        return dict(zip(names, cells, strict=True))
+
+    records = _records(lines)
     try:
-        return stream is not None and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
-    except OSError:
-        # Not a file of the system, but in memory.
-        return False
+        header = _cells(next(records, []))
+        check_text("empty", "".join(["header", *header]))
+    except RowError as error:
+        raise InputError(f"the header of the table is {error}") from error
+    names = [name.strip() for name in header]
+    assert rows.template is not None
+    for name in ("id", *rows.template.fields):
+        if names.count(name) > 1:
+            raise UsageError(f"the table has two columns named {shortened(name)}")
+    for number, record in enumerate(records, 1):
+        yield number, None, partial(fields, record)
+
+
+def _records(lines: Iterator[str]) -> Iterator[list[str] | RowError]:
+    """Yield the records, the header first; an error for one that is malformed. Records of empty
+    cells are skipped. Cells are separated by whichever delimiter the header has most of."""
+    csv.field_size_limit(MAX_CHARS)
+    first = next(lines, "")
+    texts = itertools.chain([first], lines)
+    delimiter = max(DELIMITERS, key="".join(first.split('"')[::2]).count)
+    while True:
+        try:
+            for record in csv.reader(texts, delimiter=delimiter, strict=True):
+                if any(map(str.strip, record)):
+                    yield record
+            return
+        except csv.Error as error:
+            # The reader is within the record: begin again at the next line.
+            yield RowError(f"malformed CSV: {error}")
+
+
+def _cells(record: list[str] | RowError) -> list[str]:
+    if isinstance(record, RowError):
+        raise record
+    return record
+
+
+# By the option that asks for it.
+FORMS: Mapping[str, Callable[[Rows, Iterator[str]], Iterator[Found]]] = {
+    "json": json_rows,
+    "lines": line_rows,
+    "csv": table_rows,
+    "pattern": file_rows,
+}
