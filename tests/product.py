@@ -42,8 +42,8 @@ from mlxchat.engine.prefill import prefill
 from mlxchat.errors import CacheError
 from mlxchat.models.model import Model
 from mlxchat.store import snapshot
-from mlxchat.store.fingerprint import ModelPrint
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
+from mlxchat.store.snapshot import ModelPrint
 from mlxchat.text.tokens import Prompt
 from scripts import metal
 from scripts.families import CONFIGS, METAL_ONLY, Verdict, judge

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from mlxchat import files as files_module
-from mlxchat.store import cache_files
-from mlxchat.store.cache_files import CacheFiles
-from mlxchat.store.tensor_file import Tensor
+from mlxchat.store import tensor_file
+from mlxchat.store.tensor_file import CacheFiles
 
 CONTENT = np.zeros(100, np.uint8)
 
@@ -27,7 +26,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(cache_files, "time", clock)
+    monkeypatch.setattr(tensor_file, "time", clock)
     monkeypatch.setattr(files_module, "time", clock)
     return clock
 
@@ -44,12 +43,11 @@ def prefixes(text: str) -> list[str]:
 def add(files: CacheFiles, text: str) -> None:
     """A text of pages named by all letters up to their end."""
     keys = prefixes(text)
-    now = cache_files.time.time()
+    now = tensor_file.time.time()
     files.touch(keys, now)
     for place, key in enumerate(keys):
         if not files.present([key]):
-            tensors = {"x": Tensor("U8", CONTENT.shape, CONTENT)}
-            files.write(key, tensors, {}, now - place * cache_files.OLDER_S)
+            files.write(key, {"x": CONTENT}, now - place * tensor_file.OLDER_S)
 
 
 def keys_of(files: CacheFiles) -> set[str]:

@@ -13,7 +13,7 @@ import pytest
 
 from mlxchat.errors import UsageError
 from mlxchat.request import Setup
-from mlxchat.store.dataclass_json import from_json, to_json
+from mlxchat.store.checkpoint import from_json, to_json
 
 
 class Colour(Enum):

@@ -11,8 +11,7 @@ from mlxchat import paths
 from mlxchat.chat.state import Turn
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.session import Session
-from mlxchat.store.cache_files import CacheFiles
-from mlxchat.store.tensor_file import Tensor
+from mlxchat.store.tensor_file import CacheFiles
 from tests.conftest import RunMlxchat
 
 KEYS = ["a1" * 20, "b2" * 20]
@@ -36,8 +35,7 @@ def sessions() -> list[str]:
 def cached() -> CacheFiles:
     files = CacheFiles(paths.prefix_cache_dir())
     for key in KEYS:
-        bits = np.zeros(500, np.uint8)
-        files.write(key, {"x": Tensor("U8", (500,), bits)}, {}, 1e9)
+        files.write(key, {"x": np.zeros(500, np.uint8)}, 1e9)
     return files
 
 

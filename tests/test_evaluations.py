@@ -17,9 +17,9 @@ from mlxchat.cache.layers import windows
 from mlxchat.chat.window import Ledger
 from mlxchat.engine.prefill import prefill
 from mlxchat.models.model import Model
-from mlxchat.store import fingerprint, snapshot, tensor_file
-from mlxchat.store.fingerprint import ModelPrint
+from mlxchat.store import snapshot, tensor_file
 from mlxchat.store.prefix_cache import PAGE, PAGES_IN_FLIGHT, PrefixCache, Recorder
+from mlxchat.store.snapshot import ModelPrint
 from scripts.families import build_family
 from tests.test_prefix_cache import PLENTY, make_model, text
 
@@ -89,10 +89,10 @@ def test_a_fingerprint_of_a_large_model_is_made_in_batches(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sampling copies a transposed weight: all at once would copy the whole model."""
-    before = fingerprint._weights(model)
-    monkeypatch.setattr(fingerprint, "SAMPLED_BYTES", 10_000)
+    before = snapshot._weights(model)
+    monkeypatch.setattr(snapshot, "SAMPLED_BYTES", 10_000)
     evaluations = Evaluations(monkeypatch)
-    assert fingerprint._weights(model) == before
+    assert snapshot._weights(model) == before
     assert evaluations.count > 1
 
 

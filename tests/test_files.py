@@ -17,7 +17,6 @@ from mlxchat.files import Lock, exclusive, force_to_disk, holder, write_atomical
 from mlxchat.models.gguf import import_gguf
 from mlxchat.store import tensor_file
 from mlxchat.store.output_file import OutputFile
-from mlxchat.store.tensor_file import Tensor
 from tests.gguf_files import tiny_gguf
 
 F_FULLFSYNC = 51
@@ -109,7 +108,7 @@ def _output(directory: Path) -> None:
 
 def _snapshot(directory: Path) -> None:
     ones = np.ones(3, np.float32)
-    tensor_file.write(directory / "tensors", {"ones": Tensor("F32", (3,), ones)}, {})
+    tensor_file.write(directory / "tensors", {"ones": ones}, {})
 
 
 def _conversion(directory: Path) -> None:
@@ -136,7 +135,7 @@ def test_every_durable_write_flushes_the_drives_cache(
 
 def test_data_that_can_be_recomputed_skips_the_full_sync(mac: Calls, tmp_path: Path) -> None:
     """A page takes as long to prefill as flushing a drive's cache, about 128 tokens' time."""
-    ones = Tensor("F32", (3,), np.ones(3, np.float32))
+    ones = np.ones(3, np.float32)
     tensor_file.write(tmp_path / "page", {"ones": ones}, {}, full_sync=False)
     assert "full" not in mac.names
 

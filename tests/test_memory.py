@@ -193,7 +193,7 @@ def test_a_snapshot_is_read_although_metal_recommends_no_more(
     time, as if its snapshot were damaged."""
     fake = metal(MAC_16)
     fake.active = 11_453 * 10**6
-    big: Any = SimpleNamespace(bits=SimpleNamespace(nbytes=900 * 10**6))
+    big: Any = SimpleNamespace(nbytes=900 * 10**6)
     monkeypatch.setattr(snapshot.tensor_file, "read", lambda _: ({"big": big}, {}))
     monkeypatch.setattr(snapshot.tensor_file, "loaded", lambda _: {})
     monkeypatch.setattr(snapshot, "differences", lambda *_: [])

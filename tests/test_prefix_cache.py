@@ -333,15 +333,6 @@ def test_another_model_or_dtype_of_the_same_name_finds_nothing(
     assert Run(model, ids, open_pages(model)).cached == 2 * PAGE
 
 
-def test_a_page_file_swapped_for_another_does_not_match(model: Model, open_pages: Open) -> None:
-    ids, other = text(2 * PAGE + 1), text(2 * PAGE + 1, 2)
-    pages = open_pages(model)
-    record(model, ids, pages)
-    record(model, other, pages)
-    page_file(pages, other, 0).replace(page_file(pages, ids, 0))
-    assert Run(model, ids, pages).cached == 0
-
-
 # Damage
 
 

@@ -25,8 +25,7 @@ from mlxchat.errors import (
 )
 from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import OnLoop, SamplingSettings
-from mlxchat.store.checkpoint import RunRecord
-from mlxchat.store.dataclass_json import from_json, to_json
+from mlxchat.store.checkpoint import RunRecord, from_json, to_json
 from mlxchat.store.snapshot import Snapshot
 
 TEXT = "The sea was calm, and nothing moved. "

@@ -22,7 +22,7 @@ from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotTooLarge
 from mlxchat.models.model import Model
 from mlxchat.settings import SamplingSettings
 from mlxchat.store import snapshot, tensor_file
-from mlxchat.store.fingerprint import Fingerprint, ModelPrint
+from mlxchat.store.snapshot import Fingerprint, ModelPrint
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import byte_tokenizer

@@ -25,8 +25,7 @@ from mlxchat.errors import (
 )
 from mlxchat.request import Request
 from mlxchat.settings import OnLoop
-from mlxchat.store.checkpoint import Checkpoint, RunRecord
-from mlxchat.store.dataclass_json import from_json, to_json
+from mlxchat.store.checkpoint import Checkpoint, RunRecord, from_json, to_json
 from mlxchat.store.output_file import OutputFile, Position
 from mlxchat.store.snapshot import Outage, Written
 

@@ -23,8 +23,8 @@ from mlxchat.models.resolve import ResolvedModel, resolve_model
 from mlxchat.models.template_file import read_template
 from mlxchat.request import Setup
 from mlxchat.settings import CacheSettings, SamplingSettings, recommended
-from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.store.prefix_cache import DiskBlocks, PrefixCache
+from mlxchat.store.snapshot import Fingerprint, ModelPrint
 from mlxchat.text.tokens import Prompt, Tokenizer
 from mlxchat.units import Notify
 

@@ -30,8 +30,7 @@ from mlxchat.request.written import check_template_args
 from mlxchat.sessions import listing
 from mlxchat.sessions.records import Scalar
 from mlxchat.sessions.session import Session
-from mlxchat.store.fingerprint import Fingerprint, ModelPrint
-from mlxchat.store.snapshot import Outage, StateFile, Written
+from mlxchat.store.snapshot import Fingerprint, ModelPrint, Outage, StateFile, Written
 from mlxchat.units import Notify
 
 # Turns between snapshots, and how many sessions keep a snapshot.

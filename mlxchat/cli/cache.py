@@ -23,7 +23,7 @@ It holds up to 4 GB; --no-prefix-cache of chat and generate turns it off.
 @cache_app.command(epilog="Example: mlxchat cache size")
 def size() -> None:
     """Show how much the cache holds, and where it is."""
-    from mlxchat.store.cache_files import CacheFiles
+    from mlxchat.store.tensor_file import CacheFiles
 
     directory = paths.prefix_cache_dir()
     with reported_as(OutputError, f"use {directory}"):
@@ -33,7 +33,7 @@ def size() -> None:
 @cache_app.command(epilog="Example: mlxchat cache clear")
 def clear(yes: Yes = False) -> None:
     """Delete all prefixes and blocks."""
-    from mlxchat.store.cache_files import CacheFiles
+    from mlxchat.store.tensor_file import CacheFiles
 
     files = CacheFiles(paths.prefix_cache_dir())
     with reported_as(OutputError, f"use {files.directory}"):

@@ -29,8 +29,8 @@ from mlxchat.errors import SnapshotBroken, SnapshotError
 from mlxchat.files import make_private_directory
 from mlxchat.models.model import Model, StoredPrefixes
 from mlxchat.store import snapshot
-from mlxchat.store.fingerprint import Fingerprint, ModelPrint
 from mlxchat.store.prefix_cache import PrefixCache
+from mlxchat.store.snapshot import Fingerprint, ModelPrint
 from mlxchat.text.spans import TokenIds
 
 # Memory sizes in this unit have 31 bits.

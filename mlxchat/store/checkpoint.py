@@ -13,7 +13,7 @@ import shlex
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -29,10 +29,10 @@ from mlxchat.files import (
 from mlxchat.request import Request
 from mlxchat.settings import SamplingSettings
 from mlxchat.store import tensor_file
-from mlxchat.store.dataclass_json import from_json, to_json
 from mlxchat.store.snapshot import StateFile
-from mlxchat.store.tensor_file import Tensor
 from mlxchat.text.spans import TokenIds
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +104,10 @@ class Checkpoint:
 
     def begin(self, run: RunRecord, prompt: TokenIds) -> None:
         """Save the request, and the prompt `(T,)`. Raises OutputError."""
-        ids = Tensor("I32", prompt.shape, prompt.astype(np.int32))
         with self._writing():
             # Of a run whose run.json is gone.
             self.state.path.unlink(missing_ok=True)
-            tensor_file.write(self._path("prompt"), {"ids": ids}, {})
+            tensor_file.write(self._path("prompt"), {"ids": prompt.astype(np.int32)}, {})
         self.change(run)
 
     def end(self, reason: str) -> None:
@@ -128,10 +127,49 @@ class Checkpoint:
         path = self._path("prompt")
         with reported_as(SnapshotBroken, f"read {path}"):
             tensors, _ = tensor_file.read(path)
-        return tensors["ids"].bits.copy()
+        return tensors["ids"].copy()
 
     def _path(self, name: str) -> Path:
         return self.directory / f"{name}.safetensors"
 
     def _writing(self) -> AbstractContextManager[None]:
         return reported_as(OutputError, f"write to {self.directory}")
+
+
+def to_json(value: Any) -> dict[str, Any]:
+    """A dataclass as an object of JSON: pydantic writes every field, so that nothing can be
+    forgotten, and checks every type when it reads. Raises UsageError if `from_json` would not read
+    it back as it is: a path that is not UTF-8, for example."""
+    from pydantic import TypeAdapter
+
+    try:
+        adapter = TypeAdapter[Any](type(value))
+        plain = adapter.dump_python(value, mode="json", warnings="error")
+        again = from_json(type(value), plain)
+    except ValueError as error:
+        raise UsageError(f"cannot be stored: {error}") from error
+    # NaN is not equal to itself.
+    if again != value and repr(again) != repr(value):
+        raise UsageError(f"cannot be stored: {value!r:.200}")
+    return plain
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """The dataclass `kind` from an object of JSON. A missing field gets its default.
+
+    Raises ValueError naming a field that is invalid, unknown, or missing without a default.
+    """
+    # Only checkpoints need it, and it takes a tenth of a second to import.
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        adapter = TypeAdapter(kind)
+        return adapter.validate_json(json.dumps(value), strict=True, extra="forbid")
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        if first["type"] == "unexpected_keyword_argument":
+            raise ValueError(f"unknown field {name}") from error
+        raise ValueError(f"{name}: {first['msg']}") from error
+    except UsageError as error:
+        raise ValueError(str(error)) from error

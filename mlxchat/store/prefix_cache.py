@@ -23,10 +23,8 @@ from mlxchat.cache.ring import Entries
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
-from mlxchat.store.cache_files import OLDER_S, CacheFiles
-from mlxchat.store.fingerprint import made_by
-from mlxchat.store.snapshot import Background
-from mlxchat.store.tensor_file import Tensor
+from mlxchat.store.snapshot import Background, made_by
+from mlxchat.store.tensor_file import OLDER_S, CacheFiles, Tensors
 from mlxchat.text.spans import TokenIds
 
 PAGE = 128  # tokens
@@ -37,7 +35,6 @@ MIN_TOKENS = 1_024
 PAGES_IN_FLIGHT = 4
 
 Arrays = dict[str, mx.array]
-Tensors = dict[str, Tensor]
 
 
 class PrefixCache:
@@ -163,9 +160,9 @@ class PrefixCache:
         """How many of the first pages are stored, up to the last one that has all that the model
         needs to continue after it."""
         count = self.files.present(keys)
-        if recurrent_states(self.like):
-            while count and not self.files.facts(keys[count - 1]).get("has_states"):
-                count -= 1
+        needed = states_of(self.like).keys()
+        while needed and count and not needed <= (self.files.read(keys[count - 1]) or {}).keys():
+            count -= 1
         return count
 
     def _joined(self, cache: Cache, pages: list[Tensors]) -> Arrays:
@@ -177,13 +174,13 @@ class PrefixCache:
             size = min(tokens, windows(cache)[i].max_size or tokens)
             for name, array in _arrays_of(i, windows(self.like)[i]).items():
                 shape = (*array.shape[:2], size, *array.shape[3:])
-                whole[name] = tensor_file.empty(shape, array.dtype)
+                whole[name] = np.zeros(shape, pages[0][name].dtype)
         states = {name: pages[-1][name] for name in states_of(self.like)}
         # Copied from the mapped files without the device, which waits only once, for all pages.
         while pages:
             page = pages.pop()
             for name, tensor in whole.items():
-                _put(tensor.bits, page[name].bits, tokens - (len(pages) + 1) * PAGE)
+                _put(tensor, page[name], tokens - (len(pages) + 1) * PAGE)
         return tensor_file.loaded(whole | states)
 
 
@@ -254,7 +251,7 @@ class Recorder:
         held = tensor_file.hold(copies)
         for place in places:
             page = {name: held[of, name] for of, name in held if of == place}
-            self._prefixes.writer.run(partial(self._write, place, page, needed <= page.keys()))
+            self._prefixes.writer.run(partial(self._write, place, page))
 
     def _entries(self, first: int) -> Arrays:
         """Copies of a page's entries, from the `first` latest on."""
@@ -269,15 +266,14 @@ class Recorder:
             copies[f"{i}.values"] = mx.contiguous(values[..., start : start + PAGE, :])
         return copies
 
-    def _write(self, place: int, page: Tensors, has_states: bool) -> int:
+    def _write(self, place: int, page: Tensors) -> int:
         files = self._prefixes.files
         # A page could not be reached after one that another process deleted.
         if self._stopped or (place and not files.present([self._keys[place - 1]])):
             self._stopped = True
             return 0
-        facts, used = {"has_states": has_states}, self._now - place * OLDER_S
         try:
-            return files.write(self._keys[place], page, facts, used)
+            return files.write(self._keys[place], page, self._now - place * OLDER_S)
         except OSError as error:
             self._prefixes.error = error
             self._stopped = True
@@ -323,7 +319,7 @@ class DiskBlocks:
             if pair is not None:
                 arrays[f"{i}.keys"], arrays[f"{i}.values"] = pair
         try:
-            self._files.write(self._key(head, ids), tensor_file.hold(arrays), {}, time.time())
+            self._files.write(self._key(head, ids), tensor_file.hold(arrays), time.time())
         except OSError as error:
             self.error = error
 

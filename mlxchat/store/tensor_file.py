@@ -1,18 +1,25 @@
-"""Named tensors and facts in one file, in an open format that detects any damage.
+"""Named tensors and facts in one file, in an open format that detects any damage; and a folder of
+such files, which may be lost.
 
 The format is safetensors. Its metadata contains the facts, and its last tensor is a checksum of all
 bytes before it, which is compared before any of them is believed. The callers know what the tensors
 mean.
 
-Source: https://github.com/huggingface/safetensors for the format.
+Source: https://github.com/huggingface/safetensors for the format; blocks named by a hash of their
+tokens and of the block before them, from vLLM's automatic prefix caching (Kwon et al., 2023).
 """
 
 import hashlib
 import json
 import mmap
+import os
+import shutil
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,48 +27,40 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat.errors import SnapshotBroken
-from mlxchat.files import open_to_read, write_atomically
+from mlxchat.files import by_use, make_private_directory, open_to_read, prune, write_atomically
 
 CHECKSUM = "checksum"
 CHECKSUM_BYTES = 32
 
-# Safetensors' name of a type, MLX's type, and the numpy type of the same size for its bits.
-TYPES: dict[str, tuple[mx.Dtype, Any]] = {
-    "F32": (mx.float32, np.float32),
-    "F16": (mx.float16, np.float16),
-    "BF16": (mx.bfloat16, np.uint16),
-    "I32": (mx.int32, np.int32),
-    "U32": (mx.uint32, np.uint32),
-    "I64": (mx.int64, np.int64),
-    "U8": (mx.uint8, np.uint8),
-    "BOOL": (mx.bool_, np.bool_),
+# Safetensors' names of numpy's types. Numpy has no bfloat16: its bits are uint16 here, and nothing
+# else is.
+TYPES: dict[str, Any] = {
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": np.uint16,
+    "I32": np.int32,
+    "U32": np.uint32,
+    "I64": np.int64,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
 }
-NAME_OF_TYPE = {dtype: name for name, (dtype, _) in TYPES.items()}
+NAMES = {np.dtype(type_): name for name, type_ in TYPES.items()}
 
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """One tensor's bits, readable from any thread; an MLX array belongs to one thread."""
-
-    type: str
-    shape: tuple[int, ...]
-    bits: np.ndarray
-
+SUFFIX = ".safetensors"
+# A page seems a little older than the one before it, so that it is deleted first.
+OLDER_S = 1e-5
 
 Name = TypeVar("Name")
+# Bits that any thread can read; an MLX array belongs to one thread.
+Tensors = dict[str, np.ndarray]
 
 
-def hold(arrays: Mapping[Name, mx.array]) -> dict[Name, Tensor]:
+def hold(arrays: Mapping[Name, mx.array]) -> dict[Name, np.ndarray]:
     """Evaluate the arrays, all together because each evaluation waits for the device, and return
     their bits. Copies only arrays that are not contiguous."""
     in_order = {name: _in_order(array) for name, array in arrays.items()}
     mx.eval(list(in_order.values()))
-    return {
-        name: Tensor(
-            NAME_OF_TYPE[array.dtype], tuple(array.shape), np.array(in_order[name], copy=False)
-        )
-        for name, array in arrays.items()
-    }
+    return {name: np.array(array, copy=False) for name, array in in_order.items()}
 
 
 def _in_order(array: mx.array) -> mx.array:
@@ -69,21 +68,19 @@ def _in_order(array: mx.array) -> mx.array:
     return in_order.view(mx.uint16) if array.dtype == mx.bfloat16 else in_order
 
 
-def empty(shape: tuple[int, ...], dtype: mx.Dtype) -> Tensor:
-    """An uninitialized tensor."""
-    name = NAME_OF_TYPE[dtype]
-    return Tensor(name, shape, np.zeros(shape, TYPES[name][1]))
-
-
-def loaded(tensors: dict[Name, Tensor]) -> dict[Name, mx.array]:
+def loaded(tensors: Tensors) -> dict[str, mx.array]:
     """The tensors as evaluated arrays. Empties `tensors`, so that each is freed once copied."""
-    arrays = {name: _array(tensors.pop(name)) for name in list(tensors)}
+    arrays: dict[str, mx.array] = {}
+    for name in list(tensors):
+        bits = tensors.pop(name)
+        array = mx.array(bits)
+        arrays[name] = array.view(mx.bfloat16) if bits.dtype == np.uint16 else array
     mx.eval(list(arrays.values()))
     return arrays
 
 
 def write(
-    path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any], *, full_sync: bool = True
+    path: Path, tensors: Mapping[str, np.ndarray], facts: dict[str, Any], *, full_sync: bool = True
 ) -> int:
     """Write a file atomically and force it to the disk; return its size in bytes.
 
@@ -93,12 +90,12 @@ def write(
     """
     header: dict[str, Any] = {"__metadata__": {"facts": json.dumps(facts)}}
     end = 0
-    checksum = Tensor("U8", (CHECKSUM_BYTES,), np.zeros(CHECKSUM_BYTES, np.uint8))
-    for name, tensor in [*tensors.items(), (CHECKSUM, checksum)]:
-        start, end = end, end + tensor.bits.nbytes
+    checksum = np.zeros(CHECKSUM_BYTES, np.uint8)
+    for name, bits in [*tensors.items(), (CHECKSUM, checksum)]:
+        start, end = end, end + bits.nbytes
         header[name] = {
-            "dtype": tensor.type,
-            "shape": list(tensor.shape),
+            "dtype": NAMES[bits.dtype],
+            "shape": bits.shape,
             "data_offsets": [start, end],
         }
     text = json.dumps(header).encode()
@@ -107,7 +104,7 @@ def write(
     def pieces() -> Iterator[bytes | memoryview]:
         digest = hashlib.blake2b(digest_size=CHECKSUM_BYTES)
         beginning = struct.pack("<Q", len(text)) + text
-        for piece in [beginning, *(_bytes(tensor.bits) for tensor in tensors.values())]:
+        for piece in [beginning, *map(_bytes, tensors.values())]:
             digest.update(piece)
             yield piece
         yield digest.digest()
@@ -116,7 +113,7 @@ def write(
     return 8 + len(text) + end
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
     """Return the tensors, mapped from the file and so not in memory yet, and the facts.
 
     Raises SnapshotBroken if the file is truncated, changed, or of another kind; OSError if it
@@ -128,19 +125,11 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     digest = hashlib.blake2b(whole[:-CHECKSUM_BYTES], digest_size=CHECKSUM_BYTES)
     if whole[-CHECKSUM_BYTES:] != digest.digest():
         raise SnapshotBroken(f"cannot use {path}: wrong checksum")
-    header, data = _parsed(whole)
+    end = 8 + int.from_bytes(whole[:8], "little")
+    header, data = json.loads(bytes(whole[8:end])), whole[end:]
     del header[CHECKSUM]
     facts = json.loads(header.pop("__metadata__")["facts"])
     return {name: _tensor(entry, data) for name, entry in header.items()}, facts
-
-
-def read_facts(path: Path) -> dict[str, Any]:
-    """Return the facts alone, without comparing the checksum. Raises SnapshotBroken, OSError."""
-    try:
-        header, _ = _parsed(_mapped(path))
-        return dict(json.loads(header["__metadata__"]["facts"]))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SnapshotBroken(f"cannot use {path}: no facts in its header") from error
 
 
 def _mapped(path: Path) -> memoryview:
@@ -151,26 +140,80 @@ def _mapped(path: Path) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def _parsed(whole: memoryview) -> tuple[dict[str, Any], memoryview]:
-    """The header, and the data after it."""
-    end = 8 + int.from_bytes(whole[:8], "little")
-    return json.loads(bytes(whole[8:end])), whole[end:]
-
-
-def _tensor(entry: dict[str, Any], data: memoryview) -> Tensor:
+def _tensor(entry: dict[str, Any], data: memoryview) -> np.ndarray:
     start, end = entry["data_offsets"]
-    _, carrier = TYPES[entry["dtype"]]
-    bits = np.frombuffer(data[start:end], carrier).reshape(entry["shape"])
-    return Tensor(entry["dtype"], bits.shape, bits)
-
-
-def _array(tensor: Tensor) -> mx.array:
-    dtype, _ = TYPES[tensor.type]
-    array = mx.array(tensor.bits)
-    return array.view(dtype) if dtype == mx.bfloat16 else array
+    return np.frombuffer(data[start:end], TYPES[entry["dtype"]]).reshape(entry["shape"])
 
 
 def _bytes(bits: np.ndarray) -> memoryview:
     # An empty view cannot be cast to bytes.
     flat: Any = bits.reshape(-1)
     return memoryview(flat).cast("B") if bits.size else memoryview(b"")
+
+
+class CacheFiles:
+    """Files in `directory`, which is created when the first one is written: pages of prompt
+    prefixes, and blocks. Those written here and all others together stay within `limit_bytes`.
+
+    A file is named by a hash of all that its tensors depend on. Its modification time is when it
+    was last used. Losing one costs a computation and nothing else, so several processes may read,
+    write and delete them at the same time.
+    """
+
+    def __init__(self, directory: Path, limit_bytes: int = sys.maxsize) -> None:
+        self.directory = directory
+        self.limit_bytes = limit_bytes
+        # Their size when last counted, and what was written here since.
+        self._bytes: int | None = None
+
+    def path_of(self, key: str) -> Path:
+        return self.directory / f"{key}{SUFFIX}"
+
+    def present(self, keys: Iterable[str]) -> int:
+        """How many of the first keys have files, up to the first that has none."""
+        return sum(1 for _ in takewhile(lambda key: self.path_of(key).exists(), keys))
+
+    def read(self, key: str) -> Tensors | None:
+        """The tensors; None if there is no file. A file that cannot be trusted is deleted."""
+        try:
+            return read(self.path_of(key))[0]
+        except OSError:
+            return None
+        except SnapshotBroken:
+            # Another process may have deleted it, or be unable to.
+            with suppress(OSError):
+                self.path_of(key).unlink()
+            return None
+
+    def write(self, key: str, tensors: Mapping[str, np.ndarray], used: float) -> int:
+        """Write a file, and enforce the limit; return its size in bytes. Raises OSError."""
+        make_private_directory(self.directory)
+        size_bytes = write(self.path_of(key), tensors, {}, full_sync=False)
+        self.touch([key], used)
+        self._bytes = self.size_bytes() if self._bytes is None else self._bytes + size_bytes
+        if self._bytes > self.limit_bytes:
+            self.prune(self.limit_bytes)
+        return size_bytes
+
+    def touch(self, keys: Sequence[str], now: float | None = None) -> None:
+        """Mark a page and those before it, in order, as used now."""
+        now = now or time.time()
+        for place, key in enumerate(keys):
+            used = now - place * OLDER_S
+            # If this fails, the file only seems older than it is.
+            with suppress(OSError):
+                os.utime(self.path_of(key), (used, used))
+
+    def prune(self, limit_bytes: int) -> None:
+        """Delete the least recently used files beyond the limit."""
+        self._bytes = prune(self.directory, limit_bytes)
+
+    def has_room(self) -> bool:
+        """Whether the disk has room for as much as may be written."""
+        above = (self.directory, *self.directory.parents)
+        nearest = next(each for each in above if each.exists())
+        return shutil.disk_usage(nearest).free > self.limit_bytes
+
+    def size_bytes(self) -> int:
+        """The size of all files. Raises OSError."""
+        return sum(status.st_size for _, status in by_use(self.directory))
