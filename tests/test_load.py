@@ -22,9 +22,8 @@ from mlxchat.errors import (
     ModelUnsupported,
     TemplateError,
 )
-from mlxchat.models.fit import automatic_window, check_window
 from mlxchat.models.load import load_directory
-from mlxchat.models.model import Model
+from mlxchat.models.model import Model, automatic_window, check_window
 from mlxchat.models.precision import dequantize
 from mlxchat.models.skeleton import MODULE_OF_TYPE, build_skeleton, named_parameters, read_config
 from scripts.families import write_family

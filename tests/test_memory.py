@@ -14,11 +14,11 @@ import pytest
 from mlxchat import platform
 from mlxchat.cache import Cache
 from mlxchat.errors import ModelError, SnapshotBroken
-from mlxchat.models import catalog, fit
+from mlxchat.models import catalog
 from mlxchat.models import load as loading
-from mlxchat.models.fit import automatic_window, check_window
+from mlxchat.models import model as models_module
 from mlxchat.models.load import load_directory
-from mlxchat.models.model import Model
+from mlxchat.models.model import Model, automatic_window, check_window
 from mlxchat.models.skeleton import held_bytes
 from mlxchat.store import snapshot
 
@@ -131,7 +131,7 @@ def outcome(
         fake.active = weights
     else:
         (platform.CGROUP / "memory.current").write_text(f"{weights}\n")
-    patch.setattr(fit, "kv_bytes_per_token", lambda *_: token_bytes)
+    patch.setattr(models_module, "kv_bytes_per_token", lambda *_: token_bytes)
     model: Any = SimpleNamespace(
         shard=None,
         dtype=dtype,

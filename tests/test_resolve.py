@@ -10,8 +10,7 @@ from mlxchat.errors import HubError, ModelBroken, ModelNotFound, ModelUnsupporte
 from mlxchat.models import gguf, hub
 from mlxchat.models.catalog import HUB_ALIASES, RECOMMENDED, recommended_that_fit
 from mlxchat.models.hub_cache import cached_snapshot, hub_cache_dir
-from mlxchat.models.locate import Located, locate
-from mlxchat.models.resolve import ResolvedModel, resolve_model
+from mlxchat.models.resolve import Located, ResolvedModel, locate, resolve_model
 from mlxchat.units import format_bytes
 from tests.fake_hub import put_in_cache, tiny_model_files
 

@@ -8,7 +8,7 @@ import pytest
 
 from mlxchat.app.opening import open_model
 from mlxchat.errors import UsageError
-from mlxchat.models.template_file import read_template
+from mlxchat.models.tokenizer_files import read_template
 from mlxchat.request import Setup
 from mlxchat.store.snapshot import differences
 from scripts.tiny_model import write_tiny_model

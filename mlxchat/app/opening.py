@@ -16,11 +16,10 @@ from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.blocks import BlockReader, join_refusal
 from mlxchat.errors import CacheError, WindowTooSmall
 from mlxchat.models.adapter import find_adapter
-from mlxchat.models.fit import automatic_window, check_window
 from mlxchat.models.load import Check, load_directory
-from mlxchat.models.model import Model
+from mlxchat.models.model import Model, automatic_window, check_window
 from mlxchat.models.resolve import ResolvedModel, resolve_model
-from mlxchat.models.template_file import read_template
+from mlxchat.models.tokenizer_files import read_template
 from mlxchat.request import Setup
 from mlxchat.settings import CacheSettings, SamplingSettings, recommended
 from mlxchat.store.prefix_cache import DiskBlocks, PrefixCache

@@ -206,9 +206,10 @@ def _as_text(row: Row) -> str:
 
 def _lasting_model(key: tuple[str, ...], name: str) -> str:
     """The name as valid from any directory. Raises ModelError, ConfigError."""
-    from mlxchat.models.locate import lasting_name, locate
+    from mlxchat.models.resolve import locate
 
     aliases = dict(read_user_config().aliases)
     if key[0] == "aliases":
         locate(key[1], aliases | {key[1]: name})
-    return lasting_name(name, aliases)
+    located = locate(name, aliases)
+    return name if name in aliases else located.name

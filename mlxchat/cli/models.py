@@ -1,5 +1,6 @@
 """`mlxchat models`: list, download, remove and describe models."""
 
+import shutil
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -7,7 +8,8 @@ import typer
 from mlxchat.cli.group import App
 from mlxchat.cli.options import Json, Yes, agrees, complete_model
 from mlxchat.config import read_user_config
-from mlxchat.errors import HubError, UsageError
+from mlxchat.errors import ModelError, UsageError
+from mlxchat.files import reported_as
 from mlxchat.terminal.output import Messages
 from mlxchat.terminal.table import write
 from mlxchat.units import format_bytes
@@ -15,8 +17,7 @@ from mlxchat.units import format_bytes
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mlxchat.models.describe import ModelFacts
-    from mlxchat.models.locate import Located
+    from mlxchat.models.resolve import Located
 
 models_app = App(
     help="List, download, remove and inspect models.",
@@ -53,10 +54,10 @@ def list_models(everything: All = False, as_json: Json = False) -> None:
     --all adds the models of the catalogue. In a pipe, each line has the columns of the table,
     separated by tabs.
     """
-    from mlxchat.models import inventory
+    from mlxchat.models import describe
     from mlxchat.terminal.table import write_models
 
-    models = inventory.list_choices() if everything else inventory.list_models()
+    models = describe.list_choices() if everything else describe.list_models()
     write_models(models, as_json=as_json)
     if not models:
         Messages().note("no models yet: `mlxchat models list --all` shows what can be downloaded")
@@ -86,15 +87,16 @@ def rm(name: NameHere, yes: Yes = False) -> None:
 
     Your own directories and files are never deleted.
     """
-    from mlxchat.models import inventory
+    from mlxchat.models.describe import removable_dir
     from mlxchat.models.hub_cache import disk_bytes
 
     located = _locate(name)
-    directory = inventory.removable_dir(located)
+    directory = removable_dir(located)
     size = format_bytes(disk_bytes(directory))
     what = f"the converted copy of {located.name}" if located.kind == "gguf" else located.name
     if agrees(f"Delete {what}, {size}?", yes=yes):
-        inventory.remove(directory)
+        with reported_as(ModelError, f"remove {directory}"):
+            shutil.rmtree(directory)
         write(f"deleted {what}, {size}\n")
 
 
@@ -104,20 +106,22 @@ def info(name: Name, as_json: Json = False) -> None:
 
     Asks the Hub about a model that is not on this disk; downloads nothing.
     """
-    from mlxchat.models.describe import describe
+    from mlxchat.models.describe import describe, describe_remote
     from mlxchat.models.hub_cache import cached_snapshot
     from mlxchat.terminal.table import write_model
 
     located = _locate(name)
     if located.path is None and cached_snapshot(located.name) is None:
-        facts = _remote_facts(located.name)
+        facts = describe_remote(located.name)
+        if facts.problem is not None:
+            Messages().warn(facts.problem)
     else:
         facts = describe(located.name, _directory_here(name, show_progress=False))
     write_model(facts, as_json=as_json)
 
 
 def _locate(name: str) -> "Located":
-    from mlxchat.models.locate import locate
+    from mlxchat.models.resolve import locate
 
     return locate(name, read_user_config().aliases)
 
@@ -130,18 +134,3 @@ def _directory_here(name: str, *, show_progress: bool) -> "Path":
     return resolve_model(
         name, offline=True, ask=None, notify=notify, show_progress=show_progress
     ).directory
-
-
-def _remote_facts(hub_id: str) -> "ModelFacts":
-    """The facts about a model on the Hub; if that does not answer, those of the catalogue."""
-    from mlxchat.models.describe import describe_remote
-    from mlxchat.models.inventory import catalogue
-
-    try:
-        return describe_remote(hub_id)
-    except HubError as error:
-        facts = next((each for each in catalogue() if each.hub_id == hub_id), None)
-        if facts is None:
-            raise
-        Messages().warn(str(error))
-        return facts

@@ -23,7 +23,7 @@ from mlxchat.models.hub_cache import (
     offline_by_environment,
     token_place,
 )
-from mlxchat.models.locate import locate
+from mlxchat.models.resolve import locate
 from mlxchat.paths import __version__
 from mlxchat.request.commands import COMMANDS
 from mlxchat.units import format_bytes

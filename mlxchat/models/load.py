@@ -18,8 +18,7 @@ from mlxchat.cache import make_cache
 from mlxchat.cache.powers import install_powers
 from mlxchat.errors import MlxchatError, ModelBroken, device_failures, first_line
 from mlxchat.models.adapter import Adapter, apply_adapter, find_adapter
-from mlxchat.models.fit import report_shortage
-from mlxchat.models.model import AppliedAdapter, Model
+from mlxchat.models.model import AppliedAdapter, Model, report_shortage
 from mlxchat.models.precision import (
     activation_dtype,
     check_experts,
@@ -40,8 +39,7 @@ from mlxchat.models.skeleton import (
     read_generation_config,
     suitable_dtype,
 )
-from mlxchat.models.template_file import GivenTemplate
-from mlxchat.models.tokenizer_files import load_tokenizer
+from mlxchat.models.tokenizer_files import GivenTemplate, load_tokenizer
 from mlxchat.models.weights import arrays_of, fitting, load_arrays, needs_mlx_lms_loader
 from mlxchat.options import options_of
 from mlxchat.request import Setup

@@ -1,4 +1,5 @@
-"""A loaded model, and the interface to the other machines that share it."""
+"""A loaded model, the interface to the other machines that share it, and the largest window that
+fits in memory for it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,12 +9,22 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.cache import Cache, learned_positions, make_cache
-from mlxchat.errors import ModelBroken, device_failures, first_line
+from mlxchat.cache import Cache, kv_bytes_per_token, learned_positions, make_cache
+from mlxchat.errors import ModelBroken, ModelError, device_failures, first_line
 from mlxchat.models.skeleton import held_bytes
 from mlxchat.settings import DEFAULT_KEEP
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Tokenizer
+from mlxchat.units import Notify, format_bytes
+
+# Keys and values may take this share of the memory left by the weights.
+CACHE_SHARE = 0.7
+
+# A smaller window has no room for a question and its answer.
+MIN_WINDOW = 512
+
+# Windows are rounded down, so that a machine chooses the same size in every run.
+WINDOW_MULTIPLE = 512
 
 
 class StoredPrefixes(Protocol):
@@ -128,3 +139,47 @@ class Model:
         # Weights that are not evaluated yet will still take memory.
         unread_bytes = max(held_bytes(self.network) - platform.mlx_memory_bytes(), 0)
         return max(platform.free_memory_bytes() - unread_bytes, 0)
+
+
+def automatic_window(model: Model, notify: Notify) -> int | None:
+    """The trained context or the largest window that fits in memory, whichever is smaller.
+
+    None if neither is limited: the context is unknown and no layer's cache grows. If MIN_WINDOW
+    tokens do not fit, raises ModelError, or on macOS warns and returns MIN_WINDOW.
+    """
+    token_bytes = kv_bytes_per_token(model.shard, model.dtype)
+    if token_bytes == 0:
+        return model.context_length
+    fitting = int(model.free_memory_bytes() * CACHE_SHARE) // token_bytes
+    if model.context_length is not None and model.context_length <= fitting:
+        return model.context_length
+    if fitting < MIN_WINDOW:
+        report_shortage(
+            f"the weights leave memory for only {fitting} tokens ({token_bytes:,} bytes each): "
+            "close other programs or choose a smaller model",
+            notify,
+        )
+        return min(model.context_length or MIN_WINDOW, MIN_WINDOW)
+    return fitting // WINDOW_MULTIPLE * WINDOW_MULTIPLE
+
+
+def check_window(model: Model, max_kv_size: int | None, notify: Notify) -> None:
+    """If a window of `max_kv_size` tokens does not fit, raise ModelError, or on macOS warn."""
+    if max_kv_size is None:
+        return
+    needed_bytes = max_kv_size * kv_bytes_per_token(model.shard, model.dtype)
+    free_bytes = model.free_memory_bytes()
+    if needed_bytes > free_bytes:
+        report_shortage(
+            f"a window of {max_kv_size:,} tokens needs {format_bytes(needed_bytes)} with "
+            f"this model, but only {format_bytes(free_bytes)} is free: use --max-kv-size "
+            "auto or a smaller window",
+            notify,
+        )
+
+
+def report_shortage(shortage: str, notify: Notify) -> None:
+    """Raise ModelError, or on macOS, which moves memory to the disk, warn."""
+    if platform.shortage_is_certain():
+        raise ModelError(shortage)
+    notify(shortage)

