@@ -39,14 +39,15 @@ def between(low: float, high: float) -> Must:
     return Must(f"be between {low:g} and {high:g}", lambda value: low <= value <= high)
 
 
-# The values of a boolean option as text.
+# The values of a boolean option as text, and how they may be written.
 SWITCH = ("on", "off")
+SWITCHES = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 # How to read values of other types, and what the text must be.
 FROM_TEXT: Mapping[type, tuple[Callable[[str], Any], str]] = {
     int: (int, "a whole number"),
     float: (float, "a number"),
-    bool: ({"on": True, "off": False}.__getitem__, "on or off"),
+    bool: (lambda text: SWITCHES[text.lower()], "on or off"),
 }
 
 

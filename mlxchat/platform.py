@@ -126,32 +126,6 @@ def import_from_mlx_lm(module: str) -> Any:
         resource.setrlimit = setrlimit
 
 
-def tested_versions() -> Iterator[tuple[str, str | None, str, bool]]:
-    """Of mlx and mlx-lm: its name, the installed version or None, the range this release was tested
-    with, such as >=0.32.2,<0.32.3, and whether it is in it.
-
-    The ranges are those of our own package's metadata; a checkout that was never installed has
-    none.
-    """
-    from importlib import metadata
-
-    from packaging.requirements import Requirement
-
-    try:
-        written = metadata.requires("mlxchat") or []
-    except metadata.PackageNotFoundError:
-        return
-    for requirement in sorted(map(Requirement, written), key=lambda each: each.name):
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if requirement.name in ("mlx", "mlx-lm") and applies:
-            version = None
-            with suppress(metadata.PackageNotFoundError):
-                version = metadata.version(requirement.name)
-            tested = requirement.specifier
-            is_tested = version is not None and tested.contains(version, prereleases=True)
-            yield requirement.name, version, str(tested), is_tested
-
-
 def select_device(choice: str) -> str:
     """Make `auto`, `cpu` or `gpu` MLX's default device and return the name of the device chosen.
 
@@ -369,16 +343,11 @@ def keep_awake(system: str = sys.platform) -> Iterator[None]:
     if program is None:
         yield
         return
-    with subprocess.Popen(
-        # It ends with this process, even if that is killed.
-        [program, "-i", "-w", str(os.getpid())],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        # The terminal's Ctrl-C asks for a graceful end, which may take a while.
-        start_new_session=True,
-    ) as caffeinate:
-        try:
-            yield
-        finally:
-            caffeinate.kill()
+    # It ends with this process, even if that is killed. In a session of its own, since the
+    # terminal's Ctrl-C asks for a graceful end, which may take a while.
+    caffeinate = subprocess.Popen([program, "-i", "-w", str(os.getpid())], start_new_session=True)
+    try:
+        yield
+    finally:
+        caffeinate.kill()
+        caffeinate.wait()

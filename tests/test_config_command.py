@@ -96,7 +96,7 @@ def test_no_variable_changes_what_a_command_does(
         ("temp = [1]", "temp: --temp takes one value, got [1]"),
         ("max-tokens = 0.5", "max-tokens: --max-tokens must be a whole number, got '0.5'"),
         ("max-kv-size = 'big'", "max-kv-size: --max-kv-size must be auto, none or a number"),
-        ("save = 'perhaps'", "save: --save must be true or false, got 'perhaps'"),
+        ("save = 'perhaps'", "save: --save must be on or off, got 'perhaps'"),
         ("stop = ['']", "stop: --stop must not be empty"),
         ("version = true", "version is not an option of chat"),
     ],

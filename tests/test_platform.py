@@ -1,6 +1,5 @@
 """What differs between machines, tested on this one."""
 
-import importlib.metadata
 import subprocess
 import sys
 import tomllib
@@ -11,19 +10,6 @@ from packaging.requirements import Requirement
 
 from mlxchat import platform
 from mlxchat.errors import UsageError
-
-
-def test_an_untested_version_is_named_with_the_tested_range(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert all(is_tested for *_, is_tested in platform.tested_versions())
-    real = importlib.metadata.version
-    monkeypatch.setattr(
-        importlib.metadata, "version", lambda name: "0.99.0" if name == "mlx-lm" else real(name)
-    )
-    _, (name, version, tested, is_tested) = platform.tested_versions()
-    assert (name, version, is_tested) == ("mlx-lm", "0.99.0", False)
-    assert tested.count(".") > 2
 
 
 def test_a_missing_gpu_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,9 +58,6 @@ class Loaded:
 def start(setup: Setup, notify: Notify) -> None:
     """Report anything unusual about this machine, and select the device. Before any model."""
     platform.require_supported_system()
-    for name, version, tested, is_tested in platform.tested_versions():
-        if version is not None and not is_tested:
-            notify(f"{name} {version} is untested with this release (tested: {tested})")
     platform.select_device(setup.device)
 
 

@@ -1,8 +1,8 @@
 """The command line: parse, call, render, exit status. The only importer of Typer.
 
 Commands import what they need when they run, so that help appears immediately. What they do is for
-`app`, what they show for `terminal`. Read `options` first: how a declared option becomes Typer's;
-then `generate`, as an example of a command. `configured` adds the configuration.
+`app`, what they show for `terminal`. Read `options` first: how a declared option becomes Typer's,
+and how it is configured; then `generate`, as an example of a command.
 """
 
 import os
@@ -15,14 +15,12 @@ import typer
 from typer.exceptions import TyperException
 
 from mlxchat import platform
-from mlxchat.cli import batch, chat, generate, machine
-from mlxchat.cli import help as help_
+from mlxchat.cli import chat, generate, group, machine
 from mlxchat.cli.cache import cache_app
 from mlxchat.cli.config import config_app
-from mlxchat.cli.configured import Configured
 from mlxchat.cli.group import HELP_NAMES, App, Group
 from mlxchat.cli.models import models_app
-from mlxchat.cli.options import COMPLETING
+from mlxchat.cli.options import COMPLETING, Configured
 from mlxchat.cli.sessions import session_app
 from mlxchat.cli.usage_errors import check_question, explain
 from mlxchat.errors import (
@@ -120,14 +118,14 @@ app = App(
 )
 app.command(cls=Configured, epilog=chat.EPILOG)(chat.chat)
 app.command(cls=Configured, epilog=generate.EPILOG)(generate.generate)
-app.command(cls=Configured, epilog=batch.EPILOG)(batch.batch)
+app.command(cls=Configured, epilog=generate.BATCH_EPILOG)(generate.batch)
 app.add_typer(models_app, name="models")
 app.add_typer(session_app, name="session")
 app.add_typer(cache_app, name="cache")
 app.command(epilog=machine.EPILOG)(machine.bench)
 app.add_typer(config_app, name="config")
 app.command(epilog="Example: mlxchat doctor --offline")(machine.doctor)
-app.command("help", epilog=help_.EPILOG)(help_.help_)
+app.command("help", epilog=group.EPILOG)(group.help_)
 
 
 @app.callback()

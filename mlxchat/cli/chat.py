@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.configured import Template
-from mlxchat.cli.options import build, given_names, setup_of, with_options
+from mlxchat.cli.options import Template, build, given_names, setup_of, with_options
 from mlxchat.cli.usage_errors import check_question
 from mlxchat.errors import UsageError
 from mlxchat.options import flag, options_of

@@ -9,7 +9,6 @@ import typer
 
 from mlxchat import paths
 from mlxchat.cli.group import App
-from mlxchat.cli.options import Json
 from mlxchat.config import (
     Setting,
     check_text,
@@ -23,7 +22,7 @@ from mlxchat.config import (
 )
 from mlxchat.errors import MlxchatError, UsageError
 from mlxchat.request.commands import COMMANDS
-from mlxchat.terminal.table import write, write_json_lines, write_table
+from mlxchat.terminal.table import write, write_table
 
 config_app = App(
     help="Show and change the configuration, with prompts of your own.",
@@ -38,22 +37,7 @@ config.toml.
 """,
 )
 
-NEW_FILE = """\
-# Defaults of mlxchat. `mlxchat config show` lists all keys.
-#
-# model = "qwen3-4b"
-#
-# [aliases]
-# small = "mlx-community/Qwen3-0.6B-4bit"
-#
-# [chat]
-# max-kv-size = 4096
-#
-# [prompts.commit]
-# prompt = "Write a commit message for this change: {input}"
-"""
-
-Row = dict[str, Any]
+NEW_FILE = "# Defaults of mlxchat. `mlxchat help configuration` has examples.\n"
 
 NO_MODEL = "a recommended one that fits, else the embedded one"
 
@@ -75,7 +59,6 @@ def show(
             autocompletion=complete_key,
         ),
     ] = "",
-    as_json: Json = False,
 ) -> None:
     """Show all settings in effect, and where they come from.
 
@@ -83,14 +66,10 @@ def show(
     separated by tabs.
     """
     everything = list(_rows())
-    rows = [row for row in everything if not key or f"{row['key']}.".startswith(f"{key}.")]
+    rows = [row for row in everything if not key or f"{row[0]}.".startswith(f"{key}.")]
     if key and not rows and key not in ("aliases", "prompts"):
-        raise UsageError(f"unknown key {key!r}" + nearest(key, [row["key"] for row in everything]))
-    if as_json:
-        write_json_lines(rows)
-    else:
-        cells = [(row["key"], _as_text(row), row["where"] or "default") for row in rows]
-        write_table(("KEY", "VALUE", "FROM"), cells)
+        raise UsageError(f"unknown key {key!r}" + nearest(key, [row[0] for row in everything]))
+    write_table(("KEY", "VALUE", "FROM"), rows)
 
 
 @config_app.command(
@@ -175,33 +154,28 @@ def path() -> None:
     write(f"{paths.config_file()}\n")
 
 
-def _rows() -> Iterator[Row]:
-    """The settings in effect; if "value" is None, "if_unset" describes the default."""
+def _rows() -> Iterator[tuple[str, str, str]]:
+    """Key, value and source of the settings in effect."""
     model, file = configured_model(), read_user_config()
-    yield _row("model", model, None, NO_MODEL)
+    yield "model", *_shown(model, NO_MODEL)
     for tables in (("aliases",), *(("prompts", name) for name in sorted(file.prompts))):
-        for _, setting in sorted(file.settings_for(*tables).items()):
-            yield _row(setting.key, setting)
+        for key, setting in sorted(file.settings_for(*tables).items()):
+            yield ".".join((*tables, key)), *_shown(setting)
     for name, options in COMMANDS.items():
         settings = configured(name)
         for field, option in options.items():
             setting = settings.get(field, model if field == "model" else None)
-            key, if_unset = f"{name}.{option.name}", option.if_unset or "none"
-            yield _row(key, setting, option.default, if_unset)
+            shown = _shown(setting, option.if_unset or "none", option.default)
+            yield f"{name}.{option.name}", *shown
 
 
-def _row(key: str, setting: Setting | None, default: Any = None, if_unset: str = "") -> Row:
-    value, where = (default, None) if setting is None else (setting.value, setting.where)
-    return {"key": key, "value": value, "if_unset": if_unset, "where": where}
-
-
-def _as_text(row: Row) -> str:
-    value = row["value"]
-    if value is None or value == ():
-        return f"({row['if_unset']})"
-    if isinstance(value, bool | list):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
+def _shown(setting: Setting | None, if_unset: str = "", default: Any = None) -> tuple[str, str]:
+    """The value and its source; `if_unset` describes a default that is none."""
+    if setting is None and default in (None, ()):
+        return f"({if_unset})", "default"
+    value, where = (default, "default") if setting is None else (setting.value, setting.where)
+    is_json = isinstance(value, bool | list)
+    return json.dumps(value, ensure_ascii=False) if is_json else str(value), where
 
 
 def _lasting_model(key: tuple[str, ...], name: str) -> str:

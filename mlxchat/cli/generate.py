@@ -1,11 +1,13 @@
-"""`mlxchat generate`: reads a pipe or files, writes to a pipe or a file."""
+"""`mlxchat generate`: reads a pipe or files, writes to a pipe or a file; and `mlxchat batch`: many
+prompts from a file or a pipe, and a line of JSON for each answer."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.configured import Template
 from mlxchat.cli.options import (
+    Template,
     build,
     given_names,
     leave_template_out,
@@ -24,6 +26,22 @@ Examples:
   mlxchat generate --ignore-eos --checkpoint night --until 07:00 "A saga."
   mlxchat generate --resume night
   git diff | mlxchat generate -p commit
+"""
+
+
+BATCH_EPILOG = """\
+Examples:
+  mlxchat batch prompts.jsonl -o answers.jsonl
+  mlxchat batch --csv mail.csv -o out.jsonl -t "Is this spam? {text}"
+  mlxchat batch --files "papers/*.txt" -o out.jsonl -t "Summarize: {text}"
+  cat questions.txt | mlxchat batch --lines > answers.jsonl
+
+Input:
+  JSON Lines: {"id": …, "prompt": … or "messages": …, "temp": …, …}, or the
+  batch form of OpenAI. See `mlxchat help batch`.
+
+Continuing:
+  Run the same command again: it does only the rows that have no answer yet.
 """
 
 
@@ -82,3 +100,31 @@ def _changes(context: typer.Context) -> Any:
             raise UsageError(f"--resume uses the options of the run: omit {wrong}")
         changes[name] = options[name].value_of(context.params[name])
     return changes
+
+
+@with_options(COMMANDS["batch"])
+def batch(
+    context: typer.Context,
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="INPUT", help="File of rows; - or nothing is stdin", show_default=False
+        ),
+    ] = None,
+    **values: Any,
+) -> None:
+    """Answer many prompts, several at a time."""
+    from mlxchat.request import Answer, BatchInput, BatchRequest
+    from mlxchat.terminal.run_batch import run
+    from mlxchat.text.documents import STDIN
+
+    leave_template_out(context, values)
+    source = Path(path) if path not in (None, STDIN) else None
+    request = build(
+        BatchRequest,
+        values,
+        setup=setup_of(values),
+        input=build(BatchInput, values, path=source),
+        answer=build(Answer, values),
+    )
+    raise typer.Exit(run(request, build(Shown, values)))

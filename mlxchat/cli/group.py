@@ -1,14 +1,25 @@
 """Typer's commands and groups with plain help: `--help` shows what people use, `--help-all`
-everything."""
+everything; and `mlxchat help`: pages of the manual, or the options of a command."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
+from mlxchat import manual
+from mlxchat.errors import UsageError
+from mlxchat.terminal.table import write
+
 HELP_ALL = "--help-all"
 HELP_NAMES = ("-h", "--help", HELP_ALL)
+
+EPILOG = """\
+Examples:
+  mlxchat help
+  mlxchat help window
+  mlxchat help session rm
+"""
 
 
 def summary(command: Any) -> str:
@@ -91,3 +102,37 @@ class App(typer.Typer):
 
     def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
         return super().command(name, **{"cls": Command, **options})
+
+
+def complete_topic(context: typer.Context, incomplete: str) -> list[str | tuple[str, str]]:
+    root: Any = context.find_root().command
+    return [*((name, manual.summary(name)) for name in manual.PAGES), *root.commands]
+
+
+Topic = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PAGE", help="Page of the manual, or command", autocompletion=complete_topic
+    ),
+]
+
+
+def help_(context: typer.Context, topic: Topic = None) -> None:
+    """Show a page of the manual, or list all pages.
+
+    If there is no page for a command, its options are shown. Pages open in $PAGER, or less.
+    """
+    root: Any = context.find_root().command
+    words = topic or []
+    if not words:
+        pages = [f"  {name:<17}{manual.summary(name)}\n" for name in manual.PAGES]
+        more = "`mlxchat help PAGE` shows a page, `mlxchat COMMAND --help` options."
+        write(f"Pages:\n{''.join(pages)}\n{more}\n")
+    elif len(words) == 1 and words[0].lower() in manual.PAGES:
+        from mlxchat.terminal.table import show_page
+
+        show_page(manual.read_page(words[0].lower()))
+    elif words[0] in root.commands:
+        root.main([*words, "--help"], prog_name="mlxchat", standalone_mode=False)
+    else:
+        raise UsageError(f"no page or command named {' '.join(words)!r}; see `mlxchat help`")

@@ -28,7 +28,7 @@ from mlxchat import paths
 from mlxchat.errors import ConfigError, OutputError, UsageError
 from mlxchat.files import open_to_read, reported_as, write_atomically
 from mlxchat.manual.equivalents import option_for
-from mlxchat.options import Option
+from mlxchat.options import FROM_TEXT
 from mlxchat.request.commands import COMMANDS
 
 MODEL_VARIABLE = "MLXCHAT_MODEL"
@@ -38,7 +38,6 @@ TEXT = "prompt"
 # The keys, and how many tables their values are in.
 KEYS = {"model": 0, "aliases": 1, "prompts": 2, **dict.fromkeys(COMMANDS, 1)}
 MUST_BE_TEXT = re.compile(rf"model|aliases\..*|.*\.{TEXT}")
-SWITCHES = ("0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes")
 
 # As many names are listed in a message.
 MAX_LISTED = 12
@@ -145,27 +144,16 @@ def by_field(command: str, settings: Iterable[Setting]) -> dict[str, Setting]:
                 + nearest(name, options)
             )
         option, value = options[name], setting.value
-        if option.many and not isinstance(value, list):
-            value = [value]
+        values = value if isinstance(value, list) else [value]
         try:
-            _check_value(option, value)
+            if isinstance(value, dict) or (isinstance(value, list) and not option.many):
+                raise UsageError(f"{option.flag} takes one value, got {value!r}")
+            texts = [str(each) for each in values]
+            option.value_of(texts if option.many else texts[0])
         except UsageError as error:
             raise ConfigError(f"{setting.where}: {setting.key}: {error}") from error
-        found[option.field] = replace(setting, value=value)
+        found[option.field] = replace(setting, value=values if option.many else value)
     return found
-
-
-def _check_value(option: Option, value: Any) -> None:
-    """Raise UsageError for an invalid value of an option, from TOML or as text."""
-    if option.many:
-        option.value_of([str(each) for each in value])
-    elif option.type is bool:
-        if str(value).lower() not in SWITCHES:
-            raise UsageError(f"{option.flag} must be true or false, got {value!r}")
-    elif isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise UsageError(f"{option.flag} takes one value, got {value!r}")
-    else:
-        option.value_of(str(value))
 
 
 def nearest(name: str, valid_names: Iterable[str]) -> str:
@@ -278,15 +266,14 @@ def set_key(path: Path, key: tuple[str, ...], values: list[str]) -> bool:
 def _as_toml(key: tuple[str, ...], values: list[str]) -> Any:
     """A list for a repeatable option, a number or a truth value for an option of such a type, else
     text."""
-    import tomllib
-
-    options = {each.name: each for each in COMMANDS.get(key[0], {}).values()}
-    option = options.get(key[-1])
+    found = (each for each in COMMANDS.get(key[0], {}).values() if each.name == key[-1])
+    option = next(found, None)
     if len(values) > 1 or (option is not None and option.many):
         return values
-    if option is not None and option.type in (bool, int, float) and option.parse is None:
-        with suppress(tomllib.TOMLDecodeError):
-            return tomllib.loads(f"value = {values[0]}")["value"]
+    if option is not None and option.type in FROM_TEXT and option.parse is None:
+        # An invalid value is refused with its place, when the whole file is checked.
+        with suppress(UsageError):
+            return option.value_of(values[0])
     return values[0]
 
 

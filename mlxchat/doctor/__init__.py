@@ -9,9 +9,13 @@ import platform as system
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from mlxchat import paths, platform
 from mlxchat.config import by_field, configured_model, read_user_config, variables_for
@@ -63,13 +67,14 @@ class Finding:
 def versions() -> Iterator[Finding]:
     yield Finding(__version__, topic="mlxchat")
     yield Finding(f"{system.python_version()}, {sys.executable}", topic="python")
-    for name, version, wanted, is_tested in platform.tested_versions():
-        if version is None:
-            fix = INSTALL.get(name, f"pip install {name}")
-            yield Finding("not installed", fix, is_problem=True, topic=name)
-        else:
-            fix = None if is_tested else f"pip install '{name}{wanted}'"
-            yield Finding(f"{version}, tested: {wanted}", fix, topic=name)
+    # A checkout that was never installed does not say what it was tested with.
+    with suppress(metadata.PackageNotFoundError):
+        for each in map(Requirement, sorted(metadata.requires("mlxchat") or ())):
+            if each.name in ("mlx", "mlx-lm") and (each.marker is None or each.marker.evaluate()):
+                installed = metadata.version(each.name)
+                is_tested = each.specifier.contains(installed, prereleases=True)
+                fix = None if is_tested else f"pip install '{each.name}{each.specifier}'"
+                yield Finding(f"{installed}, tested: {each.specifier}", fix, topic=each.name)
 
 
 def device() -> Iterator[Finding]:

@@ -6,7 +6,7 @@ commit 0717955 of llama.cpp.
 """
 
 import re
-from collections.abc import Callable
+from functools import cache
 
 PAGE = "switching"
 
@@ -27,7 +27,6 @@ OURS = {
         "llm prompt": "mlxchat QUESTION, in quotes",
         "llm logs": "mlxchat session list",
         "llm aliases": "mlxchat config edit",
-        "llm templates": "mlxchat config show",
         "--fragment": "--file; a file, folder or pattern, not an address",
         "--template, -t": "--prompt; a prompt in the configuration",
         "--conversation, --cid": "mlxchat --session",
@@ -38,7 +37,6 @@ OURS = {
         "-o reasoning_effort": "--template-arg reasoning_effort=…",
         "--hide-reasoning, -R": "--think hide",
         "--usage, -u": "--stats",
-        "--options": "mlxchat generate --help-all",
         "!multi, !end": 'Alt-Enter, or """ around the lines',
         "!edit": "/edit",
         "!fragment": "/file",
@@ -50,7 +48,6 @@ OURS = {
         "ollama show": "mlxchat models info",
         "ollama rm": "mlxchat models rm",
         "FROM": "--model",
-        "MESSAGE": "mlxchat session import",
         "--format": '--schema; --schema \'{"type": "object"}\' for json',
         "--hidethinking": "--think hide",
         "temperature": "--temp",
@@ -73,14 +70,12 @@ OURS = {
     "llama.cpp": {
         "--hf-repo, -hf, -hfr": "--model; in MLX or Hugging Face format",
         "--lora": "--adapter",
-        "--cache-list, -cl": "mlxchat models list",
         "-dev": "--device; auto, cpu or gpu",
         "--list-devices": "mlxchat --version",
         "--system-prompt, -sys": "--system",
         "--chat-template-file": "--chat-template; a file",
         "--chat-template-kwargs": "--template-arg; once for each variable",
         "--no-conversation, -no-cnv": "mlxchat generate --raw",
-        "--conversation, -cnv": "mlxchat, without a command",
         "--single-turn, -st": "mlxchat QUESTION, in quotes",
         "--ctx-size": "--max-kv-size",
         "--context-shift, --no-context-shift": "mlxchat generate --overflow",
@@ -98,9 +93,7 @@ OURS = {
         "--spec-draft-n-max, --draft-max, --draft-n, --draft": "--lookup",
         "--output-file, -o": "mlxchat generate --output",
         "--show-timings, --perf": "--stats",
-        "--log-disable": "--quiet",
         "--simple-io": "mlxchat --plain",
-        "--completion-bash": "mlxchat --install-completion",
         "/regen": "/retry",
         "/read, /glob": "/file",
     },
@@ -116,7 +109,6 @@ MISSING = {
     "code in a model's repository is never run": "--trust-remote-code",
     "models call no tools": "llm tools, --tool, -T, --functions",
     "models run on this machine": "llm keys, --key, ollama signin, ollama signout, ollama login",
-    "a prompt has one place to fill in": "--save, --param",
     "the system prompt is one text": "--system-prompt-file, -sysf, --system-fragment, --sf",
     "text always appears as it is generated": "--no-stream, --async",
     "embeddings are not computed": "llm embed, llm embed-models, --truncate, --dimensions",
@@ -125,22 +117,16 @@ MISSING = {
     "penalties look at the last 20 tokens": "--repeat-last-n, --dry-penalty-last-n",
     "the order of the samplers is fixed": "--samplers, --sampler-seq, --sampling-seq",
     "MLX chooses": "--threads, --gpu-layers, --n-gpu-layers, -ngl, --num-gpu, --num-thread, -fa",
-    "several machines run under mlx.launch (machines)": "--rpc",
-    "models come from the Hub or the disk": "--model-url, -mu",
     "one adapter at a time, as it was trained": "--lora-scaled, --control-vector",
     "thoughts count towards --max-tokens": "--reasoning-budget",
     "positions follow from the model": "--rope-scaling, --rope-scale, --rope-freq-base",
     "a template is always Jinja": "--jinja, --no-jinja",
-    "Alt-Enter starts a new line": "--multiline-input, -mli",
-    "there is no log; mlxchat doctor checks the machine": "--log-verbose, --verbose-prompt",
 }
 
 # Two dashes, or what llm writes before a model's option.
 BEFORE_NAME = re.compile(r"^-\w |^--")
 # The hint to use an option of ours.
 OPTION = re.compile(r"use --([\w-]+)")
-# What comes before a command's name.
-COMMAND = re.compile(r"^(?:llm |ollama |mlx_lm\.)")
 
 
 def as_markdown() -> str:
@@ -155,12 +141,28 @@ def as_markdown() -> str:
     return "\n".join([*lines, "\n## Missing\n", *missing, ""])
 
 
-def hint_for(name: str) -> str | None:
-    """What to use instead of another program's option; None if no program has it.
+def _code(names: str) -> str:
+    return ", ".join(f"`{name}`" for name in names.split(", "))
 
-    If programs mean different things by the name, the hint says which.
-    """
-    return _hint(lambda theirs: _key(theirs) == _key(name))
+
+@cache
+def _hints() -> dict[str, str]:
+    """What to use instead of each name."""
+    ours = {names: ours for rows in OURS.values() for names, ours in rows.items()}
+    uses = {names: f"use {each.partition(';')[0]}" for names, each in ours.items()}
+    none = {names: f"mlxchat has none: {reason}" for reason, names in MISSING.items()}
+    found = (none | uses).items()
+    return {_key(name): hint for names, hint in found for name in names.split(", ")}
+
+
+def _key(name: str) -> str:
+    """The name as people may vary it: `--num_ctx`, `num_ctx` and `-o num_ctx` are one."""
+    return BEFORE_NAME.sub("", name).replace("_", "-")
+
+
+def hint_for(name: str) -> str | None:
+    """What to use instead of another program's option; None if no program has it."""
+    return _hints().get(_key(name))
 
 
 def option_for(name: str) -> str | None:
@@ -171,29 +173,5 @@ def option_for(name: str) -> str | None:
 
 def hint_for_command(word: str) -> str | None:
     """The same for a command of another program, such as `run`."""
-    return _hint(lambda theirs: COMMAND.sub("", theirs) == word != theirs)
-
-
-def _hint(is_meant: Callable[[str], bool]) -> str | None:
-    programs: dict[str, list[str]] = {}
-    for program, rows in OURS.items():
-        for names, ours in rows.items():
-            if any(map(is_meant, names.split(", "))):
-                programs.setdefault(f"use {ours.partition(';')[0]}", []).append(program)
-    if len(programs) > 1:
-        return "; ".join(f"from {' and '.join(each)}, {hint}" for hint, each in programs.items())
-    missing = (
-        f"mlxchat has none: {reason}"
-        for reason, names in MISSING.items()
-        if any(map(is_meant, names.split(", ")))
-    )
-    return next(iter(programs), None) or next(missing, None)
-
-
-def _key(name: str) -> str:
-    """The name as people may vary it: `--num_ctx`, `num_ctx` and `-o num_ctx` are one."""
-    return BEFORE_NAME.sub("", name).replace("_", "-")
-
-
-def _code(names: str) -> str:
-    return ", ".join(f"`{name}`" for name in names.split(", "))
+    hints = (hint_for(f"{before}{word}") for before in ("mlx_lm.", "llm ", "ollama "))
+    return next(filter(None, hints), None)
