@@ -1,6 +1,8 @@
 """Numbers and texts as people read them, and the callbacks that report them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 
 # Called with the amount done and the total, in the operation's own unit.
 Progress = Callable[[int, int], None]
@@ -9,6 +11,35 @@ Progress = Callable[[int, int], None]
 Notify = Callable[[str], None]
 
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def _log(level: str, text: str) -> None:
+    # Takes longer to import than `--help` to show.
+    import logging
+
+    getattr(logging.getLogger("mlxchat"), level)(text)
+
+
+@contextmanager
+def _unseen(*_: str) -> Iterator[Progress]:
+    yield lambda done, total: None
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Where an application's messages and progress go; by default, messages are logged.
+
+    `warn` gets messages that change the meaning of the output, `note` those worth knowing. `ask`
+    answers yes or no before a download; without it there is no question. `waiting` is
+    a context with a text for long operations, `counting` one with a description and a unit.
+    """
+
+    warn: Notify = lambda text: _log("warning", text)
+    note: Notify = lambda text: _log("info", text)
+    ask: Callable[[str], bool] | None = None
+    show_progress: bool = False
+    waiting: Callable[[str], AbstractContextManager[object]] = _unseen
+    counting: Callable[[str, str], AbstractContextManager[Progress]] = _unseen
 
 
 def format_bytes(size_bytes: float) -> str:

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 import mlxchat
-from mlxchat.app.answer import value_of
+from mlxchat.app.events import value_of
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.request import Answer
 from mlxchat.terminal.worker import Stop

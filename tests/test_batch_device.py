@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from mlxchat.app.batch_run import SideBySide, open_batch
-from mlxchat.app.observer import Observer
 from mlxchat.errors import DeviceError
 from mlxchat.request import BatchRequest, Setup
 from mlxchat.rows.output import Result
+from mlxchat.units import Observer
 from tests.failing_device import FailingDevice
 
 # Rows that share a beginning and are read together, one that outgrows the window, and one whose

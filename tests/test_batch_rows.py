@@ -21,7 +21,6 @@ from mlxchat.app import batch_run
 from mlxchat.app.batch_row import row_seed
 from mlxchat.app.batch_run import open_batch
 from mlxchat.app.begin import begin
-from mlxchat.app.observer import Observer
 from mlxchat.cache import side_by_side as trials
 from mlxchat.cache.side_by_side import RowsCache
 from mlxchat.engine.constrained import Constrained
@@ -29,6 +28,7 @@ from mlxchat.engine.shared_prefix import shared_length
 from mlxchat.errors import ConstraintError
 from mlxchat.request import BatchRequest, Request, Setup
 from mlxchat.rows.row import Row
+from mlxchat.units import Observer
 
 Record = dict[str, Any]
 

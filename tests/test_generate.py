@@ -9,10 +9,9 @@ import pytest
 from mlx import nn
 
 from mlxchat.cache import Cache, make_cache, tokens_held
-from mlxchat.engine.ends import Asked
 from mlxchat.engine.generate import decode, generate
 from mlxchat.engine.prefill import prefill
-from mlxchat.engine.reply import Reply, ResumePoint
+from mlxchat.engine.reply import Reply, ResumePoint, asked
 from mlxchat.engine.sampling import Chooser, Token
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
@@ -144,7 +143,7 @@ def test_a_stop_text_ends_a_generation_and_is_not_shown(model: Model) -> None:
 def test_an_interruption_takes_effect_between_tokens_and_prefill_steps(model: Model) -> None:
     seen: list[Token] = []
     reply = begin(model)
-    for token in generate(reply, ends=[Asked(lambda: len(seen) == 5)]):
+    for token in generate(reply, ends=[asked(lambda: len(seen) == 5)]):
         seen.append(token)
     assert reply.stats.finish_reason == "interrupted"
     # The token already being computed is yielded too.
@@ -153,7 +152,7 @@ def test_an_interruption_takes_effect_between_tokens_and_prefill_steps(model: Mo
     stopped = begin(model)
     tokens = generate(
         stopped,
-        ends=[Asked(lambda: len(steps) == 3)],
+        ends=[asked(lambda: len(steps) == 3)],
         step_size=10,
         on_prefill=lambda done, _: steps.append(done),
     )

@@ -240,7 +240,7 @@ SEPARATORS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 def test_no_text_can_break_the_line_of_an_event() -> None:
     """A reply with U+0085 became two lines for a reader that splits as Python does."""
-    events = EventWriter(Tokenizer(byte_tokenizer()), with_top=False)
+    events = EventWriter(Tokenizer(byte_tokenizer()))
     line = events.token(Token(1, f"a{SEPARATORS}é"))
     assert len(line.splitlines()) == 1
     assert json.loads(line)["text"] == f"a{SEPARATORS}é"

@@ -9,7 +9,7 @@ import pytest
 
 from mlxchat.app.checkpoints import Checkpointer
 from mlxchat.app.run import Run
-from mlxchat.engine.ends import Asked
+from mlxchat.engine import generate as generating
 from tests.failing_device import FailingDevice, failing_evaluations
 from tests.in_process import run_in_process
 from tests.json_events import events_of
@@ -103,7 +103,7 @@ def test_the_previous_checkpoint_stays_if_the_last_one_fails(
     night = tmp_path / "night"
     leave, seen = Checkpointer.leave, list[Any]()
 
-    def see(_: Asked, token: Any) -> str | None:
+    def see(_: Any, token: Any) -> str | None:
         seen.extend([] if token is None else [token])
         return "interrupted" if len(seen) >= 4 else None
 
@@ -111,7 +111,7 @@ def test_the_previous_checkpoint_stays_if_the_last_one_fails(
         device.breaks_at(1, 1000)
         return leave(saver, *arguments)
 
-    monkeypatch.setattr(Asked, "see", see)
+    monkeypatch.setattr(generating, "first_reason", see)
     monkeypatch.setattr(Checkpointer, "leave", broken)
     done = generate(tiny_model, "--checkpoint", str(night), "--checkpoint-every", "2")
     assert done.returncode == 0

@@ -1,11 +1,10 @@
-import json
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxchat.engine.ends import (
+from mlxchat.engine.reply import (
     ENTER_SHARE,
     HISTORY,
     LEAVE_SHARE,
@@ -87,28 +86,13 @@ def test_the_share_follows_its_definition_at_the_end_of_the_look_back() -> None:
     noise=st.floats(0, 0.1),
     seed=st.integers(0, 10**6),
 )
-def test_a_restored_detector_answers_like_the_original(
-    before: int, period: int, noise: float, seed: int
-) -> None:
+def test_the_latest_tokens_decide(before: int, period: int, noise: float, seed: int) -> None:
+    """A run that is resumed has only those."""
     drawn = random.Random(seed)
     passage = new_tokens(period)
-    whole = LoopDetector()
-
-    def following(at: int) -> int:
-        return -at if drawn.random() < noise else passage[at % period]
-
-    for at in range(before):
-        whole.add(following(at))
-    restored = LoopDetector.from_state(json.loads(json.dumps(whole.state())))
-    assert (restored.share, restored.looping) == (whole.share, whole.looping)
-    for at in range(before, before + 600):
-        id_ = following(at)
+    ids = [-n if drawn.random() < noise else passage[n % period] for n in range(before + 600)]
+    whole, resumed = detector_of(ids[:before]), detector_of(ids[:before][-HISTORY:])
+    for id_ in ids[before:]:
         whole.add(id_)
-        restored.add(id_)
-        assert (restored.share, restored.looping) == (whole.share, whole.looping)
-    assert restored.state() == whole.state()
-
-
-def test_the_state_is_bounded() -> None:
-    state = detector_of(new_tokens(3 * HISTORY)).state()
-    assert len(state["ids"]) == HISTORY <= 4096
+        resumed.add(id_)
+        assert resumed.share == whole.share

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from mlxchat.app.begin import begin, resume
-from mlxchat.app.checkpoints import record_of, request_of
-from mlxchat.app.observer import Observer
+from mlxchat.app.begin import begin, record_of, request_of, resume
 from mlxchat.app.opening import open_model
 from mlxchat.app.run import Run
 from mlxchat.errors import (
@@ -27,6 +25,7 @@ from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import OnLoop, SamplingSettings
 from mlxchat.store.checkpoint import RunRecord, from_json, to_json
 from mlxchat.store.snapshot import Snapshot
+from mlxchat.units import Observer
 
 TEXT = "The sea was calm, and nothing moved. "
 
@@ -207,7 +206,7 @@ def test_a_full_disk_is_reported_once_and_so_is_its_end(
     request = request_for(Overnight(checkpoint=night, checkpoint_every=5))
     with begin(request, Observer(warn=warned.append)) as run:
         for _ in run:
-            latest = run.checkpointed
+            latest = run.saver and run.saver.saved
             saved.append(0 if latest is None or latest.resume_point is None else latest.tokens)
     failed = (
         f"cannot write a checkpoint to {night}: No space left on device; the previous one stays "

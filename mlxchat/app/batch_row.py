@@ -10,13 +10,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
-from mlxchat.app.answer import (
-    begin_answer,
-    constraint_in,
-    constraint_of,
-    value_of,
-    with_schema,
-)
+from mlxchat.app.events import value_of
+from mlxchat.app.prompt import begin_answer, constraint_in, constraint_of, with_schema
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.batch import BatchRow
 from mlxchat.engine.reply import Reply

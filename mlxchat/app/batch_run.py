@@ -15,18 +15,16 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat import platform
-from mlxchat.app.answer import constraint_of
 from mlxchat.app.batch_row import RowPlanner, RowRun
-from mlxchat.app.observer import Observer
 from mlxchat.app.opening import Loaded, known_prefixes, open_model
-from mlxchat.app.prompt import count_pinned
+from mlxchat.app.prompt import constraint_of, count_pinned
 from mlxchat.cache import Cache, kv_bytes_per_token, tokens_evicted
 from mlxchat.cache.side_by_side import RowsCache, find_support, most_together
 from mlxchat.engine.batch import ROW_FAILURES, Batch, prefill_together
 from mlxchat.engine.drafts import make_drafter
-from mlxchat.engine.ends import Asked
 from mlxchat.engine.generate import generate
 from mlxchat.engine.prefill import Pace, ShouldStop, first_step, prefill
+from mlxchat.engine.reply import asked
 from mlxchat.engine.sampling import Token
 from mlxchat.engine.shared_prefix import Begun, SharedPrefixes
 from mlxchat.errors import DeviceError, MlxchatError, UsageError, device_failures
@@ -35,7 +33,7 @@ from mlxchat.rows.output import WAIT_S, BatchFigures, Pending, Result, ResultFil
 from mlxchat.rows.read import Rows
 from mlxchat.rows.row import Row
 from mlxchat.text.spans import TokenIds
-from mlxchat.units import Notify, count
+from mlxchat.units import Notify, Observer, count
 
 # More rows than this hardly generate more tokens per second.
 AUTO_ROWS = 32
@@ -380,7 +378,7 @@ class SideBySide:
             drafter.history.extend(np.array([*run.prompt.ids, *generated], np.int32))
         run.reply.move_to(cache, drafter)
         try:
-            for token in generate(run.reply, ends=[Asked(self._should_stop)]):
+            for token in generate(run.reply, ends=[asked(self._should_stop)]):
                 self._add(run, [token])
                 yield None
         except ROW_FAILURES as error:

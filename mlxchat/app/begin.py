@@ -1,47 +1,68 @@
 """Starts a run, or resumes one from its checkpoint."""
 
+import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
+from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO, Unpack
+from typing import Any, BinaryIO, TypedDict, Unpack
 
-from mlxchat.app.answer import constraint_of, with_schema
-from mlxchat.app.checkpoints import (
-    Changes,
-    Checkpointer,
-    Reached,
-    check_resumable,
-    empty_ledger,
-    record_of,
-    request_of,
-    restored,
-)
-from mlxchat.app.observer import Observer
-from mlxchat.app.opening import open_model
+from mlxchat.app.checkpoints import Checkpointer, restored
+from mlxchat.app.opening import Loaded, open_model
 from mlxchat.app.passages import with_passages
-from mlxchat.app.prompt import check_overflow, count_pinned, encode, fitting, read
+from mlxchat.app.prompt import (
+    check_overflow,
+    constraint_of,
+    count_pinned,
+    encode,
+    fitting,
+    read,
+    with_schema,
+)
 from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.app.run import Run
 from mlxchat.app.sections import SectionReader
+from mlxchat.errors import (
+    ExitStatus,
+    RunEnded,
+)
 from mlxchat.request import Request
-from mlxchat.settings import Overflow
-from mlxchat.store.checkpoint import Checkpoint
+from mlxchat.settings import OnLoop, Overflow
+from mlxchat.store.checkpoint import Checkpoint, RunRecord
 from mlxchat.store.output_file import OutputFile, set_aside
 from mlxchat.text.documents import Input
 from mlxchat.text.tokens import Prompt
+from mlxchat.units import Observer
+
+
+class Changes(TypedDict, total=False):
+    """Options that can change when a run is resumed: none that its text depends on."""
+
+    until: datetime | None
+    lasting_s: float | None
+    max_tokens: int
+    on_loop: OnLoop
+    offline: bool
+    device: str
+
+
+# A run that has ended continues if the limit that ended it is given again.
+REMEDIES = {"length": "max_tokens", "loop": "on_loop"}
 
 
 def begin(
     request: Request,
     observer: Observer | None = None,
     *,
+    write: Callable[[str], object] | None = None,
     piped: BinaryIO | None = None,
     ranks: Ranks | None = None,
 ) -> Run:
     """Read the prompt and load the model; iterating over the run generates the text.
 
-    The text is written to the request's output file, if any. `piped` is a document to be read
-    before the files. Raises MlxchatError for everything a user can fix.
+    The text goes to the request's output file, or else to `write`, if given. `piped` is a document
+    to be read before the files. Raises MlxchatError for everything a user can fix.
     """
     observer = observer or Observer()
     check_ranks(
@@ -87,8 +108,7 @@ def begin(
         if checkpoint is not None and file is not None and prompt is not None:
             observer.note(f"writing the text to {path}")
             checkpoint.begin(record_of(request, loaded), prompt.ids)
-            begun = empty_ledger(loaded), Reached()
-            saver = Checkpointer(checkpoint, loaded, *begun, file, warn=observer.warn)
+            saver = Checkpointer(checkpoint, loaded, file, observer.warn)
         return Run(
             request,
             loaded,
@@ -99,6 +119,7 @@ def begin(
             reader=reader,
             passages=passages,
             constraint=constraint,
+            write_text=write or (lambda _: None),
             open_files=stack.pop_all(),
         )
 
@@ -131,5 +152,74 @@ def resume(
         file = stack.enter_context(OutputFile.open(path, begun.position))
         checkpoint.change(record_of(request, loaded))
         loaded = replace(loaded, cache=cache)
-        saver = Checkpointer(checkpoint, loaded, ledger, begun, file, warn=observer.warn)
+        saver = Checkpointer(checkpoint, loaded, file, observer.warn, ledger=ledger, begun=begun)
         return Run(request, loaded, observer, file, saver, prompt, open_files=stack.pop_all())
+
+
+def record_of(request: Request, loaded: Loaded) -> RunRecord:
+    """The record that a later process needs, including values chosen automatically."""
+    setup, long = request.setup, request.overnight
+    model = setup.model
+    if model is None or Path(model).expanduser().exists():
+        model = loaded.found
+    path, until_s = long.output_path(), long.deadline_s(time.time())
+    assert path is not None
+    setup = replace(
+        setup,
+        model=model,
+        adapter=None if loaded.model.adapter is None else loaded.model.adapter.name,
+        window=loaded.settings.max_kv_size,
+        keep=loaded.settings.keep,
+        prefill_step_size=loaded.settings.prefill_step_size,
+        sampling={},
+    )
+    long = replace(
+        long,
+        output=path.resolve(),
+        until=None if until_s is None else datetime.fromtimestamp(until_s).astimezone(),
+        lasting_s=None,
+    )
+    request = replace(
+        request,
+        prompt=None if request.prompt is None else _readable(request.prompt),
+        files=tuple(map(_readable, request.files)),
+        setup=setup,
+        overnight=long,
+    )
+    return RunRecord(2, request, loaded.sampling)
+
+
+def _readable(text: str) -> str:
+    """Without bytes of the shell that are not UTF-8: what was read of them is in the tokens."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def request_of(record: RunRecord, directory: Path, changes: Mapping[str, Any]) -> Request:
+    """The original request with the changed options."""
+    request, sampling = record.request, asdict(record.sampling)
+    setup = replace(request.setup, seed=sampling.pop("seed"), sampling=sampling)
+    long = replace(request.overnight, checkpoint=directory)
+    if changes.keys() & {"until", "lasting_s"}:
+        long = replace(long, until=None)
+    request = replace(request, setup=_changed(setup, changes), overnight=_changed(long, changes))
+    return _changed(request, changes)
+
+
+def _changed(value: Any, changes: Mapping[str, Any]) -> Any:
+    """A dataclass with those changes that are among its fields."""
+    names = {field.name for field in fields(value)}
+    return replace(value, **{name: new for name, new in changes.items() if name in names})
+
+
+def check_resumable(checkpoint: Checkpoint, request: Request, changes: Mapping[str, Any]) -> None:
+    """Raise RunEnded if the run has ended, unless a changed option continues it, or if the time of
+    its `request` is up."""
+    ended, until = checkpoint.run.ended, request.overnight.until
+    if ended is not None and REMEDIES.get(ended) not in changes:
+        status = ExitStatus.LOOP if ended == "loop" else ExitStatus.OK
+        raise RunEnded(f"the run in {checkpoint.directory} has already ended: {ended}", status)
+    if until is not None and until.timestamp() <= time.time():
+        raise RunEnded(
+            f"the run in {checkpoint.directory} was to end at {until.astimezone():%Y-%m-%d %H:%M}: "
+            "continue it with a new --until or --for"
+        )

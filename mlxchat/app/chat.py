@@ -15,7 +15,6 @@ from contextlib import closing
 from dataclasses import fields, replace
 from typing import Any, Self
 
-from mlxchat.app.observer import Observer
 from mlxchat.app.opening import Loaded, find_model, known_prefixes, open_found, start
 from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.app.session import (
@@ -47,6 +46,7 @@ from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.prefix_cache import PrefixCache
 from mlxchat.store.snapshot import Written
 from mlxchat.text.tokens import Tokenizer
+from mlxchat.units import Observer
 
 HOTTER = "--temp 0.8 gives other replies"
 GREEDY_BY_MAKERS = f"this model's generation_config.json asks for greedy decoding: {HOTTER}"

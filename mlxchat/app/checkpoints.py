@@ -1,77 +1,46 @@
 """Checkpoints: written during a run so that the output file and the cache agree; a run resumes from
 the latest."""
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from datetime import datetime
-from pathlib import Path
-from typing import Any, TypedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from mlxchat.app.opening import Loaded
 from mlxchat.cache import Cache
 from mlxchat.chat.window import Ledger
-from mlxchat.engine.ends import RESUMABLE, LoopDetector
-from mlxchat.engine.reply import ResumePoint
+from mlxchat.engine.reply import RESUMABLE, ResumePoint
 from mlxchat.errors import (
     DeviceError,
-    ExitStatus,
     OutputError,
-    RunEnded,
     SnapshotBroken,
     SnapshotError,
     SnapshotTooLarge,
     device_failures,
 )
-from mlxchat.request import Request
-from mlxchat.settings import OnLoop
-from mlxchat.store.checkpoint import Checkpoint, RunRecord, from_json, to_json
+from mlxchat.store.checkpoint import Checkpoint, from_json, to_json
 from mlxchat.store.output_file import OutputFile, Position
 from mlxchat.store.snapshot import Outage, Written
-
-
-class Changes(TypedDict, total=False):
-    """Options that can change when a run is resumed: none that its text depends on."""
-
-    until: datetime | None
-    lasting_s: float | None
-    max_tokens: int
-    on_loop: OnLoop
-    offline: bool
-    device: str
-
-
-# A run that has ended continues if the limit that ended it is given again.
-REMEDIES = {"length": "max_tokens", "loop": "on_loop"}
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
     """How far a run has come, besides its cache and ledger. While the prompt is read, `prefilled`
-    of its tokens are in the cache, and there is no `resume_point`. `loop` is a
-    state of its LoopDetector; `in_thought` is whether the text so far ends within a thought."""
+    of its tokens are in the cache, and there is no `resume_point`."""
 
     prefilled: int = 0
     resume_point: ResumePoint | None = None
     position: Position | None = None
-    loop: dict[str, Any] | None = None
-    in_thought: bool = False
 
     @property
     def tokens(self) -> int:
         """Tokens of the prompt, while it is read; then those of the output."""
         return self.prefilled if self.resume_point is None else self.resume_point.generated
 
-    def detector(self) -> LoopDetector:
-        """Raises KeyError or TypeError if the saved state is invalid."""
-        return LoopDetector() if self.loop is None else LoopDetector.from_state(self.loop)
-
 
 def restored(
     checkpoint: Checkpoint, loaded: Loaded, warn: Callable[[str], None]
-) -> tuple[Cache, Ledger, Reached]:
-    """The state of the checkpoint; if it is unusable, that of a run from the start, which arrives
-    at the same text, only later.
+) -> tuple[Cache, Ledger | None, Reached]:
+    """The state of the checkpoint; if it is unusable, that of a run from the start, without a
+    ledger, which arrives at the same text, only later.
 
     Raises SnapshotError for a state with a different model or different settings, which would
     not, and SnapshotTooLarge for one that does not fit into memory now.
@@ -79,9 +48,7 @@ def restored(
     try:
         found = checkpoint.state.restore(loaded.model, loaded.cache, loaded.fingerprint())
         if found is not None:
-            begun = from_json(Reached, found.facts)
-            begun.detector()
-            return found.cache, found.ledger, begun
+            return found.cache, found.ledger, from_json(Reached, found.facts)
     except SnapshotBroken as error:
         warn(f"{error}: starting again from the prompt")
     except (KeyError, TypeError, ValueError) as error:
@@ -91,11 +58,7 @@ def restored(
     except OSError as error:
         why = error.strerror or error
         raise OutputError(f"cannot read {checkpoint.state.path}: {why}") from error
-    return loaded.cache, empty_ledger(loaded), Reached()
-
-
-def empty_ledger(loaded: Loaded) -> Ledger:
-    return Ledger(loaded.settings.max_kv_size, loaded.keep)
+    return loaded.cache, None, Reached()
 
 
 class Checkpointer:
@@ -106,12 +69,14 @@ class Checkpointer:
         self,
         checkpoint: Checkpoint,
         loaded: Loaded,
-        ledger: Ledger,
-        begun: Reached,
         file: OutputFile,
-        *,
         warn: Callable[[str], None],
+        *,
+        ledger: Ledger | None = None,
+        begun: Reached = Reached(),
     ) -> None:
+        if ledger is None:
+            ledger = Ledger(loaded.settings.max_kv_size, loaded.keep)
         self.ledger = ledger
         self.begun = begun
         self.saved: Reached | None = None
@@ -190,72 +155,3 @@ class Checkpointer:
         directory, earlier = self._checkpoint.directory, self._checkpoint.state.path.exists()
         valid = "the previous one stays valid" if earlier else "--resume would begin again"
         self._outage.lasts(f"cannot write a checkpoint to {directory}: {reason}; {valid}")
-
-
-def record_of(request: Request, loaded: Loaded) -> RunRecord:
-    """The record that a later process needs, including values chosen automatically."""
-    setup, long = request.setup, request.overnight
-    model = setup.model
-    if model is None or Path(model).expanduser().exists():
-        model = loaded.found
-    path, until_s = long.output_path(), long.deadline_s(time.time())
-    assert path is not None
-    setup = replace(
-        setup,
-        model=model,
-        adapter=None if loaded.model.adapter is None else loaded.model.adapter.name,
-        window=loaded.settings.max_kv_size,
-        keep=loaded.settings.keep,
-        prefill_step_size=loaded.settings.prefill_step_size,
-        sampling={},
-    )
-    long = replace(
-        long,
-        output=path.resolve(),
-        until=None if until_s is None else datetime.fromtimestamp(until_s).astimezone(),
-        lasting_s=None,
-    )
-    request = replace(
-        request,
-        prompt=None if request.prompt is None else _readable(request.prompt),
-        files=tuple(map(_readable, request.files)),
-        setup=setup,
-        overnight=long,
-    )
-    return RunRecord(2, request, loaded.sampling)
-
-
-def _readable(text: str) -> str:
-    """Without bytes of the shell that are not UTF-8: what was read of them is in the tokens."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def request_of(record: RunRecord, directory: Path, changes: Mapping[str, Any]) -> Request:
-    """The original request with the changed options."""
-    request, sampling = record.request, asdict(record.sampling)
-    setup = replace(request.setup, seed=sampling.pop("seed"), sampling=sampling)
-    long = replace(request.overnight, checkpoint=directory)
-    if changes.keys() & {"until", "lasting_s"}:
-        long = replace(long, until=None)
-    request = replace(request, setup=_changed(setup, changes), overnight=_changed(long, changes))
-    return _changed(request, changes)
-
-
-def _changed(value: Any, changes: Mapping[str, Any]) -> Any:
-    """A dataclass with those changes that are among its fields."""
-    names = {field.name for field in fields(value)}
-    return replace(value, **{name: new for name, new in changes.items() if name in names})
-
-
-def check_resumable(checkpoint: Checkpoint, request: Request, changes: Mapping[str, Any]) -> None:
-    """Raise RunEnded if the run has ended, unless a changed option continues it, or if the time of
-    its `request` is up."""
-    ended, until = checkpoint.run.ended, request.overnight.until
-    if ended is not None and REMEDIES.get(ended) not in changes:
-        status = ExitStatus.LOOP if ended == "loop" else ExitStatus.OK
-        raise RunEnded(f"the run in {checkpoint.directory} has already ended: {ended}", status)
-    if until is not None and until.timestamp() <= time.time():
-        raise RunEnded(
-            f"the run in {checkpoint.directory} was to end at {until.astimezone():%Y-%m-%d %H:%M}: "
-            "continue it with a new --until or --for"
-        )

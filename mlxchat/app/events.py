@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mlxchat.chat.state import Change, Recalled
+from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Stats
 from mlxchat.engine.sampling import Token
 from mlxchat.passages.quote import LineRange, Read
@@ -24,13 +25,26 @@ class EventWriter:
     In a chat each turn has its own writer, and its number in every line.
     """
 
-    def __init__(self, tokenizer: Tokenizer, with_top: bool, turn: int | None = None) -> None:
+    has_code = False
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        with_top: bool = False,
+        hides_thoughts: bool = False,
+        turn: int | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
-        self._with_top = with_top
+        self._with_top, self._hides_thoughts = with_top, hides_thoughts
         self._turn = {} if turn is None else {"turn": turn}
         self._recalled: dict[str, Any] = {"recalled": []}
         self._passages: dict[str, Any] = {}
         self._texts = {False: io.StringIO(), True: io.StringIO()}
+
+    @property
+    def answer(self) -> str:
+        return self._texts[False].getvalue()
 
     def start(self, model: str, facts: dict[str, Any], *settings: Any) -> str:
         """The first line: the model's name, other facts, and the fields of the settings."""
@@ -61,6 +75,9 @@ class EventWriter:
         return _line(figures | {"tokens": change.tokens})
 
     def token(self, token: Token) -> str:
+        """The line of a token; empty if it is hidden."""
+        if token.thought and self._hides_thoughts:
+            return ""
         self._texts[token.thought].write(token.text)
         event: dict[str, Any] = {
             "event": "token",
@@ -93,7 +110,7 @@ class EventWriter:
         event: dict[str, Any] = {
             "event": "done",
             **self._turn,
-            "text": self._texts[False].getvalue(),
+            "text": self.answer,
             "thought": self._texts[True].getvalue(),
             "finish_reason": figures.pop("finish_reason"),
             "complete": figures.pop("complete"),
@@ -105,6 +122,22 @@ class EventWriter:
         if error is not None:
             event |= {"finish_reason": "error", "error": error}
         return _line(event | figures | {"model": model, "seed": seed})
+
+
+def value_of(constraint: Constraint | None, answer: str) -> Any:
+    """A complete answer as a JSON value, if it was constrained by a schema.
+
+    None if Python cannot hold it: a schema that allows anything allows deep nesting, and combined
+    schemas may allow 1e999.
+    """
+    if constraint is None or constraint.kind != "schema":
+        return None
+    try:
+        value = json.loads(answer)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
+    return value
 
 
 def _finite(logprob: float | None) -> float | None:

@@ -8,7 +8,6 @@ from typing import Any
 from mlx import nn
 
 from mlxchat import paths, platform
-from mlxchat.app.observer import Observer
 from mlxchat.app.ranks import check_ranks
 from mlxchat.cache import Cache, check_bound, check_joinable, make_joinable, positions_bounded
 from mlxchat.distributed.load import load_shared
@@ -25,7 +24,7 @@ from mlxchat.settings import CacheSettings, SamplingSettings, recommended
 from mlxchat.store.prefix_cache import DiskBlocks, PrefixCache
 from mlxchat.store.snapshot import Fingerprint, ModelPrint
 from mlxchat.text.tokens import Prompt, Tokenizer
-from mlxchat.units import Notify
+from mlxchat.units import Notify, Observer
 
 CountPinned = Callable[[Tokenizer], int]
 

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from itertools import groupby
 
 from mlxchat import paths
-from mlxchat.app.observer import Observer
 from mlxchat.app.opening import Loaded
 from mlxchat.app.prompt import SPARE_TOKENS, no_room, room_for_prompt
 from mlxchat.errors import InputError
@@ -17,6 +16,7 @@ from mlxchat.passages.search import Search
 from mlxchat.request import Request
 from mlxchat.text.documents import SEPARATOR, Document
 from mlxchat.text.tokens import Prompt
+from mlxchat.units import Observer
 
 
 def with_passages(

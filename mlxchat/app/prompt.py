@@ -1,20 +1,24 @@
-"""The prompt of a request: its documents as one text, as tokens, and whether the window has room
-for them."""
+"""The prompt of a request: its documents as one text, as tokens, whether the window has room for
+them, how the answer begins, and the constraint on it."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
-from mlxchat.app.observer import Observer
 from mlxchat.app.opening import Loaded
 from mlxchat.cache.layers import windows
 from mlxchat.chat.rendering import Rendering
 from mlxchat.chat.state import State
+from mlxchat.constraint.constraint import GBNF, NOT_GBNF, Constraint
 from mlxchat.engine.blocks import larger_than_window
-from mlxchat.errors import CacheError, InputError
-from mlxchat.request import Request
+from mlxchat.engine.constrained import Constrained
+from mlxchat.errors import CacheError, InputError, UsageError
+from mlxchat.request import Answer, Request
 from mlxchat.request.generate import Asking
+from mlxchat.request.written import allows_thinking
 from mlxchat.settings import Overflow
 from mlxchat.text.documents import (
     SEPARATOR,
@@ -27,6 +31,7 @@ from mlxchat.text.documents import (
     read_input,
 )
 from mlxchat.text.tokens import Part, Prompt, Tokenizer
+from mlxchat.units import Observer
 
 # Where a template has the input.
 PLACE = "{input}"
@@ -163,3 +168,80 @@ def check_overflow(request: Request, prompt: Prompt, loaded: Loaded, observer: O
             f"{larger_than_window(tokens, window)}: the first {loaded.settings.keep:,} and "
             f"the latest stay, {tokens - window:,} are evicted; see {others}"
         )
+
+
+# How the answer begins, and the constraint on it.
+
+
+def constraint_of(answer: Answer) -> Constraint | None:
+    """The constraint, if any. Raises UsageError if it is invalid or its file cannot be read."""
+    given: dict[str, Any] = {name: getattr(answer, name) for name in answer.constraints()}
+    if "schema_multi" in given:
+        return Constraint.from_schema(given["schema_multi"], multi=True)
+    if "grammar" in given:
+        given["grammar"] = _read_grammar(given["grammar"])
+    return constraint_in(given, may_be_file=True)
+
+
+def constraint_in(fields: Mapping[str, Any], *, may_be_file: bool = False) -> Constraint | None:
+    """The constraint in the fields of a turn or a row: "schema" is a JSON Schema, its text, or the
+    short form, but no file's name, since the fields may come from a stranger; "regex" and "grammar"
+    are texts, "choice" is a list of them.
+
+    Other fields are ignored. Raises UsageError.
+    """
+    given = [name for name in ("schema", "regex", "choice", "grammar") if name in fields]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} cannot be combined")
+    (name,) = given
+    match name, fields[name]:
+        case "schema", str() | dict() | bool() as schema:
+            return Constraint.from_schema(schema, may_be_file=may_be_file)
+        case "regex", str(pattern):
+            return Constraint.from_regex(pattern)
+        case "grammar", str(grammar):
+            return Constraint.from_grammar(grammar)
+        case "choice", list() | tuple() as choices if all(isinstance(c, str) for c in choices):
+            return Constraint.from_choices(choices)
+        case _:
+            raise UsageError(f"{name} has a value of the wrong type")
+
+
+def with_schema(system: str | None, constraint: Constraint) -> str:
+    """The system prompt with the constraint's schema."""
+    schema = json.dumps(constraint.schema, ensure_ascii=False)
+    instruction = f"Answer in JSON that follows this JSON Schema:\n{schema}"
+    return instruction if system is None else f"{system}\n\n{instruction}"
+
+
+def begin_answer(
+    request: Asking, asked: Prompt, constraint: Constraint | None, tokenizer: Tokenizer
+) -> tuple[Prompt, str, dict[str, Any]]:
+    """The prompt with the beginning of the answer, if the request has one; the text of that; and
+    the arguments of `Reply` that read and constrain the rest."""
+    prompt = tokenizer.with_beginning(asked, request.answer.prefill, newlines=constraint is None)
+    reader, text = tokenizer.reader(), ""
+    if not request.raw:
+        reader, text = tokenizer.reader_after(prompt)
+    constrained = constraint and Constrained(
+        constraint,
+        tokenizer,
+        # It decides how the reply begins: with a thought, for example.
+        None if request.raw else prompt,
+        may_think=allows_thinking(request.variables()),
+    )
+    return prompt, text, {"reader": reader, "constrained": constrained}
+
+
+def _read_grammar(path: Path) -> str:
+    try:
+        return path.expanduser().read_text("utf-8-sig")
+    except OSError as error:
+        # llama.cpp's option takes the grammar itself.
+        if GBNF.search(str(path)):
+            raise UsageError(f"--grammar must be a file; {NOT_GBNF}") from error
+        raise UsageError(f"--grammar cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--grammar {path} is not UTF-8 text") from error

@@ -4,7 +4,6 @@
 from mlxchat.app.batch_run import open_batch
 from mlxchat.app.begin import begin, resume
 from mlxchat.app.chat import Chat
-from mlxchat.app.observer import Observer
 from mlxchat.app.opening import open_model
 from mlxchat.app.run import Run
 from mlxchat.cache import make_cache
@@ -30,3 +29,4 @@ from mlxchat.request.batch import RowTemplate
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.store.prefix_cache import DiskBlocks
 from mlxchat.text.tokens import Part
+from mlxchat.units import Observer

@@ -1,32 +1,45 @@
 """One generation with everything it needs: the model's window, known prefixes, blocks, an output
 file, checkpoints, limits.
 
-The caller shows the tokens that it iterates over; only the output file is written here.
+What stops it are the `ends` in `Run`, what writes it is `Run._output`, what saves it is a
+Checkpointer.
 """
 
 import io
+import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Self
 
-from mlxchat.app.answer import begin_answer, is_whole, value_of
 from mlxchat.app.checkpoints import Checkpointer, Reached
-from mlxchat.app.events import EventWriter
-from mlxchat.app.observer import Observer
+from mlxchat.app.events import EventWriter, value_of
 from mlxchat.app.opening import Loaded, block_reader, known_prefixes
+from mlxchat.app.prompt import begin_answer
 from mlxchat.app.sections import SectionReader
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.drafts import make_drafter
-from mlxchat.engine.ends import RESUMABLE, Asked, Deadline, End, first_reason
 from mlxchat.engine.generate import generate
 from mlxchat.engine.prefill import OnHeld, Pace, ShouldStop, first_step
-from mlxchat.engine.reply import Reply, ResumePoint, Stats
+from mlxchat.engine.reply import (
+    RESUMABLE,
+    End,
+    LoopDetector,
+    Reply,
+    ResumePoint,
+    Stats,
+    asked,
+    first_reason,
+)
 from mlxchat.engine.sampling import Token
-from mlxchat.errors import MlxchatError, OutputError
+from mlxchat.errors import (
+    MlxchatError,
+    OutputError,
+)
 from mlxchat.models.model import Model
 from mlxchat.passages.quote import Read
 from mlxchat.platform import keep_awake
@@ -35,12 +48,56 @@ from mlxchat.settings import OnLoop
 from mlxchat.store.output_file import OutputFile
 from mlxchat.store.snapshot import Written
 from mlxchat.text.extract import extract_code, is_settled
-from mlxchat.text.reply_reader import ThoughtsAsText
 from mlxchat.text.tokens import Prompt
-from mlxchat.units import Progress, count
+from mlxchat.units import Observer, Progress, count
+
+# The tags for thoughts in plain text, whatever the model's own markers.
+OPENS_THOUGHT, CLOSES_THOUGHT = "<think>", "</think>\n\n"
 
 # With it, no text of the measurements looped: scripts/bench/loops.py.
 USUAL_MULTIPLIER = 0.4
+
+
+class TextWriter:
+    """Turns a reply into plain text, with thoughts in tags unless it `hides_thoughts`. If it
+    `extracts`, only the first code block is text, at the end, and `has_code` once it is complete.
+    `in_thought` continues a text that stopped within a thought."""
+
+    def __init__(
+        self, *, hides_thoughts: bool, extracts: bool = False, in_thought: bool = False
+    ) -> None:
+        self._hides_thoughts, self._extracts = hides_thoughts, extracts
+        self._in_thought = in_thought and not hides_thoughts
+        self._answer = io.StringIO()
+        self.has_code = False
+
+    @property
+    def answer(self) -> str:
+        return self._answer.getvalue()
+
+    def token(self, token: Token) -> str:
+        """The text to write for a token."""
+        text = token.text
+        if not token.thought:
+            self._answer.write(text)
+            if self._extracts and "\n" in text:
+                self.has_code = is_settled(self.answer)
+        if not text or self._extracts or (token.thought and self._hides_thoughts):
+            return ""
+        if token.thought is not self._in_thought:
+            self._in_thought = token.thought
+            text = f"{OPENS_THOUGHT if token.thought else CLOSES_THOUGHT}{text}"
+        return text
+
+    def end(self) -> str:
+        """The text to write when the reply has ended."""
+        return extract_code(self.answer) if self._extracts else ""
+
+    def is_whole(self, finish_reason: str) -> bool:
+        """Whether the answer has all that is wanted of it; without code to extract, that is for the
+        reply."""
+        ended = not self._extracts or finish_reason in ("stop", "stop_text")
+        return ended or is_settled(self.answer)
 
 
 @dataclass(eq=False)
@@ -48,9 +105,9 @@ class Run:
     """Generates once, token by token. Use it as a context, which closes the output properly.
 
     A run left before its end can be resumed from its latest checkpoint, which its `saver` wrote.
-    The `prompt` may have `passages` of larger documents; it is None until a `reader` has read them.
-    `loop` shows whether the text repeats itself, `saved` is about the last checkpoint, once the run
-    has ended.
+    The output goes to the `file`, or to `write_text`. The `prompt` may have `passages` of larger
+    documents; it is None until a `reader` has read them. `saved` is about the last checkpoint, once
+    the run has ended.
     """
 
     request: Request
@@ -62,17 +119,18 @@ class Run:
     reader: SectionReader | None = None
     passages: Read | None = None
     constraint: Constraint | None = None
+    write_text: Callable[[str], object] = lambda text: None
     open_files: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
-        begun = Reached() if self.saver is None else self.saver.begun
-        self.loop = begun.detector()
+        request, point = self.request, self._resume_point
         self.saved: Written | None = None
-        hidden = self.request.hides_thoughts
-        self._thoughts = ThoughtsAsText(hidden=hidden, inside=begun.in_thought)
-        self._events = EventWriter(self.model.tokenizer, self.request.logprobs is not None)
-        self._answer = io.StringIO()
-        self._tokens: Generator[Token] | None = None
+        hides, extracts = request.hides_thoughts, request.answer.extract
+        in_thought = point is not None and point.in_thought
+        self._text = TextWriter(hides_thoughts=hides, extracts=extracts, in_thought=in_thought)
+        self._events = EventWriter(
+            self.model.tokenizer, with_top=request.logprobs is not None, hides_thoughts=hides
+        )
         self._reply: Reply | None = None
         self._last_character = ""
         self._stopped: str | None = None
@@ -82,6 +140,10 @@ class Run:
     @property
     def model(self) -> Model:
         return self.loaded.model
+
+    @property
+    def _resume_point(self) -> ResumePoint | None:
+        return None if self.saver is None else self.saver.begun.resume_point
 
     @property
     def stats(self) -> Stats:
@@ -95,19 +157,13 @@ class Run:
         stats = self._reply.stats
         if not self.request.answer.extract:
             return stats
-        is_complete = is_whole(self._answer.getvalue(), stats.finish_reason)
-        return replace(stats, complete=is_complete)
-
-    @property
-    def checkpointed(self) -> Reached | None:
-        """What the latest checkpoint has reached."""
-        return None if self.saver is None else self.saver.saved
+        return replace(stats, complete=self._text.is_whole(stats.finish_reason))
 
     @property
     def value(self) -> Any:
         """The answer parsed as JSON, if it was constrained by a schema and is complete."""
-        is_complete = self.stats.complete
-        return value_of(self.constraint, self._answer.getvalue()) if is_complete else None
+        answer = self._events.answer if self.request.events else self._text.answer
+        return value_of(self.constraint, answer) if self.stats.complete else None
 
     def __iter__(self) -> Iterator[Token]:
         return self.tokens()
@@ -131,55 +187,10 @@ class Run:
         token, before the last checkpoint. Raises DeviceError if the device fails, and RanksError if
         another rank is lost: the text so far is kept, and the previous checkpoint stays valid.
         """
-        assert self._tokens is None, "a run generates once"
-        self._tokens = self._generate(should_stop, on_prefill, on_over)
-        return self._tokens
-
-    def ending(self) -> str:
-        """What the output still gets if the run ends now: the last event, the answers from sections
-        that were read, the code to extract, or the end of the line. Of an answer that is not over,
-        only the event."""
-        request, text = self.request, ""
-        if request.events:
-            return self._last_event() if self._last_character else ""
-        if self._reply is None and self.reader is not None:
-            text = self.reader.so_far()
-        elif not self._is_over and self._error is None:
-            return ""
-        elif request.answer.extract:
-            text = extract_code(self._answer.getvalue())
-        # The file of a run with a checkpoint contains only the text: another process may continue
-        # the run, and must produce the same bytes as a single one.
-        has_line = (text[-1:] or self._last_character) not in ("", "\n")
-        return f"{text}\n" if has_line and self.saver is None else text
-
-    def _last_event(self) -> str:
-        stats = self.stats
-        return self._events.done(
-            stats,
-            self.model.name,
-            self.request.setup.seed,
-            error=stats.problem if self._error is None else str(self._error),
-            value=self.value,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        with self.open_files:
-            if self._tokens is not None:
-                self._tokens.close()
-            if self.file is not None and isinstance(error, KeyboardInterrupt):
-                self.file.write(self.ending())
-
-    def _generate(
-        self, should_stop: ShouldStop, on_prefill: Progress, on_over: Callable[[], object]
-    ) -> Generator[Token]:
         overnight = self.request.overnight
-        deadline_s = overnight.deadline_s(time.time())
-        ends: list[End] = [] if deadline_s is None else [Deadline(deadline_s)]
-        ends.append(Asked(should_stop))
+        deadline_s = overnight.deadline_s(time.time()) or math.inf
+        # The wall clock, because a machine may sleep.
+        ends = [asked(lambda: time.time() >= deadline_s, "time"), asked(should_stop)]
         try:
             with keep_awake() if overnight.keeps_awake else nullcontext(), ExitStack() as stack:
                 if self.reader is not None:
@@ -188,7 +199,7 @@ class Run:
                     yield from self._written(self.prompt, ends, on_prefill, stack)
                 on_over()
                 if self.saver is not None and self._reply is not None:
-                    reached = self._reached(self._reply.resume_point)
+                    reached = Reached(resume_point=self._reply.resume_point)
                     self.saved = self.saver.leave(reached, str(self._reply.finish_reason))
             self._is_over = True
         except OutputError:
@@ -199,6 +210,39 @@ class Run:
             yield self._end()
             raise
         yield self._end()
+
+    def ending(self) -> str:
+        """What the output still gets if the run ends now: the last event, the answers from sections
+        that were read, the code to extract, or the end of the line. Of an answer that is not over,
+        only the event."""
+        request, stats, text = self.request, self.stats, ""
+        if request.events:
+            problem = stats.problem if self._error is None else str(self._error)
+            name, seed = self.model.name, request.setup.seed
+            done = self._events.done(stats, name, seed, error=problem, value=self.value)
+            return done if self._last_character else ""
+        if self._reply is None and self.reader is not None:
+            text = self.reader.so_far()
+        elif not self._is_over and self._error is None:
+            return ""
+        elif request.answer.extract:
+            text = self._text.end()
+        # The file of a run with a checkpoint contains only the text: another process may continue
+        # the run, and must produce the same bytes as a single one.
+        has_line = (text[-1:] or self._last_character) not in ("", "\n")
+        return f"{text}\n" if has_line and self.saver is None else text
+
+    def write_ending(self) -> None:
+        """Write what the output still gets if the run ends now."""
+        self._write(self.ending())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        with self.open_files:
+            if isinstance(error, KeyboardInterrupt):
+                self.write_ending()
 
     def _end(self) -> Token:
         token = self._output(Token(None), self.ending())
@@ -226,19 +270,15 @@ class Run:
             self.observer.warn(f"stopped after reading {read}")
 
     def _written(
-        self, asked: Prompt, ends: list[End], on_prefill: Progress, stack: ExitStack
+        self, asked_prompt: Prompt, ends: list[End], on_prefill: Progress, stack: ExitStack
     ) -> Iterator[Token]:
-        request, loaded = self.request, self.loaded
+        request, saver = self.request, self.saver
         prompt, begun_text, how = begin_answer(
-            request, asked, self.constraint, self.model.tokenizer
+            request, asked_prompt, self.constraint, self.model.tokenizer
         )
         reader, cached, record = self._begin_cache(prompt, stack)
         reply = self._reply = self._begin_reply(prompt, cached, how)
-        # A code block would never be complete.
-        endless = request.ignore_eos and not request.answer.extract
-        stops_loops = request.overnight.action_on_loop(endless=endless) is OnLoop.STOP
-        ends = [*ends, Asked(lambda: stops_loops and self.loop.looping, "loop")]
-        saver = self.saver
+        writer = self._events if request.events else self._text
 
         def read(done: int, total: int) -> None:
             if saver is not None:
@@ -249,6 +289,7 @@ class Run:
             yield self._start(len(prompt.ids))
         if request.events and self.passages is not None:
             yield self._output(Token(None), self._events.passages(self.passages))
+        ends = [*ends, self._loop_end(reply)]
         pace = Pace(first_step(self.model.network))
         first = [Token(None, begun_text)] if begun_text else []
         while True:
@@ -256,7 +297,7 @@ class Run:
                 reply,
                 tokens=-1 if saver is None else saver.tokens_to_next(reply.generated),
                 ends=ends,
-                step_size=loaded.settings.prefill_step_size,
+                step_size=self.loaded.settings.prefill_step_size,
                 pace=pace,
                 reader=reader,
                 on_prefill=read,
@@ -267,19 +308,39 @@ class Run:
                 if is_end and saver is not None and reply.finish_reason in RESUMABLE:
                     # Text that appears only at the end: another run continues without it.
                     break
-                if token.id is not None:
-                    self._watch_loop(token.id, reply.generated, stops=stops_loops)
-                text = self._text_of(token)
-                if not token.thought:
-                    self._answer.write(token.text)
-                yield self._output(token, "" if request.answer.extract else text)
-                if self._has_code(token):
+                yield self._output(token, writer.token(token))
+                if writer.has_code:
                     reply.finish_reason = "stop"
                     break
             if saver is None or reply.finish_reason is not None:
                 return
-            saver.save(self._reached(reply.here()))
+            saver.save(Reached(resume_point=reply.here()))
             first = []
+
+    def _loop_end(self, reply: Reply) -> End:
+        """Stops a text that repeats itself, or reports it."""
+        request, point = self.request, self._resume_point
+        # A code block would never be complete.
+        endless = request.ignore_eos and not request.answer.extract
+        stops = request.overnight.action_on_loop(endless=endless) is OnLoop.STOP
+        detector = LoopDetector()
+        for id_ in () if point is None else deque(point.latest, point.generated):
+            detector.add(id_)
+
+        def see(token: Token | None) -> str | None:
+            was_looping = detector.looping
+            detector(token)
+            if detector.looping and not was_looping:
+                share = f"{detector.share:.0%} of the latest tokens repeat earlier ones"
+                text = f"the text repeats itself at token {reply.generated:,}: {share}"
+                if stops:
+                    text += "; stopped (--on-loop warn continues)"
+                if self.loaded.sampling.dry_multiplier == 0:
+                    text += f"; --dry-multiplier {USUAL_MULTIPLIER} prevents that from the start"
+                self.observer.warn(text)
+            return "loop" if stops and detector.looping else None
+
+        return see
 
     def _begin_cache(
         self, prompt: Prompt, stack: ExitStack
@@ -307,7 +368,7 @@ class Run:
         """The reply to the prompt, or the rest of it."""
         model, saver, settings = self.model, self.saver, self.request.generation_settings()
         how |= {"sampling": self.loaded.sampling, "settings": settings}
-        if saver is not None and (point := saver.begun.resume_point):
+        if point := self._resume_point:
             return Reply.resume(model, point, self.loaded.cache, **how)
         drafter = None if saver is not None else make_drafter(model, settings)
         if drafter is not None:
@@ -315,43 +376,16 @@ class Run:
         how |= {"cached_tokens": cached, "drafter": drafter}
         return Reply(model, prompt.ids, self.loaded.cache, **how)
 
-    def _reached(self, point: ResumePoint | None) -> Reached:
-        if point is None:
-            return Reached()
-        inside = self._thoughts.inside
-        return Reached(resume_point=point, loop=self.loop.state(), in_thought=inside)
-
     def _start(self, prompt_tokens: int | None) -> Token:
         loaded, facts = self.loaded, {"prompt_tokens": prompt_tokens}
         line = self._events.start(self.model.name, facts, loaded.settings, loaded.sampling)
         return self._output(Token(None), line)
 
     def _output(self, token: Token, text: str) -> Token:
-        """The token with the text that the output gets, which is in the file already."""
-        if self.file is not None:
-            self.file.write(text)
+        """The token with the text that the output gets, which is written already."""
+        self._write(text)
         self._last_character = text[-1:] or self._last_character
         return token._replace(text=text)
 
-    def _text_of(self, token: Token) -> str:
-        if not self.request.events:
-            return self._thoughts.add(token.text, token.thought)
-        return "" if token.thought and self.request.hides_thoughts else self._events.token(token)
-
-    def _has_code(self, token: Token) -> bool:
-        """Whether the code to extract is complete with this token."""
-        wanted = self.request.answer.extract and "\n" in token.text and not token.thought
-        return wanted and is_settled(self._answer.getvalue())
-
-    def _watch_loop(self, id_: int, tokens: int, *, stops: bool) -> None:
-        was_looping = self.loop.looping
-        self.loop.add(id_)
-        if was_looping or not self.loop.looping:
-            return
-        share = f"{self.loop.share:.0%} of the latest tokens repeat earlier ones"
-        text = f"the text repeats itself at token {tokens:,}: {share}"
-        if stops:
-            text += "; stopped (--on-loop warn continues)"
-        if self.loaded.sampling.dry_multiplier == 0:
-            text += f"; --dry-multiplier {USUAL_MULTIPLIER} prevents that from the start"
-        self.observer.warn(text)
+    def _write(self, text: str) -> None:
+        (self.write_text if self.file is None else self.file.write)(text)

@@ -10,14 +10,13 @@ import numpy as np
 from mlx import nn
 
 from mlxchat.app.chat import Chat
-from mlxchat.app.observer import Observer
 from mlxchat.cache import Cache
 from mlxchat.engine.prefill import Pace, first_step, prefill
 from mlxchat.errors import SessionError, SnapshotError
 from mlxchat.request import ChatOptions
 from mlxchat.sessions.session import Session
 from mlxchat.text.spans import TokenIds
-from mlxchat.units import Progress
+from mlxchat.units import Observer, Progress
 
 PROBE = "What have we talked about so far, and what did you say about it?"
 

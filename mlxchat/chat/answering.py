@@ -21,10 +21,9 @@ from mlxchat.chat.window import KnownPrefixes, Window
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
-from mlxchat.engine.ends import Asked, LoopDetector
 from mlxchat.engine.generate import generate
 from mlxchat.engine.prefill import Pace
-from mlxchat.engine.reply import Reply, Stats, nothing_done
+from mlxchat.engine.reply import LoopDetector, Reply, Stats, asked, nothing_done
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import WindowFull
 from mlxchat.request.written import allows_thinking
@@ -181,7 +180,7 @@ class Answering:
         )
         tokens = generate(
             reply,
-            ends=[LoopDetector(), Asked(self.watch.should_stop)],
+            ends=[LoopDetector(), asked(self.watch.should_stop)],
             step_size=self.step_size,
             pace=self.pace,
             on_prefill=self.watch.on_prefill,

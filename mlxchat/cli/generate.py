@@ -90,7 +90,7 @@ def generate(
 def _changes(context: typer.Context) -> Any:
     """The options given with --resume that change the run. Raises UsageError for an option that the
     text depends on."""
-    from mlxchat.app.checkpoints import Changes
+    from mlxchat.app.begin import Changes
 
     options = COMMANDS["generate"]
     changes: dict[str, Any] = {}

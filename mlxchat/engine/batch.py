@@ -164,9 +164,7 @@ class Batch(Generic[AnyRow]):
                 seat = slice(row.seat, row.seat + 1)
                 is_taken = row.reply.chooser.constrained is not None or not row.drawn
                 try:
-                    drawn = row.reply.chooser.draw(
-                        logits[seat], row.drawn, None if is_taken else last[seat]
-                    )
+                    drawn = row.reply.chooser.draw(logits[seat], None if is_taken else last[seat])
                 except ROW_FAILURES as error:
                     row.failure = error
                     continue

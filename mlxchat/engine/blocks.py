@@ -64,7 +64,7 @@ class BlockReader:
         *,
         step_size: int,
         on_progress: Progress | None = None,
-        on_held: OnHeld = lambda step: None,
+        on_held: OnHeld | None = None,
         **how: Any,
     ) -> int:
         """Return how many of `ids: (T,)` the cache now holds: all, unless `should_stop` ended it.
@@ -101,7 +101,8 @@ class BlockReader:
             for first in range(start, stop, step_size):
                 done = min(first + step_size, stop)
                 join_block(cache, block, first - start, done - start)
-                on_held(ids[first:done])
+                if on_held is not None:
+                    on_held(ids[first:done])
             report(0, 0)
         compute(len(ids))
         return done

@@ -7,9 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from mlxchat.engine.ends import Asked, LoopDetector
 from mlxchat.engine.generate import generate
-from mlxchat.engine.reply import Reply
+from mlxchat.engine.reply import LoopDetector, Reply, asked
 from mlxchat.models.model import Model
 
 # A text may have more tokens than it was written with.
@@ -40,8 +39,8 @@ def write_brief(
     repeats itself.
     """
     text, tokens, repeated = "", 0, 0
-    enough = Asked(lambda: tokens >= limit or repeated >= MAX_REPEATED, "length")
-    for token in generate(reply, ends=[Asked(should_stop), LoopDetector(), enough], **how):
+    enough = asked(lambda: tokens >= limit or repeated >= MAX_REPEATED, "length")
+    for token in generate(reply, ends=[asked(should_stop), LoopDetector(), enough], **how):
         if not token.thought:
             text += token.text
             tokens += token.id is not None

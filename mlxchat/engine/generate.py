@@ -1,12 +1,11 @@
 """Generate: read the prompt, then decode, one token at a time or several that were drafted.
 
-Prints, saves and shows nothing: that is for the caller's own loop. `decode` works on arrays;
-`generate` turns the tokens into text until the reply ends.
+Prints, saves and shows nothing: that is for the caller's own loop. `decode` works on arrays, like
+mlx-lm's `generate_step`; `generate` turns the tokens into text until the reply ends.
 """
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -15,27 +14,18 @@ from mlx import nn
 from mlxchat.cache import Cache
 from mlxchat.cache.layers import draft_refusal, recurrent_states
 from mlxchat.cache.ring import DRAFT_SLOTS
+from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.drafts import Drafter
-from mlxchat.engine.ends import End, first_reason
 from mlxchat.engine.prefill import OnHeld, Pace, ShouldStop, prefill
-from mlxchat.engine.reply import Reply
+from mlxchat.engine.reply import End, Reply, first_reason
 from mlxchat.engine.sampling import Chooser, Drawn, Token
 from mlxchat.errors import ConstraintError, device_failures
 from mlxchat.platform import wired_limit
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE
-from mlxchat.text.spans import TokenIds
 from mlxchat.units import Progress
 
 # MLX keeps freed buffers for reuse. Releasing them after this many tokens bounds the memory.
 CLEAR_EVERY = 256
-
-
-class PromptReader(Protocol):
-    """Puts a prompt's ids into the cache like `prefill`, but may reuse some from elsewhere."""
-
-    reused_tokens: int
-
-    def __call__(self, network: nn.Module, cache: Cache, ids: TokenIds, **how: Any) -> int: ...
 
 
 def generate(
@@ -45,7 +35,7 @@ def generate(
     ends: Sequence[End] = (),
     step_size: int = DEFAULT_PREFILL_STEP_SIZE,
     pace: Pace | None = None,
-    reader: PromptReader | None = None,
+    reader: BlockReader | None = None,
     on_prefill: Progress | None = None,
     on_held: OnHeld | None = None,
 ) -> Iterator[Token]:
@@ -65,11 +55,6 @@ def generate(
         stopped = stopped or first_reason(ends, None)
         return stopped is not None
 
-    def hold_prompt(step: TokenIds) -> None:
-        reply.read_tokens += len(step)
-        if on_held is not None:
-            on_held(step)
-
     if not reply.began_s:
         mx.reset_peak_memory()
         reply.began_s = time.perf_counter()
@@ -84,9 +69,10 @@ def generate(
                     step_size=step_size,
                     pace=pace,
                     on_progress=on_prefill,
-                    on_held=hold_prompt,
+                    on_held=on_held,
                     should_stop=should_stop,
                 )
+                reply.read_tokens += done
                 reply.reused_tokens = 0 if reader is None else reader.reused_tokens
                 reply.rest = reply.rest[done:]
             if should_stop() and len(reply.rest) > 1:
@@ -144,20 +130,17 @@ def decode(
     """
     drafter = None if draft_refusal(cache) else drafter
     steps = _Steps(network, cache, chooser, on_held, drafter)
-    # The index of the token after the current one, and of the one after the last.
-    index = cleared = chooser.index
-    end = index + max_tokens
+    end = chooser.index + max_tokens
     if drafter is not None:
         drafter.begin()
     try:
-        current = steps.after(last, index, 0)
+        current = steps.after(last)
         while True:
-            index += 1
-            is_last = index == end or should_stop()
+            is_last = chooser.index + 1 == end or should_stop()
             following: Drawn | None = None
             if not is_last and not steps.must_wait:
                 # Begun although the current token may not be known yet.
-                following = steps.draw(steps.run(current.token), index, current.token)
+                following = steps.draw(steps.run(current.token), current.token)
             token = current.read()
             assert token.id is not None
             chooser.take(token.id)
@@ -170,16 +153,15 @@ def decode(
                 steps.hold(token.id)
             else:
                 try:
-                    room = DRAFT_SLOTS if max_tokens < 0 else end - index - 1
-                    following = steps.after(token.id, index, room)
+                    room = DRAFT_SLOTS if max_tokens < 0 else end - chooser.index - 1
+                    following = steps.after(token.id, room)
                 except ConstraintError:
                     yield token
                     raise
             yield token
             current = following
-            if index - cleared >= CLEAR_EVERY:
+            if chooser.index % CLEAR_EVERY == 0:
                 mx.clear_cache()
-                cleared = index
     finally:
         steps.settle()
 
@@ -217,13 +199,19 @@ class _Steps:
             return True
         return self._drafter is not None and self._drafter.is_promising
 
-    def after(self, id_: int, index: int, room: int) -> Drawn:
-        """Begin drawing the token with this index, which follows `id_`. At most `room` tokens may
-        be drafted."""
-        logits = self._logits_after(id_, room)
+    def after(self, id_: int, room: int = 0) -> Drawn:
+        """Begin drawing the token that follows `id_`, and at most `room` drafted ones."""
+        cache = self._cache
+        # If the caller has evicted tokens, the draft has ended.
+        if cache.is_drafting and self._rows[cache.accepted : cache.accepted + 1] == [id_]:
+            cache.accept()
+            logits = self._logits[cache.accepted - 1 : cache.accepted]
+        else:
+            self.settle()
+            logits = self._begin_rows(id_, room)
         self.hold(id_)
         if not self._forced:
-            return self.draw(logits, index)
+            return self.draw(logits)
         mx.async_eval(logits)
         return self._chooser.certain(self._forced.pop(0))
 
@@ -231,13 +219,13 @@ class _Steps:
         """The logits `(1, V)` after the last of the `tokens: (S,)`."""
         return self._network(tokens[None], cache=self._cache)[:, -1, :]
 
-    def draw(self, logits: mx.array, index: int, after: mx.array | None = None) -> Drawn:
-        """Begin drawing the token with this index from logits `(1, V)`. `after` is the last token,
-        if it has not been taken yet."""
+    def draw(self, logits: mx.array, after: mx.array | None = None) -> Drawn:
+        """Begin drawing the next token from logits `(1, V)`, or the one `after` it, if that has not
+        been taken yet."""
         if self._chooser.constrained is not None:
             # Computed while the mask is.
             mx.async_eval(logits)
-        drawn = self._chooser.draw(logits, index, after)
+        drawn = self._chooser.draw(logits, after)
         mx.async_eval(drawn.token, *drawn.scores)
         return drawn
 
@@ -262,31 +250,23 @@ class _Steps:
         cache.settle()
         self._rows = []
 
-    def _logits_after(self, id_: int, room: int) -> mx.array:
-        cache = self._cache
-        # If the caller has evicted tokens, the draft has ended.
-        if cache.is_drafting and self._rows[cache.accepted : cache.accepted + 1] == [id_]:
-            cache.accept()
-            return self._logits[cache.accepted - 1 : cache.accepted]
-        self.settle()
+    def _begin_rows(self, id_: int, room: int) -> mx.array:
+        """Run the network for this token and a draft; the logits `(1, V)` after the token."""
         self._forced = [*self._chooser.forced()]
-        draft = self._draft(min(room, cache.draft_room - 1)) if room > 0 else []
+        room = min(room, self._cache.draft_room - 1) if room > 0 else 0
+        self._is_guess = not self._forced
+        draft = self._forced[:room] if self._forced else self._guess(room)
         if not draft:
             return self.run(mx.array([id_]))
         self._rows = [id_, *draft]
-        cache.begin_draft()
-        cache.accept()
-        self._logits = self._network(mx.array([self._rows]), cache=cache)[0]
+        self._cache.begin_draft()
+        self._cache.accept()
+        self._logits = self._network(mx.array([self._rows]), cache=self._cache)[0]
         return self._logits[:1]
 
-    def _draft(self, room: int) -> Sequence[int]:
-        """At most `room` tokens to compute after the next one."""
-        self._is_guess = not self._forced
-        if room < 1:
-            return []
-        if self._forced:
-            return self._forced[:room]
-        if self._drafter is None:
-            return []
+    def _guess(self, room: int) -> Sequence[int]:
+        """At most `room` tokens that will probably follow."""
+        if room < 1 or self._drafter is None:
+            return ()
         draft, constrained = self._drafter.propose(room), self._chooser.constrained
         return draft if constrained is None else constrained.accepted(draft)

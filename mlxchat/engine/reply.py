@@ -1,10 +1,12 @@
-"""A reply while it is generated: its tokens as text, why it ended, and what it cost.
+"""A reply while it is generated: its tokens as text, what ends or stops it, and what it cost.
 
 Computes nothing: `generate` continues a reply, and rows of a batch feed theirs side by side.
 """
 
 import time
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import mlx.core as mx
@@ -49,13 +51,24 @@ class Stats:
     problem: str | None = None
 
 
+def nothing_done(cache: Cache) -> Stats:
+    """The stats of a generation that was stopped before it began."""
+    return Stats(
+        "interrupted",
+        evicted_tokens=tokens_evicted(cache),
+        kv_tokens=tokens_held(cache),
+        kv_bytes=bytes_held(cache),
+        peak_memory_bytes=mx.get_peak_memory(),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
     """A state between two tokens from which to resume. The cache is separate.
 
     `latest` are the last ids, as many as the next step looks at; all but the very last are in the
     cache. `shown` and `pending` are the text decoder's state, `reading` the reply reader's; `held`
-    may begin a stop text.
+    may begin a stop text. `in_thought` is whether the latest text is a thought.
     """
 
     latest: tuple[int, ...]
@@ -64,6 +77,7 @@ class ResumePoint:
     pending: tuple[int, ...] = ()
     held: str = ""
     reading: tuple[str, ...] = ()
+    in_thought: bool = False
 
 
 class Reply:
@@ -106,12 +120,12 @@ class Reply:
         self.max_tokens = _max_tokens(
             model, self.cache, len(self.rest), self.settings.max_tokens, generated
         )
-        eos_ids = () if self.settings.ignore_eos else model.tokenizer.eos_ids
+        self._eos_ids = () if self.settings.ignore_eos else model.tokenizer.eos_ids
         self.chooser = Chooser(
             ids,
             with_seed(sampling or SamplingSettings()),
             self.settings,
-            eos_ids=eos_ids,
+            eos_ids=self._eos_ids,
             constrained=constrained,
             index=generated,
         )
@@ -126,13 +140,13 @@ class Reply:
         self._drafted_before = (0, 0) if drafter is None else drafter.counts
         self._prompt_tokens, self._cached_tokens = len(ids), cached_tokens
         self._constrained = constrained
-        self._eos_ids = eos_ids
         self._reader = reader or model.tokenizer.reader()
         check_min_tokens(self.settings, self._reader)
         if constrained is not None:
             self._reader.keep_newlines()
-        self._in_thought = self._reader.is_thought
         self._stop = StopTexts(self.settings.stop)
+        # Whether the latest text is a thought.
+        self._in_thought = False
         if drafter is not None:
             drafter.history.extend(self.rest)
 
@@ -145,8 +159,7 @@ class Reply:
         ids = np.array(point.latest, np.int32)
         reply = cls(model, ids, cache, cached_tokens=len(ids) - 1, generated=point.generated, **how)
         reply._reader.restore(point.reading, point.shown, point.pending)
-        reply._in_thought = reply._reader.is_thought
-        reply._stop.held = point.held
+        reply._stop.held, reply._in_thought = point.held, point.in_thought
         return reply
 
     def move_to(self, cache: Cache, drafter: Drafter | None) -> None:
@@ -158,7 +171,7 @@ class Reply:
         """The current point, between two tokens."""
         reading, shown, pending = self._reader.state
         latest, held = tuple(self.chooser.latest), self._stop.held
-        return ResumePoint(latest, self.generated, shown, pending, held, reading)
+        return ResumePoint(latest, self.generated, shown, pending, held, reading, self._in_thought)
 
     def remaining(self, most: int) -> int:
         """How many tokens may follow, at most this number; -1 means no limit."""
@@ -176,7 +189,7 @@ class Reply:
             return []
         self.generated += 1
         begun, thoughts = reader.is_thought, reader.thoughts
-        pieces = self._until_stop_text(reader.add(token.id))
+        pieces = self._shown(reader.add(token.id))
         if self._stop.found:
             self.finish_reason = "stop_text"
         elif self._constrained is not None and self._constrained.is_complete:
@@ -197,13 +210,14 @@ class Reply:
     def finish(self) -> list[Token]:
         """The text that was held back, after the last token. It belongs to an ending, not to a
         continuation: `resume_point` is before it."""
+        rest: list[Piece] = []
         if not self._stop.found:
             self.resume_point = self.here()
-        rest = [] if self._stop.found else self._until_stop_text(self._reader.finish())
-        if self._stop.found:
-            self.finish_reason = "stop_text"
-        else:
-            rest.append((self._in_thought, self._stop.finish()))
+            rest = self._shown(self._reader.finish())
+            if self._stop.found:
+                self.finish_reason = "stop_text"
+            else:
+                rest.append((self._in_thought, self._stop.finish()))
         self._judge()
         return [Token(None, text, thought=is_thought) for is_thought, text in rest if text]
 
@@ -218,7 +232,8 @@ class Reply:
         prefilled_tokens = self.read_tokens + began_text - self.reused_tokens
         decode_s = ended_s - self.first_token_s if began_text else 0.0
         drafted, accepted = (0, 0) if self.drafter is None else self.drafter.counts
-        return Stats(
+        return replace(
+            nothing_done(self.cache),
             finish_reason=self.finish_reason or "interrupted",
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens + self.reused_tokens,
@@ -226,14 +241,10 @@ class Reply:
             generated_tokens=self.generated,
             drafted_tokens=drafted - self._drafted_before[0],
             accepted_tokens=accepted - self._drafted_before[1],
-            evicted_tokens=tokens_evicted(self.cache),
             ttft_s=ttft_s,
             prefill_tokens_per_s=_rate(prefilled_tokens, prefill_s),
             # The first token's time counts as prefill.
             decode_tokens_per_s=_rate(self.generated - self._before - 1, decode_s),
-            kv_tokens=tokens_held(self.cache),
-            kv_bytes=bytes_held(self.cache),
-            peak_memory_bytes=mx.get_peak_memory(),
             complete=self.complete,
             problem=self.problem,
         )
@@ -248,10 +259,8 @@ class Reply:
             self.complete = found is None
             self.problem = None if found is None else f"the answer is not valid: {found}"
 
-    def _until_stop_text(self, pieces: list[Piece]) -> list[Piece]:
+    def _shown(self, pieces: Iterable[Piece]) -> list[Piece]:
         """The pieces up to a stop text, which cannot span a thought and an answer."""
-        if not self.settings.stop:
-            return pieces
         shown: list[Piece] = []
         for thought, text in pieces:
             if thought is not self._in_thought:
@@ -270,17 +279,6 @@ def check_min_tokens(settings: GenerationSettings, reader: Reader) -> None:
             "--min-tokens cannot be used with this model: the marker that ends a reply "
             "also ends its thoughts"
         )
-
-
-def nothing_done(cache: Cache) -> Stats:
-    """The stats of a generation that was stopped before it began."""
-    return Stats(
-        "interrupted",
-        evicted_tokens=tokens_evicted(cache),
-        kv_tokens=tokens_held(cache),
-        kv_bytes=bytes_held(cache),
-        peak_memory_bytes=mx.get_peak_memory(),
-    )
 
 
 def _max_tokens(
@@ -303,3 +301,81 @@ def _max_tokens(
 
 def _rate(tokens: int, seconds: float) -> float:
     return tokens / seconds if tokens > 0 and seconds > 0 else 0.0
+
+
+# What stops a reply before its own end: functions that see every token, and None between two steps
+# of the prompt, and return the reason, or None. They stop it between two tokens, so that it can be
+# continued: the token after the one that they see is being computed already, and is the last.
+
+End = Callable[[Token | None], str | None]
+
+# The reasons of ends after which a run can be resumed.
+RESUMABLE = ("interrupted", "time", "loop")
+
+
+def first_reason(ends: Iterable[End], token: Token | None) -> str | None:
+    """The first of the reasons to stop."""
+    return next((reason for end in ends if (reason := end(token)) is not None), None)
+
+
+def asked(should_stop: Callable[[], bool], reason: str = "interrupted") -> End:
+    """The caller wants to stop, for example after Ctrl-C."""
+    return lambda _: reason if should_stop() else None
+
+
+NGRAM = 8
+LOOK_BACK = 2048
+WINDOW = 512
+
+# The ids that the share depends on: the window, and what its oldest token could repeat.
+HISTORY = WINDOW + LOOK_BACK + NGRAM - 1
+
+ENTER_SHARE = 0.8
+LEAVE_SHARE = 0.5
+
+
+class LoopDetector:
+    """The text repeats itself: measures how much of the latest `WINDOW` tokens is repetition.
+
+    A token is a repetition if the `NGRAM` tokens ending in it also occur at one of the `LOOK_BACK`
+    positions before it. This detects loops with periods up to `LOOK_BACK`, and long passages that
+    are repeated. Depends on the latest `HISTORY` tokens alone, never on time, so a resumed run
+    decides like an uninterrupted one.
+    """
+
+    def __init__(self) -> None:
+        # Whether this is a loop: from a share of `ENTER_SHARE` until one below `LEAVE_SHARE`.
+        self.looping = False
+        self._ngram: tuple[int, ...] = ()
+        # The latest place of each of the latest n-grams, the oldest first.
+        self._places: OrderedDict[tuple[int, ...], int] = OrderedDict()
+        self._place = 0
+        self._repeats: deque[bool] = deque([False] * WINDOW)
+        self._repeated = 0
+
+    @property
+    def share(self) -> float:
+        """Share of the latest `WINDOW` tokens that is repetition, 0 to 1.
+
+        Before `WINDOW` tokens, the missing ones count as new, so a short text is never a loop.
+        """
+        return self._repeated / WINDOW
+
+    def __call__(self, token: Token | None) -> str | None:
+        if token is not None and token.id is not None:
+            self.add(token.id)
+        return "loop" if self.looping else None
+
+    def add(self, id_: int) -> None:
+        """Add the next token of the sequence."""
+        self._place += 1
+        self._ngram = (*self._ngram, id_)[-NGRAM:]
+        before = self._places.pop(self._ngram, -LOOK_BACK)
+        repeats = self._place - before <= LOOK_BACK
+        if len(self._ngram) == NGRAM:
+            self._places[self._ngram] = self._place
+        if len(self._places) > LOOK_BACK:
+            self._places.popitem(last=False)
+        self._repeated += repeats - self._repeats.popleft()
+        self._repeats.append(repeats)
+        self.looping = self.share >= (LEAVE_SHARE if self.looping else ENTER_SHARE)

@@ -21,8 +21,9 @@ from mlxchat.errors import UsageError
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.spans import TokenIds
 
-# How many of the latest tokens are looked at by the penalties (mlx-lm's default), and by DRY.
-REPETITION_CONTEXT, DRY_CONTEXT = 20, 2048
+# How many of the latest tokens are looked at by the penalties (mlx-lm's default), by DRY, and by
+# anything at all.
+REPETITION_CONTEXT, DRY_CONTEXT, LATEST = 20, 2048, 2568
 # DRY penalizes longer repetitions like those of this length.
 MAX_REPETITION = 32
 
@@ -73,8 +74,7 @@ class Chooser:
     """Chooses the tokens that follow `ids: (T,)`, of which the next one has the `index`.
 
     `sampling` needs a seed unless it is greedy. The `eos_ids` are not drawn before the index
-    `min_tokens` of the settings. `latest` are the last tokens: as many as the penalties look at,
-    and one more.
+    `min_tokens` of the settings. `latest` are the last tokens, at most `LATEST`.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Chooser:
         self._min_tokens = settings.min_tokens if self._eos_ids else 0
         self._penalize = make_penalty(sampling, self._eos_ids)
         self._context = DRY_CONTEXT if sampling.dry_multiplier > 0 else REPETITION_CONTEXT
-        self.latest = deque(ids[-self._context - 1 :].tolist(), maxlen=self._context + 1)
+        self.latest = deque(ids[-LATEST:].tolist(), maxlen=LATEST)
         self._draw: Draw | None = None
 
     @property
@@ -106,13 +106,14 @@ class Chooser:
         is_greedy = self._sampling.temp == 0 and self._min_tokens == 0
         return is_greedy and all(each is None for each in extras)
 
-    def draw(self, logits: mx.array, index: int, after: mx.array | None = None) -> Drawn:
-        """A lazily drawn token with this index from logits `(1, V)`. `after` is the last token, if
-        it has not been `taken` yet."""
+    def draw(self, logits: mx.array, after: mx.array | None = None) -> Drawn:
+        """A lazily drawn token from logits `(1, V)`: the next one, or the one `after` it, if that
+        has not been taken yet."""
+        index = self.index + (after is not None)
         if self._draw is None:
             self._draw = make_draw(self._sampling, logits.shape[-1], self._eos_ids)
         if self._penalize is not None:
-            latest = mx.array([*self.latest], mx.int32)
+            latest = mx.array([*self.latest][-self._context :], mx.int32)
             if after is not None:
                 latest = mx.concatenate([latest, after.astype(mx.int32)])
             logits = self._penalize(latest[-self._context :], logits)

@@ -4,14 +4,14 @@ import shlex
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from mlxchat.app.answer import constraint_in, is_whole, value_of
 from mlxchat.app.chat import Chat
-from mlxchat.app.events import EventWriter
+from mlxchat.app.events import EventWriter, value_of
+from mlxchat.app.prompt import constraint_in
 from mlxchat.app.ranks import check_ranks
+from mlxchat.app.run import TextWriter
 from mlxchat.chat.state import Change, Said
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import nothing_done
-from mlxchat.engine.sampling import Token
 from mlxchat.errors import (
     DeviceError,
     ExitStatus,
@@ -27,8 +27,6 @@ from mlxchat.terminal.output import Messages, Stdout, show_error
 from mlxchat.terminal.talk import Talk
 from mlxchat.terminal.worker import Worker
 from mlxchat.text.documents import Spoken
-from mlxchat.text.extract import extract_code, is_settled
-from mlxchat.text.reply_reader import ThoughtsAsText
 
 
 class PipedChat(Talk):
@@ -54,7 +52,7 @@ class PipedChat(Talk):
         self._stdout = Stdout()
         self._status = ExitStatus.OK
         self._turn = 0
-        self._has_begun = self._lacks_code = self._has_code = False
+        self._has_begun = self._lacks_code = False
         self._named: set[str] = set()
 
     def converse(self) -> int:
@@ -86,14 +84,16 @@ class PipedChat(Talk):
         model, settings = conversation.model, conversation.settings
         name = None if session is None else session.name
         facts = {"session": name, "keep": conversation.window.pinned}
-        events = EventWriter(model.tokenizer, False)
+        events = EventWriter(model.tokenizer)
         self._stdout.write(events.start(model.name, facts, settings, conversation.sampling))
 
     def _take(self, spoken: Spoken) -> None:
         """Answer the turn. An error costs this turn only."""
         # The turns of a resumed session count.
         self._turn = len(self.conversation.turns) + 1
-        self._events = EventWriter(self.conversation.model.tokenizer, False, self._turn)
+        hides, tokenizer = self._hides_thoughts, self.conversation.model.tokenizer
+        self._events = EventWriter(tokenizer, hides_thoughts=hides, turn=self._turn)
+        self._text = TextWriter(hides_thoughts=hides, extracts=self._answer.extract)
         self._has_begun = False
         if spoken.notice is not None:
             self.messages.warn(spoken.notice)
@@ -126,10 +126,9 @@ class PipedChat(Talk):
             prefill=_prefill_in(spoken) or self._answer.prefill,
         )
         try:
-            with self.answering(say, lambda: self._has_code) as reply:
+            with self.answering(say, lambda: self._text.has_code) as reply:
                 self._has_begun = True
-                for piece in self._pieces(reply):
-                    self._stdout.write(piece)
+                self._write_lines(reply) if self._shown.events else self._write_text(reply)
         finally:
             if len(self.conversation.turns) == self._turn:
                 self.attached.clear()
@@ -149,20 +148,26 @@ class PipedChat(Talk):
 
     # What is written
 
-    def _pieces(self, reply: Iterator[Said]) -> Iterator[str]:
-        if self._shown.events:
-            return self._lines(reply)
-        tokens = self._tokens(reply)
-        return self._code(tokens) if self._answer.extract else self._text(tokens)
-
-    def _lines(self, reply: Iterator[Said]) -> Iterator[str]:
+    def _write_lines(self, reply: Iterator[Said]) -> None:
         self.stop.before_leaving = lambda: self._stdout.write(self._done())
         for said in reply:
+            events = self._events
+            is_change = isinstance(said, Change)
+            self._stdout.write(events.change(said) if is_change else events.token(said))
+        self._stdout.write(self._done())
+
+    def _write_text(self, reply: Iterator[Said]) -> None:
+        last = ""
+        for said in reply:
             if isinstance(said, Change):
-                yield self._events.change(said)
-            elif not (said.thought and self._hides_thoughts):
-                yield self._events.token(said)
-        yield self._done()
+                self.messages.warn(window_line(said))
+            elif text := self._text.token(said):
+                self._stdout.write(text)
+                last = text
+        assert self.conversation.stats is not None
+        self._lacks_code = not self._text.is_whole(self.conversation.stats.finish_reason)
+        code = self._text.end()
+        self._stdout.write(code if (code or last).endswith("\n") else f"{code}\n")
 
     def _done(self, error: MlxchatError | None = None) -> str:
         conversation = self.conversation
@@ -172,36 +177,6 @@ class PipedChat(Talk):
         spelled = stats.problem if error is None else str(error)
         name, seed = conversation.model.name, conversation.reply_seed
         return self._events.done(stats, name, seed, error=spelled, value=value)
-
-    def _tokens(self, reply: Iterator[Said]) -> Iterator[Token]:
-        for said in reply:
-            if isinstance(said, Change):
-                self.messages.warn(window_line(said))
-            else:
-                yield said
-
-    def _text(self, tokens: Iterator[Token]) -> Iterator[str]:
-        thoughts = ThoughtsAsText(hidden=self._hides_thoughts)
-        last = ""
-        for token in tokens:
-            text = thoughts.add(token.text, token.thought)
-            last = text or last
-            yield text
-        if not last.endswith("\n"):
-            yield "\n"
-
-    def _code(self, tokens: Iterator[Token]) -> Iterator[str]:
-        """The first code block of the answer, which ends with it."""
-        answer = ""
-        for token in tokens:
-            if not token.thought:
-                answer += token.text
-                if "\n" in token.text:
-                    self._has_code = is_settled(answer)
-        assert self.conversation.stats is not None
-        self._lacks_code = not is_whole(answer, self.conversation.stats.finish_reason)
-        text = extract_code(answer)
-        yield text if text.endswith("\n") else f"{text}\n"
 
 
 def _prefill_in(spoken: Spoken) -> str | None:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mlxchat.app.observer import Observer
 from mlxchat.terminal import is_dumb, visible
 from mlxchat.terminal.output import Messages, TerminalLine
-from mlxchat.units import Progress
+from mlxchat.units import Observer, Progress
 
 PATIENCE_S = 0.3
 

@@ -4,9 +4,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mlxchat.app.answer import constraint_of, with_schema
 from mlxchat.app.chat import Chat
-from mlxchat.app.prompt import read_into
+from mlxchat.app.prompt import constraint_of, read_into, with_schema
 from mlxchat.app.ranks import Ranks, check_ranks
 from mlxchat.errors import UsageError
 from mlxchat.request import Answer, ChatOptions

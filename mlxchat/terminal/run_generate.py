@@ -2,8 +2,7 @@
 
 from typing import Unpack
 
-from mlxchat.app.begin import begin, resume
-from mlxchat.app.checkpoints import Changes
+from mlxchat.app.begin import Changes, begin, resume
 from mlxchat.app.ranks import Ranks
 from mlxchat.app.run import Run
 from mlxchat.errors import ExitStatus, RunEnded
@@ -28,14 +27,16 @@ def resume_run(directory: str, shown: Shown, **changes: Unpack[Changes]) -> int:
 
 def _run(request: Request, shown: Shown, ranks: Ranks | None, worker: Worker) -> int:
     messages = Messages(shown.quiet)
-    output = Stdout() if request.overnight.output_path() is None else None
-    observer = observer_of(messages)
-    with begin(request, observer, piped=piped_stdin(), ranks=ranks) as begun:
+    # Without an output file, a closed stdout is an error before anything is read.
+    write = Stdout().write if request.overnight.output_path() is None else None
+    with begin(
+        request, observer_of(messages), write=write, piped=piped_stdin(), ranks=ranks
+    ) as begun:
         if is_stdin_left_unread():
             messages.warn(
                 "stdin is not read, because mlx.launch does not report its end: use --file"
             )
-        stopped = _generate(begun, messages, worker, output)
+        stopped = _generate(begun, messages, worker)
     return _report(begun, messages, shown, stopped)
 
 
@@ -52,20 +53,11 @@ def _resume(
     return _report(begun, messages, shown, stopped)
 
 
-def _generate(
-    begun: Run, messages: Messages, worker: Worker, output: Stdout | None = None
-) -> ExitStatus | None:
-    """Generate to the end, and write the text to the output; without one, the run has a file that
-    it writes itself. Return the exit status of the signal that stopped it, if any."""
-    written = output or begun.file
-    assert written is not None
+def _generate(begun: Run, messages: Messages, worker: Worker) -> ExitStatus | None:
+    """Generate to the end. Return the exit status of the signal that stopped it, if any."""
     with counting("reading", "tokens", messages.quiet) as on_prefill, worker.stoppable() as stop:
-        stop.before_leaving = lambda: written.write(begun.ending())
-        for token in begun.tokens(
-            should_stop=stop.requested, on_prefill=on_prefill, on_over=stop.over
-        ):
-            if output is not None:
-                output.write(token.text)
+        stop.before_leaving = begun.write_ending
+        begun.write(should_stop=stop.requested, on_prefill=on_prefill, on_over=stop.over)
     return stop.status
 
 

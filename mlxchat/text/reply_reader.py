@@ -16,9 +16,6 @@ from mlxchat.text.reply_format import NO_THOUGHTS, ReplyFormat, Role
 # Whether it is a thought, and its text.
 Piece = tuple[bool, str]
 
-# The tags for thoughts in plain-text output, whatever the model's own markers.
-THINK_TAGS = ("<think>", "</think>")
-
 # A longer header is not one: the model has omitted it.
 MAX_HEADER_CHARS = 120
 
@@ -395,24 +392,3 @@ def joined(pieces: Iterable[Piece]) -> tuple[str, str]:
         "".join(text for is_, text in pieces if is_ is kind) for kind in (True, False)
     )
     return thought, answer
-
-
-class ThoughtsAsText:
-    """Writes the pieces of a reply as one text: thoughts in THINK_TAGS, or omitted if `hidden`.
-
-    `inside` continues a text that stopped within a thought.
-    """
-
-    def __init__(self, *, hidden: bool, inside: bool = False) -> None:
-        self._hidden = hidden
-        self.inside = inside
-
-    def add(self, text: str, thought: bool) -> str:
-        """The text to write for a piece."""
-        if not text or (thought and self._hidden):
-            return ""
-        tags = ""
-        if thought != self.inside:
-            tags = THINK_TAGS[0] if thought else f"{THINK_TAGS[1]}\n\n"
-        self.inside = thought
-        return tags + text

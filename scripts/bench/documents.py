@@ -19,7 +19,6 @@ from scripts.bench.facts import SHORT, TOPICS, Answering, Fact
 
 # isort: split
 
-from mlxchat.app.observer import Observer
 from mlxchat.app.opening import Loaded
 from mlxchat.app.passages import with_passages
 from mlxchat.app.prompt import room_for_prompt
@@ -30,6 +29,7 @@ from mlxchat.request import Request, Setup
 from mlxchat.settings import CacheSettings, Overflow, SamplingSettings
 from mlxchat.text.documents import SEPARATOR, open_documents
 from mlxchat.text.spans import TokenIds
+from mlxchat.units import Observer
 
 IN_VIEW = "fact in view"
 QUIET = Observer(warn=lambda _: None, note=lambda _: None)

@@ -16,9 +16,8 @@ from scripts.bench.common import losses, parser, perplexity, show
 
 import numpy as np
 
-from mlxchat.engine.ends import LOOK_BACK, NGRAM, LoopDetector
 from mlxchat.engine.generate import generate
-from mlxchat.engine.reply import Reply
+from mlxchat.engine.reply import LOOK_BACK, NGRAM, LoopDetector, Reply
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
