@@ -69,7 +69,8 @@ def versions() -> Iterator[Finding]:
     yield Finding(f"{system.python_version()}, {sys.executable}", topic="python")
     # A checkout that was never installed does not say what it was tested with.
     with suppress(metadata.PackageNotFoundError):
-        for each in map(Requirement, sorted(metadata.requires("mlxchat") or ())):
+        needed = map(Requirement, metadata.requires("mlxchat") or ())
+        for each in sorted(needed, key=lambda each: each.name):
             if each.name in ("mlx", "mlx-lm") and (each.marker is None or each.marker.evaluate()):
                 installed = metadata.version(each.name)
                 is_tested = each.specifier.contains(installed, prereleases=True)
