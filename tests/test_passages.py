@@ -22,8 +22,7 @@ from mlxchat.passages.index import (
     make_index,
     open_index,
 )
-from mlxchat.passages.quote import quoted
-from mlxchat.passages.search import Found, Search
+from mlxchat.passages.search import Found, Search, quoted
 from mlxchat.passages.split import MAX_BYTES, split
 from mlxchat.text.documents import READ_BYTES, Document, open_documents, read_input
 
@@ -185,8 +184,8 @@ def test_the_best_passage_is_cut_if_it_has_no_room() -> None:
     (passage,) = found(search, "Where was Ada born?", room=100).passages
     assert "Ada was born in London." in passage.text
     assert len(passage.text) <= 100
-    assert "Ada was born" in quoted([passage])
-    assert len(quoted([passage])) < 150
+    assert "Ada was born" in quoted([passage])[0]
+    assert len(quoted([passage])[0]) < 150
 
 
 @pytest.mark.parametrize(

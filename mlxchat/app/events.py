@@ -10,7 +10,7 @@ from mlxchat.chat.state import Change, Recalled
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Stats
 from mlxchat.engine.sampling import Token
-from mlxchat.passages.quote import LineRange, Read
+from mlxchat.passages.search import LineRange, Read
 from mlxchat.paths import __version__
 from mlxchat.text.tokens import Tokenizer
 

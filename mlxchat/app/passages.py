@@ -11,8 +11,7 @@ from mlxchat.app.opening import Loaded
 from mlxchat.app.prompt import SPARE_TOKENS, no_room, room_for_prompt
 from mlxchat.errors import InputError
 from mlxchat.passages.index import MIN_KEPT_BYTES, Outdated, Passage, PassageIndex, open_index
-from mlxchat.passages.quote import Read, heading, left_out, place_of, places, quoted
-from mlxchat.passages.search import Search
+from mlxchat.passages.search import Read, Search, heading, left_out, place_of, quoted
 from mlxchat.request import Request
 from mlxchat.text.documents import SEPARATOR, Document
 from mlxchat.text.tokens import Prompt
@@ -58,7 +57,8 @@ def _with_passages(
         found = search.find(question, room, cost_of)
         if not found.passages:
             raise no_room(bare, window, "passages")
-        prompt = prompt_of(quoted(found.passages) + SEPARATOR + question)
+        text, places = quoted(found.passages)
+        prompt = prompt_of(text + SEPARATOR + question)
         if len(prompt.ids) <= limit:
             break
         room -= len(prompt.ids) - limit
@@ -70,8 +70,7 @@ def _with_passages(
     documents = [each for index in indexes for each in index.documents]
     size_bytes = sum(each.size_bytes for each in documents)
     read_bytes = sum(each.span.end - each.span.start for each in found.passages)
-    named = tuple(places(found.passages))
-    read = Read(named, len(found.passages), found.of, read_bytes / size_bytes)
+    read = Read(places, len(found.passages), found.of, read_bytes / size_bytes)
     observer.warn(left_out(read, len(documents)))
     return prompt, read
 

@@ -41,7 +41,7 @@ from mlxchat.errors import (
     OutputError,
 )
 from mlxchat.models.model import Model
-from mlxchat.passages.quote import Read
+from mlxchat.passages.search import Read
 from mlxchat.platform import keep_awake
 from mlxchat.request import Request
 from mlxchat.settings import OnLoop

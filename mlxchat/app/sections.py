@@ -13,7 +13,7 @@ from mlxchat.app.prompt import SPARE_TOKENS, no_room, room_for_prompt
 from mlxchat.engine.brief import MAX_TEMP, write_brief
 from mlxchat.engine.prefill import ShouldStop
 from mlxchat.engine.reply import Reply
-from mlxchat.passages.quote import LineRange, heading
+from mlxchat.passages.search import LineRange, heading
 from mlxchat.passages.split import Span, split
 from mlxchat.request import Request
 from mlxchat.request.written import thinking_variables

@@ -1,10 +1,12 @@
-"""Finds the passages of several documents that a question needs, in as much room as there is."""
+"""Finds the passages of several documents that a question needs, in as much room as there is, and
+quotes them with their places."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from mlxchat.passages.index import Outdated, Passage, PassageIndex
 from mlxchat.recall.choice import COMMON, by_share
@@ -18,6 +20,36 @@ WITH_NEIGHBOURS = 3
 MAX_TOO_LONG = 4
 # If not even the best one has room, it is cut to no less than this.
 MIN_CHARS = 40
+# Places that a notice names.
+MAX_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LineRange:
+    """Lines of a document, from `first` to `last`."""
+
+    file: str
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.lines}"
+
+    @property
+    def lines(self) -> str:
+        if self.first == self.last:
+            return f"line {self.first}"
+        return f"lines {self.first}-{self.last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What is in the prompt: `places` with `read` of `of` passages, `share` of the whole text."""
+
+    places: tuple[LineRange, ...]
+    read: int
+    of: int
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +135,51 @@ class Search:
             raise Outdated("there is no such passage")
         index = bisect_right(self._firsts, number) - 1
         return self._indexes[index].passage(number - self._firsts[index])
+
+
+def place_of(passage: Passage) -> LineRange:
+    span = passage.span
+    return LineRange(passage.document.name, span.first_line, span.last_line)
+
+
+def heading(place: LineRange) -> str:
+    """What the model reads before the text of this place."""
+    return f"[{place}]\n"
+
+
+def quoted(passages: Sequence[Passage]) -> tuple[str, tuple[LineRange, ...]]:
+    """The text of the passages, with their places, and these; neighbours in a document are one."""
+
+    def begins_at(each: tuple[int, Passage]) -> tuple[int, int]:
+        place, passage = each
+        return id(passage.document), passage.number - place
+
+    runs = [
+        _joined([each for _, each in run]) for _, run in groupby(enumerate(passages), begins_at)
+    ]
+    places = tuple(map(place_of, runs))
+    texts = (heading(place) + run.text for place, run in zip(places, runs, strict=True))
+    return "\n\n".join(texts), places
+
+
+def _joined(run: Sequence[Passage]) -> Passage:
+    """The passages, one after the other, as one; one alone may have been cut."""
+    first, last = run[0], run[-1]
+    if first is last:
+        return first
+    start, end = first.span.start, last.span.end
+    text = first.document.bytes_at(start, end - start).decode("utf-8", "replace").strip()
+    span = replace(first.span, end=end, last_line=last.span.last_line)
+    return replace(first, span=span, text=text)
+
+
+def left_out(read: Read, files: int) -> str:
+    """What was read, and what was not."""
+    named = [str(each) if files > 1 else each.lines for each in read.places[:MAX_NAMED]]
+    if (more := len(read.places) - len(named)) > 0:
+        named.append(f"{more} more")
+    first = read.places[0].file if files == 1 else f"{files} documents"
+    return (
+        f"{first}: larger than the window, read {read.read:,} of {read.of:,} passages "
+        f"({'; '.join(named)}); {1 - read.share:.1%} of the text is left out"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from mlxchat.text.documents import Document
 
@@ -28,53 +29,38 @@ class Span:
 
 def split(document: Document) -> Iterator[tuple[Span, bytes]]:
     """Yield the passages in order, with their text. Blank lines between them are left out."""
-    spans: list[Span] = []
-    pieces: list[bytes] = []
+    begun: list[tuple[Span, bytes]] = []
     for span, piece in _pieces(document):
         is_blank = not piece.strip()
-        size = spans[-1].end - spans[0].start if spans else 0
-        if spans and (size >= MIN_BYTES if is_blank else size + len(piece) > MAX_BYTES):
-            yield _joined(spans, pieces)
-            spans, pieces = [], []
-        if spans or not is_blank:
-            spans.append(span)
-            pieces.append(piece)
-    if spans:
-        yield _joined(spans, pieces)
+        size = span.start - begun[0][0].start if begun else 0
+        if begun and (size >= MIN_BYTES if is_blank else size + len(piece) > MAX_BYTES):
+            yield _joined(begun)
+            begun = []
+        if begun or not is_blank:
+            begun.append((span, piece))
+    if begun:
+        yield _joined(begun)
 
 
-def _joined(spans: list[Span], pieces: list[bytes]) -> tuple[Span, bytes]:
-    while not pieces[-1].strip():
-        spans.pop()
-        pieces.pop()
-    span = Span(spans[0].start, spans[-1].end, spans[0].first_line, spans[-1].last_line)
-    return span, b"".join(pieces)
+def _joined(begun: list[tuple[Span, bytes]]) -> tuple[Span, bytes]:
+    while not begun[-1][1].strip():
+        begun.pop()
+    (first, _), (last, _) = begun[0], begun[-1]
+    span = Span(first.start, last.end, first.first_line, last.last_line)
+    return span, b"".join(piece for _, piece in begun)
 
 
 def _pieces(document: Document) -> Iterator[tuple[Span, bytes]]:
     """The lines, or parts of them, none larger than a passage."""
     offset, number, rest = 0, 1, b""
-    for line in document.lines():
+    for line in chain(document.lines(), [b""]):
         rest += line
-        is_whole = line.endswith(b"\n")
-        done = 0
-        for size in _sizes(rest, to_its_end=is_whole):
-            yield Span(offset, offset + size, number, number), rest[done : done + size]
-            done, offset = done + size, offset + size
-        rest = rest[done:]
+        is_whole = not line or line.endswith(b"\n")
+        while len(rest) > (0 if is_whole else MAX_BYTES):
+            size = _end_of_piece(rest[: MAX_BYTES + 1])
+            yield Span(offset, offset + size, number, number), rest[:size]
+            rest, offset = rest[size:], offset + size
         number += is_whole
-    for size in _sizes(rest, to_its_end=True):
-        yield Span(offset, offset + size, number, number), rest[:size]
-        rest, offset = rest[size:], offset + size
-
-
-def _sizes(line: bytes, *, to_its_end: bool) -> Iterator[int]:
-    """The sizes of the line's pieces; the last one only if the line has come to its end."""
-    done = 0
-    while len(line) - done > (0 if to_its_end else MAX_BYTES):
-        size = _end_of_piece(line[done : done + MAX_BYTES + 1])
-        yield size
-        done += size
 
 
 def _end_of_piece(line: bytes) -> int:

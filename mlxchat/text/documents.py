@@ -47,7 +47,7 @@ SPOOLED_BYTES = 8 << 20
 # `yes |` never ends: the rest of the disk is left to others.
 MIN_FREE_BYTES = 1 << 30
 # A longer line is read in pieces; one of a piped chat is refused.
-LINE_BYTES, MAX_TURN_BYTES = 1 << 16, 100_000_000
+LINE_BYTES, MAX_TURN_BYTES = 1 << 13, 100_000_000
 
 # A file is open only while it is read: there may be more than can be open at once.
 Source = Path | BinaryIO
