@@ -6,7 +6,7 @@ import sys
 
 from tests.pseudo_terminal import PseudoTerminal
 
-CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
+CTRL_C, CTRL_D, CTRL_G, UP = "\x03", "\x04", "\x07", "\x1b[A"
 PROMPT = "^>$"
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10\d)(?:;\d+)*m")
 

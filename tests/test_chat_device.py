@@ -15,9 +15,9 @@ from mlxchat.request.commands import ChatShown
 from mlxchat.sessions.records import Saved
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
-from mlxchat.terminal import chat_screen, visible
+from mlxchat.terminal import chat_loop, visible
+from mlxchat.terminal.editor import EndOfInput
 from mlxchat.terminal.output import Messages
-from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.worker import Worker
 from tests.failing_device import FailingDevice, failing_evaluations
 from tests.in_process import run_in_process
@@ -145,10 +145,10 @@ def chat(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Callable[..., int
     options = ChatOptions(setup, generation=GenerationSettings(max_tokens=3))
 
     def have(session: Session, *lines: str) -> int:
-        monkeypatch.setattr(chat_screen, "PlainInput", lambda *_: Typed(*lines))
+        monkeypatch.setattr(chat_loop, "PlainInput", lambda *_: Typed(*lines))
         with Worker() as worker:
             chat = Chat(options, session)
-            return chat_screen.ChatScreen(chat, worker, Messages(), ChatShown(plain=True)).run()
+            return chat_loop.ChatLoop(chat, worker, Messages(), ChatShown(plain=True)).run()
 
     return have
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import signal
 import sys
 import termios
 from pathlib import Path
@@ -9,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from mlxchat.terminal import commands  # noqa: F401  which registers them
-from mlxchat.terminal.plain_input import EndOfInput
-from mlxchat.terminal.slash import as_command, run_command
+from mlxchat.terminal.commands import as_command, run_command
+from mlxchat.terminal.editor import EndOfInput
 from scripts.tiny_model import CHAT_TEMPLATE
 from tests.pseudo_terminal import PseudoTerminal
 from tests.scripted_model import Scripted
-from tests.terminal_chat import COLOUR, CTRL_C, CTRL_D, PROMPT, Chat
+from tests.terminal_chat import COLOUR, CTRL_C, CTRL_D, CTRL_G, PROMPT, Chat
 
 pytestmark = pytest.mark.usefixtures("ordinary_terminal")
 
@@ -126,13 +126,11 @@ def test_what_is_typed_while_loading_and_replying_is_not_lost(tiny_model: Path) 
 def test_a_model_that_cannot_be_loaded_ends_it_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     chat = PseudoTerminal([sys.executable, "-m", "mlxchat", "-m", str(tmp_path)])
-    chat.shows(PROMPT)
-    chat.send("hello\r")
     chat.shows("^mlxchat: error: ")
     assert chat.ends() == 1
 
 
-def test_a_window_too_small_for_the_template_ends_it_before_the_prompt(
+def test_a_window_too_small_for_the_template_ends_it_at_once(
     tiny_model: Path, tmp_path: Path
 ) -> None:
     """It was reported after every message, once the whole model had been loaded again."""
@@ -199,6 +197,73 @@ def test_an_editor_started_by_a_command_gets_the_original_terminal_modes(
     chat.drops_draft()
     chat.send(CTRL_D)
     assert chat.ends() == 0
+
+
+def editor_script(directory: Path, commands: str) -> str:
+    """An editor whose name contains a space, so that $VISUAL has to quote it."""
+    script = directory / "my editor"
+    script.write_text(f"#!/bin/sh\n{commands}\n")
+    script.chmod(0o755)
+    return f"'{script}' --wait"
+
+
+def test_ctrl_g_opens_the_editor_and_the_text_stays_editable(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = editor_script(tmp_path, 'case "$2" in *.md) echo " added" >> "$2";; esac')
+    monkeypatch.setenv("VISUAL", script)
+    chat = tiny(tiny_model)
+    chat.send(f"draft{CTRL_G}")
+    chat.shows_draft("draft added")
+    chat.send("!\r")
+    chat.shows("^> draft added!\n[^$]*stopped at 8 tokens")
+
+
+def test_ctrl_c_in_the_editor_goes_to_the_editor(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = editor_script(tmp_path, 'trap "" INT; echo up; read x; printf %s "$x" > "$2"')
+    monkeypatch.setenv("EDITOR", script)
+    chat = tiny(tiny_model)
+    chat.send(CTRL_G)
+    chat.shows("^up$")
+    chat.send(CTRL_C)
+    chat.shows(r"\^C")
+    chat.send(CTRL_C)
+    chat.shows(r"\^C\^C")
+    chat.send("fine\r")
+    chat.shows_draft("fine")
+
+
+def test_ctrl_c_in_the_editor_does_not_clear_its_text_on_a_busy_machine(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = editor_script(
+        tmp_path, 'trap "" INT; echo "up $(cat "$2")"; read x; printf %s "$x" > "$2"'
+    )
+    monkeypatch.setenv("EDITOR", script)
+    chat = tiny(tiny_model)
+    for turn in range(5):
+        chat.send(f"{turn}{CTRL_G}")
+        chat.shows(f"^up {turn}$")
+        chat.child.kill(signal.SIGSTOP)
+        chat.send(CTRL_C)
+        chat.shows(r"\^C$")
+        chat.send(f"new {turn}\r")
+        chat.shows(rf"\^Cnew {turn}$")
+        chat.child.kill(signal.SIGCONT)
+        chat.shows_draft(f"new {turn}")
+        chat.drops_draft()
+
+
+def test_an_editor_that_fails_keeps_the_text(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VISUAL", "false")
+    chat = tiny(tiny_model)
+    chat.send(f"draft{CTRL_G}")
+    chat.shows("^false exited with status 1: nothing was changed")
+    chat.shows_draft("draft")
 
 
 INTERRUPTED = """

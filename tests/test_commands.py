@@ -20,10 +20,15 @@ from mlxchat.sessions.listing import import_messages, read_session
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
 from mlxchat.terminal.chat_screen import ChatScreen
-from mlxchat.terminal.commands import USAGE_COLUMNS
+from mlxchat.terminal.commands import (
+    COMMANDS,
+    USAGE_COLUMNS,
+    run_command,
+    suggestions,
+    without_draft,
+)
 from mlxchat.terminal.output import Messages
 from mlxchat.terminal.screen import Screen
-from mlxchat.terminal.slash import COMMANDS, run_command, suggestions, without_draft
 from mlxchat.terminal.worker import Stop, Worker
 from tests.in_process import run_in_process
 from tests.test_config_command import editor_that

@@ -12,29 +12,23 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from mlxchat.errors import InputError
-from mlxchat.terminal.editor import Editor
-from mlxchat.terminal.plain_input import (
-    LEAVING_HINT,
-    EndOfInput,
-    edit,
-)
+from mlxchat.terminal.editor import LEAVING_HINT, Editor, EndOfInput, edit
 from tests.pseudo_terminal import PseudoTerminal
 
-CTRL_C, CTRL_D, CTRL_G, CTRL_R = "\x03", "\x04", "\x07", "\x12"
+CTRL_C, CTRL_D, CTRL_R = "\x03", "\x04", "\x12"
 ALT_ENTER, UP, LEFT = "\x1b\r", "\x1b[A", "\x1b[D"
 PROMPT, HINTED = "^>$", f"^> {LEAVING_HINT}$"
 
 DRIVER = """
 import itertools, os, sys
 from pathlib import Path
-from mlxchat.terminal.plain_input import EndOfInput, PlainInput
+from mlxchat.terminal.editor import Editor, EndOfInput, PlainInput
 
 def editor():
-    from mlxchat.terminal.editor import Editor
     redraws = itertools.count(1)
     return Editor(
         history_file=Path("history"),
-        commands={"/help": "what there is", "/hello": "greets", "/file": "adds a file"},
+        commands={"/help": "what there is", "/hello": "greets", "/file PATH": "adds a file"},
         toolbar=lambda: f"redraw {next(redraws)}\\x1b[5m",
         suggest=lambda command, typed: ["two words"] if (command, typed) == ("/hello", "t") else [],
     )
@@ -76,14 +70,6 @@ class Terminal(PseudoTerminal):
     def ends(self) -> int | None:
         self.shows("^the end$")
         return super().ends()
-
-
-def editor_script(directory: Path, commands: str) -> str:
-    """An editor whose name contains a space, so that $VISUAL has to quote it."""
-    script = directory / "my editor"
-    script.write_text(f"#!/bin/sh\n{commands}\n")
-    script.chmod(0o755)
-    return f"'{script}' --wait"
 
 
 @pytest.mark.parametrize(
@@ -180,73 +166,6 @@ def test_the_message_stays_on_the_screen_and_the_toolbar_does_not(tmp_path: Path
     assert terminal.text().rstrip() == "> hello\ngot 'hello'\nthe end"
 
 
-def test_ctrl_g_opens_the_editor_and_the_text_stays_editable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = editor_script(tmp_path, 'case "$2" in *.md) echo "added" >> "$2";; esac')
-    monkeypatch.setenv("VISUAL", script)
-    terminal = Terminal(tmp_path, "chat(editor())")
-    terminal.shows(PROMPT)
-    terminal.send(f"draft {CTRL_G}")
-    terminal.shows("^> draft added$")
-    terminal.send("!\r")
-    terminal.shows("^got 'draft added!'$")
-
-
-def test_ctrl_c_in_the_editor_goes_to_the_editor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = editor_script(tmp_path, 'trap "" INT; echo up; read x; printf %s "$x" > "$2"')
-    monkeypatch.setenv("EDITOR", script)
-    terminal = Terminal(tmp_path, "chat(editor())")
-    terminal.shows(PROMPT)
-    terminal.send(CTRL_G)
-    terminal.shows("^up$")
-    terminal.send(CTRL_C)
-    terminal.shows(r"\^C")
-    terminal.send(CTRL_C)
-    terminal.shows(r"\^C\^C")
-    terminal.send("fine\r")
-    terminal.shows("^> fine$")
-    terminal.send("\r")
-    terminal.shows("^got 'fine'$")
-
-
-def test_ctrl_c_in_the_editor_does_not_clear_its_text_on_a_busy_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = editor_script(
-        tmp_path, 'trap "" INT; echo "up $(cat "$2")"; read x; printf %s "$x" > "$2"'
-    )
-    monkeypatch.setenv("EDITOR", script)
-    terminal = Terminal(tmp_path, "chat(editor())")
-    for turn in range(5):
-        terminal.shows(PROMPT)
-        terminal.send(f"{turn}{CTRL_G}")
-        terminal.shows(f"^up {turn}$")
-        terminal.child.kill(signal.SIGSTOP)
-        terminal.send(CTRL_C)
-        terminal.shows(r"\^C$")
-        terminal.send(f"new {turn}\r")
-        terminal.shows(rf"\^Cnew {turn}$")
-        terminal.child.kill(signal.SIGCONT)
-        terminal.shows(f"^> new {turn}$")
-        terminal.send("\r")
-        terminal.shows(f"^got 'new {turn}'$")
-
-
-def test_an_editor_that_fails_keeps_the_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VISUAL", "false")
-    terminal = Terminal(tmp_path, "chat(editor())")
-    terminal.shows(PROMPT)
-    terminal.send(f"draft{CTRL_G}")
-    terminal.shows("^> draft$")
-    terminal.send("\r")
-    terminal.shows("^got 'draft'$")
-
-
 @pytest.mark.parametrize(
     ("editor", "complaint"),
     [
@@ -304,11 +223,14 @@ from mlxchat.terminal import Terminated
 from mlxchat.terminal.editor import Editor
 from mlxchat.terminal.worker import Worker
 
+from mlxchat.terminal.worker import ending_by
+
 sent = lambda: os.kill(os.getpid(), {number:d})
 how = dict(history_file=None, commands={{}}, toolbar=lambda: sent() or "")
+came = lambda: (number := worker.next_signal()) and ending_by(number)
 try:
     with Worker() as worker:
-        Editor(**how, next_signal=worker.next_signal).read()
+        Editor(**how, ended_by=came).read()
 except Terminated as terminated:
     print("ended with", int(terminated.status), flush=True)
 """

@@ -34,9 +34,9 @@ CEILINGS = {
     "sessions": 1_603,
     "rows": 870,
     "distributed": 885,
-    "app": 3_143,
+    "app": 3_131,
     "bench": 971,
-    "terminal": 3_476,
+    "terminal": 3_389,
     "doctor": 229,
     "cli": 1_504,
 }
@@ -63,8 +63,8 @@ SOLE_IMPORTERS = {
     "referencing": ("constraint",),
     "pydantic": ("store.checkpoint", "rows.read", "rows.row"),
     "jinja2": ("text.template",),
-    "termios": ("terminal.modes",),
-    "fcntl": ("files", "terminal.modes"),
+    "termios": ("terminal.worker",),
+    "fcntl": ("files",),
 }
 
 

@@ -20,8 +20,7 @@ from mlxchat.manual import PAGES, read_page
 from mlxchat.manual.equivalents import OURS
 from mlxchat.models.load import load
 from mlxchat.models.resolve import resolve_model
-from mlxchat.terminal.commands import COMMANDS
-from mlxchat.terminal.slash import OTHER_NAMES
+from mlxchat.terminal.commands import COMMANDS, OTHER_NAMES
 from mlxchat.terminal.table import render_page
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests import docs

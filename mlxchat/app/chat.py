@@ -10,7 +10,7 @@ The next `Chat.open(session="holidays")` resumes it with the same model and wind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import fields, replace
 from typing import Any, Self
@@ -141,24 +141,17 @@ class Chat:
         return self._found.name
 
     @property
-    def has_given_window(self) -> bool:
-        """Whether the window was given, rather than fitted to the machine."""
-        return isinstance(self._setup.window, int)
-
-    @property
     def is_ready(self) -> bool:
         """Whether the conversation has begun."""
         return self._conversation is not None
 
-    def begin(self, passed: Callable[[], object] = lambda: None) -> Conversation:
-        """Load the model, and begin the conversation or resume the one in the session. `passed` is
-        called once the model, its template and the window have passed their checks, before any
-        weights are read.
+    def begin(self) -> Conversation:
+        """Load the model, and begin the conversation or resume the one in the session.
 
         Raises the errors of loading, and SnapshotError if it must be resumed exactly and cannot
         be.
         """
-        options, loaded = self._options, self._load(self._found, passed)
+        options, loaded = self._options, self._load(self._found)
         conversation = Conversation(
             loaded.model,
             loaded.settings,
@@ -202,18 +195,13 @@ class Chat:
         self._report_template(conversation)
         self._describe()
 
-    def _load(self, found: ResolvedModel, passed: Callable[[], object] = lambda: None) -> Loaded:
-        def count_pinned(tokenizer: Tokenizer) -> int:
-            pinned = self._count_pinned(tokenizer)
-            passed()
-            return pinned
-
+    def _load(self, found: ResolvedModel) -> Loaded:
         return open_found(
             self._setup,
             found,
             self._notify,
             ranks=self.ranks,
-            count_pinned=count_pinned,
+            count_pinned=self._count_pinned,
             sampling_for=self._sampling_for,
         )
 

@@ -121,8 +121,8 @@ def edit() -> None:
     [prompts.NAME] with the key prompt, in which {input} is the place of the input, and any options
     of `mlxchat generate`.
     """
+    from mlxchat.terminal.editor import edit as edited_text
     from mlxchat.terminal.output import Messages
-    from mlxchat.terminal.plain_input import edit as edited_text
     from mlxchat.terminal.worker import ctrl_c_ignored
 
     path = paths.config_file()

@@ -1,38 +1,22 @@
-"""A chat on a terminal: read a line, answer it or run its command, repeat."""
+"""A chat on a terminal, without its prompt: what commands act on, and how replies are shown."""
 
-from __future__ import annotations
-
-import shlex
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from contextlib import nullcontext, suppress
-from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from mlxchat import paths
 from mlxchat.app.chat import Chat
 from mlxchat.chat.answering import Watch
-from mlxchat.chat.state import Change, Said, Turn
+from mlxchat.chat.state import Change, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Stats
-from mlxchat.errors import (
-    ClosedPipe,
-    DeviceError,
-    ExitStatus,
-    MlxchatError,
-    OutputError,
-    SnapshotError,
-    device_failures,
-)
+from mlxchat.errors import DeviceError, MlxchatError, OutputError
 from mlxchat.request.commands import ChatShown
-from mlxchat.terminal import Terminated, is_dumb
+from mlxchat.terminal import Terminated
+from mlxchat.terminal.editor import edit
 from mlxchat.terminal.figures import compacted_line, incomplete, turn_line, window_line
 from mlxchat.terminal.output import Messages
-from mlxchat.terminal.plain_input import EndOfInput, PlainInput, edit
 from mlxchat.terminal.progress import Count, progress
 from mlxchat.terminal.reply import PlainView, reply_view
 from mlxchat.terminal.screen import Screen
-from mlxchat.terminal.slash import COMMANDS, as_command, run_command, suggestions, without_draft
 from mlxchat.terminal.talk import Begin, Talk
 from mlxchat.terminal.worker import Worker, ctrl_c_ignored
 from mlxchat.units import beginning, count
@@ -60,146 +44,21 @@ class ChatScreen(Talk):
     ) -> None:
         """`think` is on, off or hide; `files` are names and texts to put before the first
         message."""
-        # Done if loading has failed, too.
-        self._checks: Future[None] = Future()
         super().__init__(chat, worker, messages)
-        self.begun.add_done_callback(lambda _: self.checked())
         self.screen = Screen()
         self.think = think
         # The constraint on the next answer, and that on the last.
         self.constraint: Constraint | None = None
         self._obeyed: Constraint | None = None
         self.figures = ""
-        # How much of the window is used at the prompt.
-        self._tokens = 0
         self.shown, self.files = shown, files
-
-    # The conversation
-
-    def converse(self) -> int:
-        # Takes a moment, in which the model is loaded.
-        self._editor = self._new_editor()
-        self.worker.keys.hold()
-        with suppress(EndOfInput):
-            if self.chat.has_given_window:
-                # Before any weights are read, this checks that the template fits into it.
-                self.wait_for_checks()
-            self.screen.say(f"{self.chat.model_name} · /help for commands · Ctrl-D to leave")
-            self.say_notices()
-            self.show_last_exchange()
-            for name, text in self.files:
-                self.attach(name, text)
-            draft = ""
-            while True:
-                # Ctrl-C may arrive between a reply, for which it was meant, and the prompt.
-                with suppress(KeyboardInterrupt):
-                    draft = self._turn(draft)
-        return ExitStatus.OK
-
-    def _turn(self, draft: str) -> str:
-        """Read and process one line; return a draft for the next prompt."""
-        text = without_draft(self._read(draft), draft)
-        try:
-            with device_failures():
-                return self._obey(text)
-        except KeyboardInterrupt:
-            # Something other than a reply was interrupted: keep the typed text.
-            self.screen.say("stopped")
-            return text
-        except MlxchatError as error:
-            # Without a model, or with a session that cannot be resumed, there is no chat.
-            has_failed = self.begun.done() and not self.chat.is_ready
-            if has_failed or isinstance(error, ClosedPipe | SnapshotError):
-                raise
-            lost = "; nothing said so far is lost" if isinstance(error, DeviceError) else ""
-            self.screen.complain(f"{error}{lost}")
-            return ""
-        finally:
-            self.chat.save()
-            self.say_notices()
-
-    def _obey(self, text: str) -> str:
-        """Run the command or send the message; return a draft for the next prompt."""
-        command = as_command(text)
-        if command is not None:
-            return run_command(self, command) or ""
-        message = text.removeprefix("/") if text[:2] == "//" else text
-        return "" if self.say(message) else text
-
-    # The prompt
-
-    def _read(self, draft: str) -> str:
-        """Return what the user types next. Raises EndOfInput."""
-        if self.chat.is_ready:
-            self._tokens = self.conversation.tokens
-        # The line editor switches from the held settings to its own and back, so that keys are
-        # never echoed in between.
-        with self.worker.keys.lent() if is_dumb() else nullcontext():
-            return self._editor.read(draft)
-
-    def _new_editor(self) -> Any:
-        if is_dumb():
-            return PlainInput(self.worker)
-        from mlxchat.terminal.editor import Editor
-
-        return Editor(
-            history_file=paths.history_file() if self.shown.save else None,
-            commands={name: each.help for name, each in COMMANDS.items()},
-            toolbar=self._toolbar,
-            suggest=lambda command, typed: suggestions(self, command, typed),
-            next_signal=self.worker.next_signal,
-        )
-
-    def _toolbar(self) -> str:
-        if not self.chat.is_ready:
-            return f"{self.chat.model_name} · {'not loaded' if self.begun.done() else 'loading …'}"
-        conversation = self.conversation
-        window = conversation.settings.max_kv_size
-        held = f"{self._tokens:,}/{'∞' if window is None else f'{window:,}'}"
-        parts = [conversation.model.name, held, count(len(conversation.state.retained), "turn")]
-        if conversation.state.forgotten:
-            parts.append(f"{len(conversation.state.forgotten)} forgotten")
-        if self.attached:
-            parts.append(f"{len(self.attached)} attached")
-        if conversation.stats is not None and conversation.stats.decode_tokens_per_s:
-            parts.append(f"{conversation.stats.decode_tokens_per_s:.1f} tok/s")
-        return " · ".join(parts)
-
-    def take_leave(self) -> None:
-        """Say where the chat is saved."""
-        session = self.chat.session
-        self.say_notices()
-        if session is None or not self.chat.is_ready or not self.conversation.turns:
-            return
-        turns, saved = session.saved_turns, "saved"
-        if self.chat.not_saved is not None:
-            after = f" after turn {turns}" if turns else ""
-            saved = f"not saved{after}: {self.chat.not_saved}"
-        if turns or self.chat.not_saved is None:
-            saved += f"; resume with: mlxchat --session {shlex.quote(session.name)}"
-        self.screen.say(saved)
-
-    # The worker
-
-    def checked(self) -> None:
-        if not self._checks.done():
-            self._checks.set_result(None)
-
-    def wait_for_checks(self) -> None:
-        """Wait until the model and the window have passed their checks. Raises the errors of
-        loading."""
-        self.worker.wait(self._checks)
-        if self.begun.done():
-            self.begun.result()
 
     def wait_for_model(self) -> None:
         super().wait_for_model()
         self.say_notices()
 
     def work(self, job: Callable[[], T]) -> T:
-        """Let the worker do the job, once the model is loaded. Raises Terminated after it if
-        a signal ends the chat."""
-        self.wait_for_model()
+        """Raises Terminated after the job if a signal ends the chat."""
         try:
             return super().work(job)
         finally:
@@ -322,20 +181,17 @@ class ChatScreen(Talk):
         """Show the reply as it comes, and what is forgotten or recalled above or below it; `kept`
         says what is as before if it is stopped before it begins."""
         last = self.conversation.state.last
-        first: list[Said] = []
         later: list[Change] = []
-        with self.answering(begin) as reply:
+        has_begun = False
+        with self.answering(begin) as reply, self._new_view() as view:
             for said in reply:
                 if not isinstance(said, Change):
-                    first = [said]
-                    break
-                self.screen.rule(window_line(said))
-            with self._new_view() as view:
-                for said in chain(first, reply):
-                    if isinstance(said, Change):
-                        later.append(said)
-                        continue
+                    has_begun = True
                     view.add(said.text, said.thought, said.another)
+                elif has_begun:
+                    later.append(said)
+                else:
+                    self.screen.rule(window_line(said))
         for change in later:
             self.screen.rule(window_line(change))
         if kept and self.conversation.state.last is last:

@@ -1,14 +1,20 @@
-"""The slash commands: what each does, its help, and what Tab completes after it."""
+"""The slash commands: what each does, its help, and what Tab completes after it.
 
+A command is one function, declared by `command`.
+"""
+
+import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from mlxchat.chat import transcript
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.state import Mention, Turn
+from mlxchat.chat.state import Turn
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.errors import UsageError
+from mlxchat.errors import InputError, MlxchatError, UsageError
 from mlxchat.manual.equivalents import hint_for, option_for
 from mlxchat.models.catalog import all_names
 from mlxchat.options import SWITCH, Option
@@ -18,16 +24,19 @@ from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing
 from mlxchat.terminal import visible
 from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen
+from mlxchat.terminal.editor import EndOfInput
 from mlxchat.terminal.figures import draw_window, summary
-from mlxchat.terminal.plain_input import EndOfInput
 from mlxchat.terminal.progress import waiting
 from mlxchat.terminal.screen import copy_to_clipboard
-from mlxchat.terminal.slash import COMMANDS, command
 from mlxchat.terminal.table import minute
 from mlxchat.text.documents import read_input
 from mlxchat.units import count
 
-THINK = ("on", "off", "hide")
+# A handler gets the text after the command; it may return a draft for the next prompt.
+Handler = Callable[[ChatScreen, str], str | None]
+# Suggests arguments for a command, given their typed beginning.
+Suggest = Callable[[ChatScreen, str], Iterable[str]]
+
 USAGE_COLUMNS = 22
 # How many matches /recall lists.
 MAX_MATCHES = 20
@@ -35,6 +44,89 @@ KEYS = (
     'Alt-Enter or """ starts a new line · Ctrl-G opens your editor',
     "Ctrl-C stops a reply · Ctrl-D leaves · // sends a leading slash",
 )
+# What people type from habit.
+OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/reset": "/clear", "/?": "/help"}
+EXIT_WORDS = {"exit", "quit"}
+
+
+@dataclass(frozen=True, slots=True)
+class SlashCommand:
+    """In the usage, what is in brackets may be left out, and Tab completes words in lower case."""
+
+    usage: str
+    help: str
+    handle: Handler
+    suggest: Suggest
+    needs_model: bool
+
+    @property
+    def argument(self) -> str:
+        return self.usage.partition(" ")[2]
+
+    @property
+    def words(self) -> list[str]:
+        return re.findall("[a-z]+", self.argument)
+
+
+COMMANDS: dict[str, SlashCommand] = {}
+
+
+def command(
+    usage: str, help_text: str, suggest: Suggest = lambda *_: (), *, needs_model: bool = True
+) -> Callable[[Handler], Handler]:
+    """Declare a command. It runs in the worker once the model is loaded, unless it does not need
+    that."""
+
+    def add(handler: Handler) -> Handler:
+        name = usage.split(maxsplit=1)[0]
+        COMMANDS[name] = SlashCommand(usage, help_text, handler, suggest, needs_model)
+        return handler
+
+    return add
+
+
+def as_command(text: str) -> str | None:
+    """The command that a typed line is, or None for a message. `//` begins a message."""
+    if text.strip().lower() in EXIT_WORDS:
+        return "/exit"
+    return text if text.startswith("/") and not text.startswith("//") else None
+
+
+def without_draft(text: str, draft: str) -> str:
+    """The command alone if one was typed after an unedited draft, or a word that leaves."""
+    typed = text.removeprefix(draft)
+    name = typed.strip().partition(" ")[0]
+    known = OTHER_NAMES.get(name, name) in COMMANDS
+    # "I want to" + " quit" is a message.
+    return typed.strip() if known or typed.rstrip().lower() in EXIT_WORDS else text
+
+
+def run_command(shown: ChatScreen, line: str) -> str | None:
+    """Run the command; return a draft for the next prompt. Raises UsageError for an unknown
+    command, with the nearest one."""
+    name, _, argument = line.partition(" ")
+    found = COMMANDS.get(OTHER_NAMES.get(name, name))
+    if found is None:
+        near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"see /help, or send it as /{name}"
+        raise UsageError(f"unknown command {name}: {hint_for(name) or hint}")
+    if found.argument[:1] not in ("", "[") and not argument.strip():
+        raise UsageError(f"usage: {found.usage}")
+    if found.needs_model:
+        return shown.work(lambda: found.handle(shown, argument.strip()))
+    return found.handle(shown, argument.strip())
+
+
+def suggestions(shown: ChatScreen, name: str, typed: str) -> Iterator[str]:
+    """Arguments of the command that start with the typed text. Errors give no suggestions."""
+    found = COMMANDS.get(name)
+    if found is not None:
+        with suppress(MlxchatError, OSError):
+            yield from (
+                each
+                for each in (*found.words, *found.suggest(shown, typed))
+                if each.startswith(typed)
+            )
 
 
 def _usage(name: str) -> UsageError:
@@ -97,7 +189,11 @@ def _undo(shown: ChatScreen, _: str) -> str:
 
 @command("/edit [TEXT]", "write a message in your editor", needs_model=False)
 def _edit(shown: ChatScreen, argument: str) -> str:
-    return shown.edit(argument)
+    try:
+        return shown.edit(argument)
+    except InputError as error:
+        shown.screen.complain(error)
+        return argument
 
 
 @command("/continue", "continue the last reply")
@@ -106,7 +202,7 @@ def _continue(shown: ChatScreen, _: str) -> None:
     shown.continue_reply()
 
 
-@command("/system [TEXT|off]", "show or change the system prompt", lambda *_: ["off"])
+@command("/system [TEXT|off]", "show or change the system prompt")
 def _system(shown: ChatScreen, argument: str) -> None:
     if argument:
         shown.conversation.set_system(None if argument == "off" else argument)
@@ -122,12 +218,7 @@ def _file(shown: ChatScreen, argument: str) -> None:
     shown.attach(argument, document.text)
 
 
-@command(
-    "/schema SCHEMA|off",
-    "answer your next message in JSON",
-    lambda *_: ["off"],
-    needs_model=False,
-)
+@command("/schema SCHEMA|off", "answer your next message in JSON", needs_model=False)
 def _schema(shown: ChatScreen, argument: str) -> None:
     if argument == "off":
         shown.constraint = None
@@ -159,32 +250,28 @@ def _recall(shown: ChatScreen, argument: str) -> None:
     assert wanted is not None
     word, number = wanted[1], wanted[2]
     matches = shown.conversation.state.recall(word)
+    found = len(matches)
     if not matches:
         shown.screen.say(f"no match for {word!r}")
     elif number is None:
-        _list_matches(shown, word, matches)
-    elif not 1 <= int(number) <= len(matches):
-        raise UsageError(f"no match #{number}: found {count(len(matches), 'match', 'matches')}")
+        if found > MAX_MATCHES:
+            earlier = count(found - MAX_MATCHES, "earlier match", "earlier matches")
+            shown.screen.say(f"… {earlier}")
+        for n, each in list(enumerate(matches, 1))[-MAX_MATCHES:]:
+            forgotten = " (forgotten)" if each.forgotten else ""
+            shown.screen.say(f"#{n} turn {each.turn}{forgotten}: {each.line[:MAX_QUOTED_CHARS]}")
+        shown.screen.say(f"/recall {word} #{found} quotes the last one in your next message")
+    elif not 1 <= int(number) <= found:
+        raise UsageError(f"no match #{number}: found {count(found, 'match', 'matches')}")
     else:
         match = matches[int(number) - 1]
         shown.quote(match.line, match.turn)
 
 
-def _list_matches(shown: ChatScreen, word: str, matches: Sequence[Mention]) -> None:
-    """List the latest matches, and show how to quote one."""
-    earlier = len(matches) - MAX_MATCHES
-    if earlier > 0:
-        shown.screen.say(f"… {count(earlier, 'earlier match', 'earlier matches')}")
-    for n, each in list(enumerate(matches, 1))[-MAX_MATCHES:]:
-        forgotten = " (forgotten)" if each.forgotten else ""
-        shown.screen.say(f"#{n} turn {each.turn}{forgotten}: {each.line[:MAX_QUOTED_CHARS]}")
-    shown.screen.say(f"/recall {word} #{len(matches)} quotes the last one in your next message")
-
-
 @command(
     "/compact [WORDS|off]",
     "turn all but the last turn into a note",
-    lambda *_: ["edit", "off"],
+    lambda *_: ["edit"],
     needs_model=False,
 )
 def _compact(shown: ChatScreen, argument: str) -> None:
@@ -261,7 +348,7 @@ def _sessions(shown: ChatScreen, _: str) -> None:
         shown.screen.say("no sessions yet")
 
 
-@command("/model [NAME]", "show or change the model", lambda *_: all_names())
+@command("/model [NAME|PATH]", "show or change the model", lambda *_: all_names())
 def _model(shown: ChatScreen, argument: str) -> None:
     if argument:
         chat = shown.chat
@@ -328,9 +415,9 @@ def _settings(conversation: Conversation) -> Iterator[str]:
             yield f"{each.name} {each.text_of(value)}"
 
 
-@command("/think on|off|hide", "show, disable or hide the model's thoughts", lambda *_: THINK)
+@command("/think on|off|hide", "show, disable or hide the model's thoughts")
 def _think(shown: ChatScreen, argument: str) -> None:
-    if argument not in THINK:
+    if argument not in COMMANDS["/think"].words:
         raise _usage("/think")
     if argument == "off" and not shown.conversation.model.tokenizer.thinks:
         raise UsageError("this model's thoughts cannot be disabled: use /think hide")

@@ -1,12 +1,15 @@
-"""The line editor of a chat, for terminals that can move the cursor: keys, history, completion.
-
-Other terminals use `plain_input`. Callers handle slash commands.
-"""
+"""How messages are typed: in a line editor, or line by line on terminals that cannot move the
+cursor. And the user's own editor. Callers handle slash commands."""
 
 import asyncio
 import os
-import signal
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,29 +21,35 @@ from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
+from mlxchat.errors import InputError
 from mlxchat.files import make_private_directory, open_file
 from mlxchat.terminal import visible
-from mlxchat.terminal.plain_input import (
-    CONTINUATION,
-    LEAVING_HINT,
-    PROMPT,
-    EndOfInput,
-    is_open,
-    message_of,
-)
-from mlxchat.terminal.worker import TICK_S, ending_by
+from mlxchat.terminal.worker import TICK_S, Worker
 
+PROMPT = "> "
+CONTINUATION = "  "
+CTRL_D = b"\x04"
+LEAVING_HINT = "Ctrl-C again or Ctrl-D to leave"
 REFRESH_S = 0.5
-_FILE_COMMANDS = ("/file", "/export", "/model")
+
+_QUOTES = '"""'
+# In the order in which prompt_toolkit and Debian try them.
+_EDITORS = ("editor", "nano", "pico", "vi", "emacs")
 
 # Suggests arguments of a command, given their typed beginning.
 Suggest = Callable[[str, str], Iterable[str]]
 
 
+class EndOfInput(Exception):
+    """The user leaves: Ctrl-D on an empty line, or Ctrl-C twice in a row."""
+
+
 class Editor:
-    """Reads messages with Emacs keys, above a status line from `toolbar()`. `suggest(command,
-    typed)` completes arguments. `next_signal` returns a signal that has come, if any. Without a
-    `history_file` the history lasts as long as the process.
+    """Reads messages with Emacs keys, above a status line from `toolbar()`.
+
+    `commands` are usages with their help; `suggest(command, typed)` completes arguments, as do file
+    names if the usage has a PATH or FILE. `ended_by` returns what has to end the prompt, if
+    anything. Without a `history_file` the history lasts as long as the process.
     """
 
     def __init__(
@@ -50,13 +59,11 @@ class Editor:
         commands: Mapping[str, str],
         toolbar: Callable[[], str],
         suggest: Suggest = lambda *_: (),
-        next_signal: Callable[[], int | None] = lambda: None,
+        ended_by: Callable[[], BaseException | None] = lambda: None,
     ) -> None:
-        self._next_signal = next_signal
+        self._ended_by = ended_by
         self._warned = self._was_warned = False
-        self._ended_by: int | None = None
-        # Whether Ctrl-C, which reaches every process of the terminal, is for an external editor.
-        self._is_outside = False
+        self._error: BaseException | None = None
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             multiline=True,
@@ -72,7 +79,6 @@ class Editor:
             bottom_toolbar=lambda: " ".join(visible(toolbar()).split("\n")),
             refresh_interval=REFRESH_S,
             eof_exception=EndOfInput,
-            tempfile_suffix=".md",
         )
         self._session.app.key_processor.before_key_press += self._expire_warning
         # A remote terminal may take more than two seconds to report its cursor position. That does
@@ -80,27 +86,30 @@ class Editor:
         self._session.app.renderer.cpr_not_supported_callback = None
 
     def read(self, draft: str = "") -> str:
-        """Return the next message, edited from `draft`. Raises EndOfInput."""
-        self._warned = False
-        self._ended_by = None
+        """Return the next message, edited from `draft`; Ctrl-G returns /edit with the text. Raises
+        EndOfInput, or what has ended the prompt."""
+        self._warned, self._error = False, None
+        self._session.app.erase_when_done = False
         try:
             return message_of(self._session.prompt(default=draft, pre_run=self._watch))
         except (EOFError, OSError) as error:
             # A terminal that has been closed cannot be restored either.
-            if self._ended_by is not None:
-                raise ending_by(self._ended_by) from None
+            if self._error is not None:
+                raise self._error from None
             if isinstance(error, OSError):
                 raise
             raise EndOfInput from None
 
     def _watch(self) -> None:
-        self._session.app.create_background_task(self._obey_signals())
+        self._session.app.create_background_task(self._end_if_asked())
 
-    async def _obey_signals(self) -> None:
-        # A Ctrl-C was for what came before.
-        while (number := self._next_signal()) not in (signal.SIGTERM, signal.SIGHUP):
+    async def _end_if_asked(self) -> None:
+        while (error := self._ended_by()) is None:
             await asyncio.sleep(TICK_S)
-        self._ended_by = number
+        self._error = error
+        # What was typed is not lost.
+        self._session.default_buffer.append_to_history()
+        self._session.app.erase_when_done = True
         self._session.app.exit(exception=EOFError())
 
     def _keys(self) -> KeyBindings:
@@ -112,35 +121,18 @@ class Editor:
         # Enter typed ahead arrives as a newline character.
         for enter in ("enter", "c-j"):
             keys.add("escape", enter, filter=at_prompt)(_insert_newline)
-        keys.add("c-g", filter=at_prompt)(self._open_editor)
+        keys.add("c-g", filter=at_prompt)(_open_editor)
         keys.add("c-c", filter=at_prompt)(self._interrupt)
         keys.add("<sigint>")(self._interrupt)
         return keys
 
     def _interrupt(self, event: KeyPressEvent) -> None:
-        if self._is_outside:
-            return
         if self._session.default_buffer.text:
             self._session.default_buffer.reset()
         elif self._was_warned:
             event.app.exit(exception=EndOfInput())
         else:
             self._warned = True
-
-    def _open_editor(self, event: KeyPressEvent) -> None:
-        if self._is_outside:
-            return
-        self._is_outside = True
-
-        async def edited(editing: asyncio.Task[None]) -> None:
-            try:
-                await editing
-                # On a busy machine, the last Ctrl-C is seen only after the editor has ended.
-                await asyncio.sleep(TICK_S)
-            finally:
-                self._is_outside = False
-
-        event.app.create_background_task(edited(event.current_buffer.open_in_editor()))
 
     def _expire_warning(self, _: object) -> None:
         self._was_warned, self._warned = self._warned, False
@@ -150,7 +142,7 @@ class _ChatCompleter(Completer):
     """Completes commands while they are typed; on Tab, their arguments and file names."""
 
     def __init__(self, commands: Mapping[str, str], suggest: Suggest) -> None:
-        self._commands = commands
+        self._commands = {usage.split()[0]: (usage, help_) for usage, help_ in commands.items()}
         self._suggest = suggest
         self._paths = PathCompleter(expanduser=True)
 
@@ -159,7 +151,7 @@ class _ChatCompleter(Completer):
     ) -> Iterable[Completion]:
         typed = document.text_before_cursor
         if _is_command_name(typed):
-            for name, description in self._commands.items():
+            for name, (_, description) in self._commands.items():
                 if name.startswith(typed):
                     yield Completion(name, -len(typed), display_meta=description)
         elif typed.startswith("/") and complete_event.completion_requested:
@@ -167,7 +159,7 @@ class _ChatCompleter(Completer):
             argument = argument.lstrip(" ")
             for suggested in self._suggest(command, argument):
                 yield Completion(suggested, -len(argument))
-            if command in _FILE_COMMANDS:
+            if re.search("PATH|FILE", self._commands.get(command, ("", ""))[0]):
                 yield from self._paths.get_completions(Document(argument), complete_event)
 
 
@@ -202,5 +194,106 @@ def _insert_newline(event: KeyPressEvent) -> None:
     event.current_buffer.insert_text("\n")
 
 
+def _open_editor(event: KeyPressEvent) -> None:
+    event.app.erase_when_done = True
+    event.app.exit(result=f"/edit {event.current_buffer.text}")
+
+
 def _is_command_name(text: str) -> bool:
     return text.startswith("/") and not any(c.isspace() for c in text)
+
+
+class PlainInput:
+    """Reads messages from stdin line by line, without escape sequences."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._line: Future[bytes] | None = None
+
+    def read(self, draft: str = "") -> str:
+        """Return the next message. A `draft` is shown, and an empty line sends it.
+
+        Raises EndOfInput.
+        """
+        draft = message_of(draft)
+        if draft.strip():
+            self._write(f"{visible(draft)}\n(Enter sends this, anything else replaces it)\n")
+        interrupted = False
+        while True:
+            try:
+                typed = self._next_line(PROMPT)
+                while is_open(typed):
+                    typed += "\n" + self._next_line(CONTINUATION)
+            except KeyboardInterrupt:
+                self._write("\n")
+                if interrupted:
+                    raise EndOfInput from None
+                interrupted = True
+                self._write(f"{LEAVING_HINT}\n")
+                continue
+            interrupted = False
+            text = message_of(typed) if typed else draft
+            if text.strip():
+                return text
+
+    def _next_line(self, prompt: str) -> str:
+        self._write(prompt)
+        # After Ctrl-C, the reader still waits for the line.
+        self._line = self._line or self._worker.start_reading(sys.stdin.buffer.readline)
+        try:
+            line = self._worker.wait(self._line)
+        except OSError:
+            # A closed terminal counts as end of input.
+            line = b""
+        self._line = None
+        # Ctrl-D arrives as a key if the terminal was not editing lines when it was pressed.
+        if not line or line.startswith(CTRL_D):
+            self._write("\n")
+            raise EndOfInput
+        return line.decode("utf-8", "replace").removesuffix("\n")
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def is_open(typed: str) -> bool:
+    """Whether `typed` starts with triple quotes that are not closed yet."""
+    typed = typed.strip()
+    closed = len(typed) >= 2 * len(_QUOTES) and typed.endswith(_QUOTES)
+    return typed.startswith(_QUOTES) and not closed
+
+
+def message_of(typed: str) -> str:
+    """The message to send: without triple quotes and trailing newlines, in valid Unicode."""
+    bare = typed.strip()
+    if bare.startswith(_QUOTES) and not is_open(bare):
+        typed = bare.removeprefix(_QUOTES).removesuffix(_QUOTES).removeprefix("\n")
+    # Invalid UTF-8 arrives as lone surrogates, which no tokenizer accepts.
+    return typed.rstrip("\n").encode("utf-8", "replace").decode()
+
+
+def edit(text: str, file_name: str = "message.md") -> str:
+    """Return `text` as saved by $VISUAL, $EDITOR or the first editor found, which the shell starts.
+
+    The editor gets a copy called `file_name`, whose suffix shows it the type of text.
+
+    Raises InputError if the editor fails, or saves something other than text.
+    """
+    wanted = os.environ.get("VISUAL", "").strip() or os.environ.get("EDITOR", "").strip()
+    editor = wanted or next(filter(shutil.which, _EDITORS), "vi")
+    with tempfile.TemporaryDirectory(prefix="mlxchat-") as directory:
+        file = Path(directory) / file_name
+        file.write_text(text, encoding="utf-8", errors="replace")
+        # Ctrl-C is for the editor alone: it must not end the shell.
+        command = ["sh", "-c", f'trap : INT; {editor} "$1"', editor, str(file)]
+        status = subprocess.run(command, check=False).returncode
+        edited = file.read_bytes() if file.exists() else b"\xff"
+    if status != 0:
+        raise InputError(
+            f"{editor} exited with status {status}: nothing was changed; set $VISUAL or $EDITOR"
+        )
+    try:
+        return edited.decode().removesuffix("\n")
+    except UnicodeDecodeError:
+        raise InputError(f"{editor} saved a file that is not UTF-8 text") from None

@@ -12,6 +12,7 @@ from mlxchat.request import Answer, ChatOptions
 from mlxchat.request.commands import ChatShown
 from mlxchat.terminal.output import Messages, Stdout
 from mlxchat.terminal.progress import observer_of
+from mlxchat.terminal.talk import PipedChat
 from mlxchat.terminal.worker import Worker, with_ranks
 from mlxchat.text.documents import (
     STDIN,
@@ -59,13 +60,10 @@ def run(
         attached = [] if asks else worker.read(lambda: _attached(shown.files, messages))
         chat = worker.call(lambda: open_chat(ranks, turns is None))
         if turns is None:
-            # With all commands.
-            from mlxchat.terminal.commands import ChatScreen
+            from mlxchat.terminal.chat_loop import ChatLoop
 
-            screen = ChatScreen(chat, worker, messages, shown, think=options.think, files=attached)
-            return screen.run()
-        from mlxchat.terminal.piped_chat import PipedChat
-
+            loop = ChatLoop(chat, worker, messages, shown, think=options.think, files=attached)
+            return loop.run()
         return PipedChat(
             chat,
             worker,

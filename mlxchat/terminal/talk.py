@@ -1,20 +1,39 @@
-"""What a chat on a terminal and one in a pipe share: a model, attachments, replies as they come."""
+"""What a chat on a terminal and one in a pipe share, and the one in a pipe: it reads one turn per
+line, writes replies or events, and ends with the input."""
 
+import shlex
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TypeVar
 
 from mlxchat.app.chat import Chat
+from mlxchat.app.events import EventWriter, value_of
+from mlxchat.app.prompt import constraint_in
+from mlxchat.app.ranks import check_ranks
+from mlxchat.app.run import TextWriter
 from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.state import Said
-from mlxchat.errors import ExitStatus
+from mlxchat.chat.state import Change, Said
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.engine.reply import nothing_done
+from mlxchat.errors import (
+    DeviceError,
+    ExitStatus,
+    MlxchatError,
+    OutputError,
+    RanksError,
+    UsageError,
+)
+from mlxchat.request import Answer
+from mlxchat.request.commands import ChatShown
 from mlxchat.terminal import Terminated
-from mlxchat.terminal.output import Messages
+from mlxchat.terminal.figures import first_words, incomplete, turn_line, window_line
+from mlxchat.terminal.output import Messages, Stdout, show_error
 from mlxchat.terminal.progress import Count, progress, waiting
 from mlxchat.terminal.worker import Stop, Worker
-from mlxchat.text.documents import SEPARATOR
+from mlxchat.text.documents import SEPARATOR, Spoken
 
 T = TypeVar("T")
 
@@ -23,10 +42,8 @@ Begin = Callable[[Watch], Generator[Said]]
 
 
 class Talk:
-    """A chat with a person or a program until they leave; then the chat is closed.
-
-    The main thread reads; `work` lets the worker do what computes, and show it.
-    """
+    """A chat with a person or a program. The main thread reads; `work` lets the worker do what
+    computes, and show it."""
 
     def __init__(
         self, chat: Chat, worker: Worker, messages: Messages, attached: Sequence[str] = ()
@@ -37,10 +54,10 @@ class Talk:
         # What signals ask of the latest work.
         self.stop = Stop()
         self.seconds = 0.0
-        self.begun = worker.start(lambda: chat.begin(self.checked))
+        self.begun = worker.start(chat.begin)
 
     def run(self) -> int:
-        """Return the exit status."""
+        """Converse until they leave, and close the chat; return the exit status."""
         try:
             status = self.converse()
         finally:
@@ -60,9 +77,6 @@ class Talk:
     def take_leave(self) -> None:
         """The chat is closed."""
 
-    def checked(self) -> None:
-        """The model and the window have passed their checks; its weights have not been read."""
-
     @property
     def conversation(self) -> Conversation:
         return self.chat.conversation
@@ -75,12 +89,13 @@ class Talk:
             self.worker.wait(self.begun)
 
     def work(self, job: Callable[[], T]) -> T:
-        """Let the worker do the job, which signals ask to `stop`."""
+        """Let the worker do the job, which signals ask to `stop`, once the model is loaded."""
 
         def do() -> T:
             with self.worker.stoppable() as self.stop:
                 return job()
 
+        self.wait_for_model()
         return self.worker.call(do)
 
     def with_attachments(self, text: str) -> str:
@@ -109,3 +124,152 @@ class Talk:
             with closing(begin(watch)) as reply:
                 yield reply
         self.seconds = time.perf_counter() - begun_s
+
+
+class PipedChat(Talk):
+    """Answers turns in order, on standard output: as text, as code, or as JSON Lines."""
+
+    def __init__(
+        self,
+        chat: Chat,
+        worker: Worker,
+        messages: Messages,
+        shown: ChatShown,
+        turns: Iterator[Spoken],
+        *,
+        hides_thoughts: bool,
+        attached: Sequence[str] = (),
+        answer: Answer,
+        constraint: Constraint | None = None,
+    ) -> None:
+        """`answer` is the form of all answers, `constraint` that of those without their own."""
+        super().__init__(chat, worker, messages, attached)
+        self._turns, self._shown, self._hides_thoughts = turns, shown, hides_thoughts
+        self._form, self._constraint = answer, constraint
+        self._stdout = Stdout()
+        self._status = ExitStatus.OK
+        # What has been reported of constraints, once each: what only the finished answer is checked
+        # for.
+        self._named: set[str] = set()
+
+    def converse(self) -> int:
+        self.wait_for_model()
+        if self._shown.events:
+            self.work(lambda: self._stdout.write(self._start()))
+        try:
+            # Only replies are ended gracefully: while waiting for the next line, a signal ends the
+            # process immediately.
+            while (spoken := self.worker.read(lambda: next(self._turns, None))) is not None:
+                self.work(partial(self._take, spoken))
+                if self.stop.status is not None:
+                    return self._status or self.stop.status
+        except DeviceError as error:
+            self._stdout.end_line()
+            raise DeviceError(f"{error}; {self._how_to_resume()}") from error
+        return self._status
+
+    def _how_to_resume(self) -> str:
+        session = self.chat.session
+        if session is None:
+            return "the chat was not saved (--no-save)"
+        if self.chat.not_saved is not None:
+            return f"the chat was not saved: {self.chat.not_saved}"
+        return f"--session {shlex.quote(session.name)} continues the chat"
+
+    def _take(self, spoken: Spoken) -> None:
+        """Answer the turn. An error costs this turn only."""
+        # The turns of a resumed session count.
+        self._turn = len(self.conversation.turns) + 1
+        hides, tokenizer = self._hides_thoughts, self.conversation.model.tokenizer
+        self._events = EventWriter(tokenizer, hides_thoughts=hides, turn=self._turn)
+        self._text = TextWriter(hides_thoughts=hides, extracts=self._form.extract)
+        self._has_begun = False
+        if spoken.notice is not None:
+            self.messages.warn(spoken.notice)
+        try:
+            if spoken.error is not None:
+                raise spoken.error
+            if spoken.role == "system":
+                self.conversation.set_system(spoken.text)
+            else:
+                self._reply_to(spoken)
+        except MlxchatError as error:
+            if self._shown.events:
+                self._stdout.write(self._done(error))
+            if isinstance(error, DeviceError | RanksError | OutputError):
+                raise
+            self._stdout.end_line()
+            whose = "" if spoken.error else f'; not answered: "{first_words(spoken.text)}"'
+            show_error(f"{error}{whose}")
+            self._status = error.exit_status
+
+    def _reply_to(self, spoken: Spoken) -> None:
+        self._obeyed = constraint_in(spoken.others) or self._constraint
+        if self._obeyed is not None:
+            check_ranks(self.chat.ranks, constraint=self._obeyed.kind)
+            for notice in self._obeyed.notices:
+                if notice not in self._named:
+                    self._named.add(notice)
+                    self.messages.warn(notice)
+        say = partial(
+            self.chat.say,
+            self.with_attachments(spoken.text),
+            constraint=self._obeyed,
+            prefill=_prefill_in(spoken) or self._form.prefill,
+        )
+        last = ""
+        try:
+            with self.answering(say, lambda: self._text.has_code) as reply:
+                self._has_begun = True
+                if self._shown.events:
+                    self.stop.before_leaving = lambda: self._stdout.write(self._done())
+                for said in reply:
+                    text = self._written(said)
+                    self._stdout.write(text)
+                    last = text or last
+                text = self._done() if self._shown.events else self._text.end()
+                self._stdout.write(text if (text or last).endswith("\n") else f"{text}\n")
+        finally:
+            if len(self.conversation.turns) == self._turn:
+                self.attached.clear()
+        stats = self.conversation.stats
+        assert stats is not None
+        self.messages.stats(turn_line(self._turn, stats, self.seconds), self._shown.stats)
+        if stats.complete is False or not self._text.is_whole(stats.finish_reason):
+            self.messages.warn(incomplete(stats))
+            self._status = self._status or ExitStatus.INCOMPLETE
+
+    # What is written
+
+    def _start(self) -> str:
+        conversation, session = self.conversation, self.chat.session
+        model, settings = conversation.model, conversation.settings
+        name = None if session is None else session.name
+        facts = {"session": name, "keep": conversation.window.pinned}
+        events = EventWriter(model.tokenizer)
+        return events.start(model.name, facts, settings, conversation.sampling)
+
+    def _written(self, said: Said) -> str:
+        if not isinstance(said, Change):
+            return (self._events if self._shown.events else self._text).token(said)
+        if self._shown.events:
+            return self._events.change(said)
+        self.messages.warn(window_line(said))
+        return ""
+
+    def _done(self, error: MlxchatError | None = None) -> str:
+        conversation = self.conversation
+        stats = conversation.stats if self._has_begun else nothing_done(conversation.cache)
+        assert stats is not None
+        value = value_of(self._obeyed, conversation.turns[-1].reply) if stats.complete else None
+        spelled = stats.problem if error is None else str(error)
+        name, seed = conversation.model.name, conversation.reply_seed
+        return self._events.done(stats, name, seed, error=spelled, value=value)
+
+
+def _prefill_in(spoken: Spoken) -> str | None:
+    """The beginning of the answer in the fields of a turn. Raises UsageError."""
+    prefill = spoken.others.get("prefill")
+    if prefill is not None and not isinstance(prefill, str):
+        raise UsageError("prefill must be text")
+    return prefill

@@ -1,0 +1,122 @@
+"""A chat on a terminal: read a line, answer it or run its command, repeat."""
+
+import shlex
+import signal
+from contextlib import nullcontext, suppress
+
+from mlxchat import paths
+from mlxchat.errors import (
+    ClosedPipe,
+    DeviceError,
+    ExitStatus,
+    MlxchatError,
+    SnapshotError,
+    device_failures,
+)
+from mlxchat.terminal import is_dumb
+from mlxchat.terminal.chat_screen import ChatScreen
+from mlxchat.terminal.commands import COMMANDS, as_command, run_command, suggestions, without_draft
+from mlxchat.terminal.editor import Editor, EndOfInput, PlainInput
+from mlxchat.terminal.worker import ending_by
+from mlxchat.units import count
+
+
+class ChatLoop(ChatScreen):
+    """A chat with a person, until they leave."""
+
+    # How much of the window is used at the prompt.
+    _tokens = 0
+
+    def converse(self) -> int:
+        # Takes a moment, in which the model is loaded.
+        self._editor = PlainInput(self.worker) if is_dumb() else self._new_editor()
+        self.worker.keys.hold()
+        with suppress(EndOfInput):
+            self.screen.say(f"{self.chat.model_name} · /help for commands · Ctrl-D to leave")
+            self.say_notices()
+            self.show_last_exchange()
+            for name, text in self.files:
+                self.attach(name, text)
+            draft = ""
+            while True:
+                # Ctrl-C may arrive between a reply, for which it was meant, and the prompt.
+                with suppress(KeyboardInterrupt):
+                    draft = self._turn(draft)
+        return ExitStatus.OK
+
+    def _turn(self, draft: str) -> str:
+        """Read and process one line; return a draft for the next prompt."""
+        if self.chat.is_ready:
+            self._tokens = self.conversation.tokens
+        # The line editor switches from the held settings to its own and back, so that keys are
+        # never echoed in between.
+        with self.worker.keys.lent() if is_dumb() else nullcontext():
+            text = without_draft(self._editor.read(draft), draft)
+        try:
+            with device_failures():
+                command = as_command(text)
+                if command is not None:
+                    return run_command(self, command) or ""
+                message = text.removeprefix("/") if text[:2] == "//" else text
+                return "" if self.say(message) else text
+        except KeyboardInterrupt:
+            # Something other than a reply was interrupted: keep the typed text.
+            self.screen.say("stopped")
+            return text
+        except MlxchatError as error:
+            # Without a model, or with a session that cannot be resumed, there is no chat.
+            has_failed = self.begun.done() and not self.chat.is_ready
+            if has_failed or isinstance(error, ClosedPipe | SnapshotError):
+                raise
+            lost = "; nothing said so far is lost" if isinstance(error, DeviceError) else ""
+            self.screen.complain(f"{error}{lost}")
+            return ""
+        finally:
+            self.chat.save()
+            self.say_notices()
+
+    def _new_editor(self) -> Editor:
+        return Editor(
+            history_file=paths.history_file() if self.shown.save else None,
+            commands={each.usage: each.help for each in COMMANDS.values()},
+            toolbar=self._toolbar,
+            suggest=lambda command, typed: suggestions(self, command, typed),
+            ended_by=self._ended_by,
+        )
+
+    def _ended_by(self) -> BaseException | None:
+        """What ends the prompt: a signal, or that the model cannot be loaded."""
+        # A Ctrl-C was for what came before.
+        number = self.worker.next_signal()
+        if number is not None and number in (signal.SIGTERM, signal.SIGHUP):
+            return ending_by(number)
+        return self.begun.exception() if self.begun.done() else None
+
+    def _toolbar(self) -> str:
+        if not self.chat.is_ready:
+            return f"{self.chat.model_name} · loading …"
+        conversation = self.conversation
+        window = conversation.settings.max_kv_size
+        held = f"{self._tokens:,}/{'∞' if window is None else f'{window:,}'}"
+        parts = [conversation.model.name, held, count(len(conversation.state.retained), "turn")]
+        if conversation.state.forgotten:
+            parts.append(f"{len(conversation.state.forgotten)} forgotten")
+        if self.attached:
+            parts.append(f"{len(self.attached)} attached")
+        if conversation.stats is not None and conversation.stats.decode_tokens_per_s:
+            parts.append(f"{conversation.stats.decode_tokens_per_s:.1f} tok/s")
+        return " · ".join(parts)
+
+    def take_leave(self) -> None:
+        """Say where the chat is saved."""
+        session = self.chat.session
+        self.say_notices()
+        if session is None or not self.chat.is_ready or not self.conversation.turns:
+            return
+        turns, saved = session.saved_turns, "saved"
+        if self.chat.not_saved is not None:
+            after = f" after turn {turns}" if turns else ""
+            saved = f"not saved{after}: {self.chat.not_saved}"
+        if turns or self.chat.not_saved is None:
+            saved += f"; resume with: mlxchat --session {shlex.quote(session.name)}"
+        self.screen.say(saved)
