@@ -1,4 +1,4 @@
-"""Files that survive a crash, a full disk or a power cut: atomic writes, locks, appended lines.
+"""Files that survive a crash, a full disk or a power cut: atomic writes, and locks.
 
 All durable writing, locking and syncing goes through here; the callers decide what the files
 contain.
@@ -6,17 +6,14 @@ contain.
 
 import errno
 import fcntl
-import json
-import math
 import os
-import re
 import stat
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from mlxchat.errors import MlxchatError, ModelBroken, SessionError
 
@@ -124,41 +121,6 @@ def sync_directory(directory: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def append_line(path: Path, line: str) -> None:
-    """Append `line` to `path`, creating the file if necessary. Starts a new line if the last one
-    was cut short. Raises OSError."""
-    with os.fdopen(open_to_append(path), "ab") as file:
-        if _ends_within_a_line(file.fileno()):
-            file.write(b"\n")
-        file.write(f"{line}\n".encode())
-
-
-def json_line(record: dict[str, Any]) -> str:
-    """A JSON object without a line end. Infinity and NaN, which JSON does not have, become null."""
-    return json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def open_to_append(path: Path) -> int:
-    """Open a file for appending, creating it if necessary; return its descriptor. Raises
-    OSError."""
-    # Without O_NONBLOCK, opening a pipe that has no reader would block.
-    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
-
-
-def _ends_within_a_line(descriptor: int) -> bool:
-    """Whether the last line was cut short, by a full disk or a kill."""
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
-        return False
-    return os.pread(descriptor, 1, status.st_size - 1) != b"\n"
 
 
 @contextmanager
@@ -296,8 +258,8 @@ def is_at(descriptor: int, path: Path) -> bool:
 class Lock:
     """Held until `release`, or until the process ends for any reason.
 
-    The file at `path` is created if necessary, and stays. Raises SessionError naming the process
-    that has `what` open, if it has signed, OSError if nothing can be locked.
+    The file at `path` is created if necessary. Raises SessionError naming the process that has
+    `what` open, if it has signed, OSError if nothing can be locked.
     """
 
     def __init__(self, path: Path, what: str) -> None:
@@ -323,28 +285,23 @@ class Lock:
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
+        """Also delete the file, of which there could be thousands."""
         if self._descriptor < 0:
             return
         with suppress(OSError):
-            os.ftruncate(self._descriptor, 0)
+            self._path.unlink()
         os.close(self._descriptor)
         self._descriptor = -1
-
-    def remove(self) -> None:
-        """Release it, and delete the file, of which there could be thousands."""
-        with suppress(OSError):
-            self._path.unlink()
-        self.release()
 
 
 def holder(path: Path) -> int | None:
     """Id of the process that holds the lock; None if it is free or the holder is unknown."""
-    with suppress(OSError):
+    # A holder that has not signed leaves the file empty.
+    with suppress(OSError, ValueError):
         descriptor = open_file(path, os.O_RDONLY)
         try:
-            # A released lock names no process. If the process was killed, the lock is free.
-            process = _written_in(descriptor)
-            return None if process is None or _lock(descriptor, fcntl.LOCK_SH) else process
+            if not _lock(descriptor, fcntl.LOCK_SH):
+                return int(os.pread(descriptor, 16, 0))
         finally:
             os.close(descriptor)
     return None
@@ -356,8 +313,3 @@ def _lock(descriptor: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _written_in(descriptor: int) -> int | None:
-    found = re.fullmatch(rb"([1-9][0-9]{0,9})\n", os.pread(descriptor, 16, 0))
-    return int(found[1]) if found else None

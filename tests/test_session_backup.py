@@ -49,7 +49,8 @@ def turns(name: str = "mine") -> int:
 def destroy_a_page(database: Path, table: str = "turns") -> None:
     """The first of a table."""
     # Another connection would bring the file up to date.
-    with closing(backup.connected_unchanging(database)) as connection:
+    address = f"{database.as_uri()}?immutable=1"
+    with closing(sqlite3.connect(address, uri=True)) as connection:
         query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
         (page,) = connection.execute(query, (table,)).fetchone()
     with database.open("r+b") as file:

@@ -271,6 +271,9 @@ def test_a_session_whose_own_row_is_damaged_keeps_its_turns(sessions: Path, soun
     assert (saved.system, saved.settings) == (None, {})
     assert saved.notices == ("the system prompt and the settings of session 'two' are damaged",)
     assert "damaged" in str(next(each for each in listing() if each.name == "two").error)
+    with Session.open("two") as session:
+        session.record(None, [*saved.turns, Turn("more")])
+    assert [each.error for each in listing()] == [None] * 3
 
 
 def test_a_log_cut_off_in_its_last_transaction_is_not_damaged(sessions: Path, sound: bytes) -> None:

@@ -155,7 +155,7 @@ def test_a_missing_session_is_created_only_on_request(sessions: Path) -> None:
     ):
         with pytest.raises(SessionError, match="no session named 'mine'"):
             attempt()
-    assert not sessions.exists()
+    assert list(sessions.iterdir()) == []
 
 
 def test_new_sessions_are_named_after_the_time_and_never_collide(

@@ -1,6 +1,8 @@
 """One line for each figure, with the machine and the circumstances of its measurement, for
 programs that track figures over time. manual/benchmarks.md documents the fields."""
 
+import json
+import math
 import os
 import platform as system_platform
 import shlex
@@ -14,7 +16,6 @@ from typing import Any
 from mlxchat import platform
 from mlxchat.bench.compare import Comparison, Figures
 from mlxchat.bench.subject import Subject
-from mlxchat.files import json_line
 from mlxchat.models.skeleton import named_parameters
 from mlxchat.paths import __version__
 
@@ -74,10 +75,17 @@ def in_words(common: Record) -> str:
 def lines(found: Sequence[Comparison[Any, Any]], common: Record) -> list[str]:
     """JSON objects, one per figure, without line ends."""
     return [
-        json_line(common | {"kind": each.kind, "figures": _plain(figures)})
+        json.dumps(_finite(common | {"kind": each.kind, "figures": _plain(figures)}))
         for each in found
         for figures in each.figures()
     ]
+
+
+def _finite(value: Any) -> Any:
+    """Without infinity and NaN, which JSON does not have: null."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _plain(figures: Figures) -> Record:

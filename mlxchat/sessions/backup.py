@@ -39,18 +39,13 @@ _OF_AN_INDEX = re.compile(r"^ok$|FTS5|(in|from) index ")
 _LOGS = ("wal", "journal")
 
 
-def connected(path: Path | str) -> sqlite3.Connection:
+def connected(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=True
+        path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
     )
     # A damaged text is noticed by its checksum.
     connection.text_factory = lambda data: data.decode(errors="replace")
     return connection
-
-
-def connected_unchanging(path: Path) -> sqlite3.Connection:
-    """To a file that no process writes, without a lock or a log."""
-    return connected(f"{path.absolute().as_uri()}?immutable=1")
 
 
 def is_damage(error: Exception) -> bool:
@@ -141,7 +136,7 @@ def _is_sound_copy(copy: Path) -> bool:
     if not copy.exists():
         return False
     try:
-        with closing(connected_unchanging(copy)) as connection:
+        with closing(connected(copy)) as connection:
             _check(connection, "integrity_check")
     except (sqlite3.DatabaseError, UnicodeDecodeError):
         return False
@@ -187,7 +182,7 @@ def back_up(database: Path) -> None:
             source.backup(target, pages=STEP_PAGES, progress=lambda *_: time.sleep(PAUSE_S))
             target.execute("PRAGMA journal_mode = DELETE")
         # A destroyed page is copied without an error.
-        with closing(connected_unchanging(new)) as target:
+        with closing(connected(new)) as target:
             check_suspect(target, database)
         with new.open("rb") as file:
             force_to_disk(file.fileno())

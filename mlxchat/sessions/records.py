@@ -224,13 +224,6 @@ def session_with(connection: sqlite3.Connection, id_: int) -> SessionRecord | No
     return next(map(_session, _rows(connection, "sessions", "id = ?", (id_,))), None)
 
 
-def rename_session(connection: sqlite3.Connection, id_: int, name: str) -> None:
-    record = session_with(connection, id_)
-    if record is None:
-        raise SessionError("the session no longer exists")
-    update_session(connection, replace(record, name=name))
-
-
 def delete_session(connection: sqlite3.Connection, id_: int) -> None:
     delete_turns(connection, "session = ?", (id_,))
     connection.execute("DELETE FROM sessions WHERE id = ?", (id_,))
@@ -238,7 +231,7 @@ def delete_session(connection: sqlite3.Connection, id_: int) -> None:
 
 def _session(row: _Row) -> SessionRecord:
     if row.value is not None:
-        return replace(SessionRecord(**row.value), id=row.id)
+        return replace(SessionRecord(**row.value), id=row.id, damaged=False)
     is_known = isinstance(row.key, str) and is_name(row.key)
     return SessionRecord(row.key if is_known else f"damaged-{row.id}", id=row.id, damaged=True)
 

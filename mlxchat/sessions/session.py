@@ -59,9 +59,8 @@ class Session:
         self._opened: SessionRecord | None = None
         self._stored = Saved()
         self._settings: dict[str, Scalar] = {}
-        # The conversation's turns when it was recorded, and the last thought and reply.
+        # The conversation's turns when it was recorded.
         self._turns: Sequence[Turn] = ()
-        self._so_far = ("", "")
         # The row whose reply is in the file.
         self._reply_file = ReplyFile()
         self._shown: int | None = None
@@ -75,12 +74,9 @@ class Session:
         """
         records.check_name(name)
         session = cls(name, Database())
-        look_up = find if create else existing
         try:
-            record = look_up(session._database, name)
             session._lock = _lock(session._database, name)
-            # Another process may have changed it before it was locked.
-            record = look_up(session._database, name if record is None else record.name)
+            record = (find if create else existing)(session._database, name)
             if record is not None:
                 session._reopen(record)
         except BaseException:
@@ -96,7 +92,7 @@ class Session:
         for path in database.directory.glob(LOCKS):
             # Of a process that was killed.
             with suppress(OSError, SessionError):
-                Lock(path, "").remove()
+                Lock(path, "").release()
         session = cls(next(_names()), database, chosen=False)
         with suppress(OSError):
             session._choose_name()
@@ -119,7 +115,6 @@ class Session:
             self._settings[NOTE] = note
         self.recovered, self._in_step = False, False
         self._turns = turns
-        self._so_far = (turns[-1].thought, turns[-1].reply) if turns else ("", "")
         if not self._has_row and not turns:
             self.outage = None
             return
@@ -152,14 +147,14 @@ class Session:
         """
         if not self._in_step or not self._stored.rows:
             return
-        turn = self._stored.rows[-1][0]
+        row, turn = self._stored.rows[-1]
         pieces = [(thought, text)]
         if self._shown is None:
             self._reply_file.remove(self._reply_path)
-            self._shown = turn
-            pieces = [(True, self._so_far[0]), (False, self._so_far[1]), *pieces]
+            self._shown = row
+            pieces = [(True, turn.thought), (False, turn.reply), *pieces]
         try:
-            self._reply_file.add(self._reply_path, turn, pieces)
+            self._reply_file.add(self._reply_path, row, pieces)
         except OSError as error:
             self._report(error)
 
@@ -173,9 +168,9 @@ class Session:
             found = find(self._database, name)
             if found is not None and found.id != self._id:
                 raise records.already_exists(found.name)
-            if (id_ := self._id) is not None:
+            if self._id is not None:
                 with session_errors("rename the session"):
-                    self._database.write(lambda c: records.rename_session(c, id_, name))
+                    self._database.write(lambda connection: self._write_name(connection, name))
         except BaseException:
             if lock is not self._lock:
                 _remove(lock)
@@ -254,13 +249,21 @@ class Session:
         except (OSError, SessionError) as error:
             self._report(error)
 
-    def _write(self, connection: sqlite3.Connection, wanted: Saved) -> Saved:
-        """Doing it twice does no harm: a commit can succeed just before an interruption."""
-        id_ = self._begin(connection)
-        session = records.session_with(connection, id_)
+    def _write_name(self, connection: sqlite3.Connection, name: str) -> None:
+        records.update_session(connection, replace(self._row(connection), name=name))
+
+    def _row(self, connection: sqlite3.Connection) -> SessionRecord:
+        assert self._id is not None
+        session = records.session_with(connection, self._id)
         if session is None:
             self._stored = Saved()
             raise SessionError("the session no longer exists")
+        return session
+
+    def _write(self, connection: sqlite3.Connection, wanted: Saved) -> Saved:
+        """Doing it twice does no harm: a commit can succeed just before an interruption."""
+        id_ = self._begin(connection)
+        session = self._row(connection)
         before = dict(self._stored.rows)
         records.delete_turns(connection, "session = ? AND id > ?", (id_, self._stored.last))
         for gone in before.keys() - {row for row, _ in wanted.rows}:
@@ -298,7 +301,7 @@ class Session:
             # The disk could not be written when it was opened.
             lock = _taken(self._database, self.name)
             if self._has_row and found != self._opened:
-                lock.remove()
+                lock.release()
                 raise SessionError("another process has changed it")
             self._lock = lock
         if found is None and not self._has_row:
@@ -417,7 +420,7 @@ def _taken(database: Database, name: str) -> Lock:
 
 def _remove(lock: Lock | None) -> None:
     if lock is not None:
-        lock.remove()
+        lock.release()
 
 
 def _names() -> Iterator[str]:

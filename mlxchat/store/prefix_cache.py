@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -120,10 +121,10 @@ class PrefixCache:
         keys = self.page_keys(ids)
         stored, now = self._usable(keys), time.time()
         self.files.touch(keys[:stored], now)
-        recorder = Recorder(self, cache, ids, keys=keys, stored=stored, now=now)
+        recorder = Recorder(self, cache, ids, keys, stored, now, position=cached)
         # A page could not be found again after one that is not stored.
         can = cached // PAGE <= self.files.present(keys) and cached < len(keys) * PAGE
-        return recorder if can and recorder.begin(cached) else None
+        return recorder if can and recorder.is_at(cached) else None
 
     def close(self) -> None:
         """Wait for all writes, and enforce the limit."""
@@ -139,9 +140,7 @@ class PrefixCache:
         keys: list[str] = []
         parent = ""
         for end in range(PAGE, len(ids) + 1, PAGE):
-            digest = hashlib.blake2b(f"{self._made_by}\n{parent}\n".encode(), digest_size=20)
-            digest.update(ids[end - PAGE : end].astype("<i4").tobytes())
-            parent = digest.hexdigest()
+            parent = _key(f"{self._made_by}\n{parent}", ids[end - PAGE : end])
             keys.append(parent)
         return keys
 
@@ -172,9 +171,10 @@ class PrefixCache:
         whole: Tensors = {}
         for i in used_layers(self.like):
             size = min(tokens, windows(cache)[i].max_size or tokens)
-            for name, array in _arrays_of(i, windows(self.like)[i]).items():
-                shape = (*array.shape[:2], size, *array.shape[3:])
-                whole[name] = np.zeros(shape, pages[0][name].dtype)
+            for name in (f"{i}.keys", f"{i}.values"):
+                bits = pages[0][name]
+                shape = (*bits.shape[:2], size, *bits.shape[3:])
+                whole[name] = np.zeros(shape, bits.dtype)
         states = {name: pages[-1][name] for name in states_of(self.like)}
         # Copied from the mapped files without the device, which waits only once, for all pages.
         while pages:
@@ -184,56 +184,42 @@ class PrefixCache:
         return tensor_file.loaded(whole | states)
 
 
+@dataclass(slots=True)
 class Recorder:
-    """Cuts the steps of one prefill into pages, and writes those after the first `stored` ones."""
+    """Cuts the steps of one prefill into pages, and writes those after the first `stored` ones.
+    The cache has the `ids` up to the `position`."""
 
-    def __init__(
-        self,
-        prefixes: PrefixCache,
-        cache: Cache,
-        ids: np.ndarray,
-        *,
-        keys: Sequence[str],
-        stored: int,
-        now: float,
-    ) -> None:
-        self._prefixes = prefixes
-        self._like = prefixes.like
-        self._cache = cache
-        self._ids = ids
-        self._keys = keys
-        self._stored = stored
-        self._now = now
-        self._position = 0
-        self._stopped = False
-
-    def begin(self, cached: int) -> bool:
-        """Continue after `cached` tokens. False if the cache does not have them as it would."""
-        self._position = cached
-        return self._is_at(cached)
+    prefixes: PrefixCache
+    cache: Cache
+    ids: np.ndarray
+    keys: Sequence[str]
+    stored: int
+    now: float
+    position: int = 0
+    is_stopped: bool = False
 
     def __call__(self, step: np.ndarray) -> None:
         """Store the pages that the step completes, a few at a time."""
-        begin, end = self._position, self._position + len(step)
-        self._position = end
-        last = len(self._keys) * PAGE
-        if self._stopped or begin >= last:
+        begin, end = self.position, self.position + len(step)
+        self.position = end
+        last = len(self.keys) * PAGE
+        if self.is_stopped or begin >= last:
             return
-        same = np.array_equal(step[: len(self._ids) - begin], self._ids[begin:end])
-        wanted = range(max(begin // PAGE, self._stored), min(end, last) // PAGE)
+        same = np.array_equal(step[: len(self.ids) - begin], self.ids[begin:end])
+        wanted = range(max(begin // PAGE, self.stored), min(end, last) // PAGE)
         # A narrow layer has lost a page's beginning if the steps are small.
         first = wanted[0] * PAGE if wanted else end
         whole = all(window.size() >= end - first for window in self._windows())
-        if not (same and whole and self._is_at(end)):
-            self._stopped = True
+        if not (same and whole and self.is_at(end)):
+            self.is_stopped = True
             return
         for n in range(0, len(wanted), PAGES_IN_FLIGHT):
             self._take(wanted[n : n + PAGES_IN_FLIGHT], end)
 
     def _windows(self) -> list[WindowCache]:
-        return [windows(self._cache)[i] for i in used_layers(self._like)]
+        return [windows(self.cache)[i] for i in used_layers(self.prefixes.like)]
 
-    def _is_at(self, tokens: int) -> bool:
+    def is_at(self, tokens: int) -> bool:
         """Whether every layer has been given this many tokens, and none has been moved."""
         return all(window.total == window.offset == tokens for window in self._windows())
 
@@ -244,20 +230,20 @@ class Recorder:
         for place in places:
             for name, array in self._entries(end - place * PAGE).items():
                 copies[place, name] = array
-        needed, states = states_of(self._like).keys(), states_of(self._cache)
+        needed, states = states_of(self.prefixes.like).keys(), states_of(self.cache)
         if (places[-1] + 1) * PAGE == end and states.keys() == needed:
             # No copies of the states: a model replaces these arrays and never writes into them.
             copies |= {(places[-1], name): array for name, array in states.items()}
         held = tensor_file.hold(copies)
         for place in places:
             page = {name: held[of, name] for of, name in held if of == place}
-            self._prefixes.writer.run(partial(self._write, place, page))
+            self.prefixes.writer.run(partial(self._write, place, page))
 
     def _entries(self, first: int) -> Arrays:
         """Copies of a page's entries, from the `first` latest on."""
         copies: Arrays = {}
-        for i in used_layers(self._like):
-            keys, values, _ = windows(self._cache)[i].entries
+        for i in used_layers(self.prefixes.like):
+            keys, values, _ = windows(self.cache)[i].entries
             assert keys is not None
             assert values is not None
             start = keys.shape[2] - first
@@ -267,16 +253,16 @@ class Recorder:
         return copies
 
     def _write(self, place: int, page: Tensors) -> int:
-        files = self._prefixes.files
+        files = self.prefixes.files
         # A page could not be reached after one that another process deleted.
-        if self._stopped or (place and not files.present([self._keys[place - 1]])):
-            self._stopped = True
+        if self.is_stopped or (place and not files.present([self.keys[place - 1]])):
+            self.is_stopped = True
             return 0
         try:
-            return files.write(self._keys[place], page, self._now - place * OLDER_S)
+            return files.write(self.keys[place], page, self.now - place * OLDER_S)
         except OSError as error:
-            self._prefixes.error = error
-            self._stopped = True
+            self.prefixes.error = error
+            self.is_stopped = True
             return 0
 
 
@@ -324,9 +310,13 @@ class DiskBlocks:
             self.error = error
 
     def _key(self, head: TokenIds, ids: TokenIds) -> str:
-        digest = hashlib.blake2b(f"block\n{self._made_by}\n{len(head)}\n".encode(), digest_size=20)
-        digest.update(np.concatenate([head, ids]).astype("<i4").tobytes())
-        return digest.hexdigest()
+        return _key(f"block\n{self._made_by}\n{len(head)}", np.concatenate([head, ids]))
+
+
+def _key(made_by: str, ids: np.ndarray) -> str:
+    digest = hashlib.blake2b(f"{made_by}\n".encode(), digest_size=20)
+    digest.update(ids.astype("<i4").tobytes())
+    return digest.hexdigest()
 
 
 def used_layers(like: Cache) -> list[int]:
@@ -342,13 +332,6 @@ def states_of(cache: Cache) -> Arrays:
         for j, array in enumerate(state.cache)
         if array is not None
     }
-
-
-def _arrays_of(i: int, window: WindowCache) -> Arrays:
-    """A layer's arrays, by their names in a page."""
-    assert window.keys is not None
-    assert window.values is not None
-    return {f"{i}.keys": window.keys, f"{i}.values": window.values}
 
 
 def _is_untouched(cache: Cache) -> bool:

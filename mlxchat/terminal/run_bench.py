@@ -1,6 +1,5 @@
 """Runs `mlxchat bench`: each benchmark in turn, reported even if interrupted."""
 
-import os
 import shutil
 import tempfile
 import textwrap
@@ -20,7 +19,7 @@ from mlxchat.bench.compare import Comparison, Table, table
 from mlxchat.bench.record import Record, circumstances, in_words, lines, this_machine
 from mlxchat.bench.subject import Subject
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError, device_failures
-from mlxchat.files import append_line, open_to_append, reported_as
+from mlxchat.files import reported_as
 from mlxchat.request import Setup
 from mlxchat.terminal import Terminated, visible
 from mlxchat.terminal.output import Messages, Stdout, show_error
@@ -63,7 +62,7 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None, worker: Worker) -> 
     Stdout()
     if request.json_file not in (None, STDOUT):
         with reported_as(OutputError, f"write {request.json_file}"):
-            os.close(open_to_append(Path(request.json_file)))
+            Path(request.json_file).open("a").close()
     start(setup, messages.warn)
     found = find_model(setup, observer_of(messages))
     machine = this_machine()
@@ -138,9 +137,8 @@ def _write(found: Sequence[Comparison[Any, Any]], common: Record, json_file: str
         stdout.write(text)
     finally:
         if json_file not in (None, STDOUT):
-            with reported_as(OutputError, f"write {json_file}"):
-                for record in records:
-                    append_line(Path(json_file), record)
+            with reported_as(OutputError, f"write {json_file}"), Path(json_file).open("a") as file:
+                file.writelines(f"{record}\n" for record in records)
 
 
 def format_bench_table(table: Table, for_terminal: bool) -> str:
