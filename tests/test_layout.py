@@ -26,7 +26,7 @@ CEILINGS = {
     "recall": 396,
     "passages": 465,
     "constraint": 850,
-    "cache": 2_485,
+    "cache": 2_391,
     "models": 3_643,
     "engine": 2_052,
     "chat": 1_808,

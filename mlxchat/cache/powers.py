@@ -1,8 +1,10 @@
-"""Attention and SwiGLU as mlx-lm computes them, with powers of two instead of `exp`.
+"""Attention and SwiGLU as mlx-lm computes them, with powers of two instead of `exp`, and attention
+of several rows to tokens that they share.
 
 MLX's CPU backend on Linux has no vectorized `exp`: softmax and sigmoid take 2.5 to 3.5 times as
-long as a power. mlx-lm's models call one function for each; `install_powers` replaces both in a
-model's modules.
+long as a power. mlx-lm's models call one function for each, which is replaced in their modules.
+
+Source: Hydragen (Juravsky et al., 2024), whose parts of attention are combined exactly.
 """
 
 import math
@@ -16,6 +18,7 @@ from mlx import nn
 from mlx_lm.models import activations, base
 
 from mlxchat import platform
+from mlxchat.cache.ring import Entries
 
 LOG2_E = math.log2(math.e)
 
@@ -40,6 +43,12 @@ def install_powers(network: nn.Module) -> None:
     if _are_faster:
         replace_function(network, ATTENTION, attention, plain_attention)
         replace_function(network, SWIGLU, swiglu, plain_swiglu)
+
+
+def install_sharing(network: nn.Module) -> None:
+    """Let the model's attention heed what rows share. Changes mlx-lm's modules, once, for all
+    models."""
+    replace_function(network, ATTENTION, attention_to_shared, plain_attention, attention)
 
 
 def replace_function(network: nn.Module, name: str, new: Any, *known: Any) -> None:
@@ -111,6 +120,66 @@ def _is_visibility(mask: mx.array | str | None) -> bool:
     if not isinstance(mask, mx.array):
         return True
     return mask.dtype == mx.bool_ and (mask.ndim == 2 or (mask.ndim == 4 and mask.shape[1] == 1))
+
+
+def attention_to_shared(  # noqa: PLR0917 (mlx-lm's)
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    cache: Any,
+    scale: float,
+    mask: mx.array | str | None,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """As `attention`, and to the P tokens of `cache.shared`, if it has any, which are stored once.
+    All rows see those, unless the mask has P + S columns.
+
+    Raises ValueError for masks that are not boolean.
+    """
+    shared: Entries | None = getattr(cache, "shared", None)
+    if shared is None:
+        return attention(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+    cache.attended = True
+    batch, heads, tokens, dim = queries.shape
+    kv_heads, slots = keys.shape[1:3]
+    shared_keys, shared_values = shared.pair
+    shared_mask, own_mask = _masks(mask, tokens, slots)
+    groups = (queries * (scale * LOG2_E)).reshape(batch, kv_heads, -1, dim)
+    own = (groups @ keys.swapaxes(-1, -2)).reshape(batch, kv_heads, -1, tokens, slots)
+    own = masked(own.astype(mx.float32), own_mask)
+    # The queries of all rows as if they were those of one: rows and heads change places.
+    together = groups.swapaxes(0, 1).reshape(1, kv_heads, -1, dim)
+    scores = (together @ shared_keys.swapaxes(-1, -2)).astype(mx.float32)
+    scores = scores.reshape(kv_heads, batch, -1, tokens, scores.shape[-1])
+    scores = masked(scores, None if shared_mask is None else shared_mask.swapaxes(0, 1))
+    highest = mx.maximum(best(own), best(scores).swapaxes(0, 1))
+    if sinks is not None:
+        sinks = sinks.astype(mx.float32).reshape(1, kv_heads, -1, 1, 1) * LOG2_E
+        highest = mx.maximum(highest, sinks)
+    own_seen, seen = weights(own, highest), weights(scores, highest.swapaxes(0, 1))
+    divisor = total(own_seen) + total(seen).swapaxes(0, 1)
+    if sinks is not None:
+        divisor = divisor + weights(sinks, highest)
+    own_found = own_seen.astype(queries.dtype).reshape(batch, kv_heads, -1, slots) @ values
+    found = seen.astype(queries.dtype).reshape(1, kv_heads, -1, seen.shape[-1]) @ shared_values
+    found = found.reshape(*seen.shape[:-1], -1).swapaxes(0, 1)
+    found = (own_found.reshape(found.shape) + found) / divisor
+    return found.astype(queries.dtype).reshape(batch, heads, tokens, -1)
+
+
+def _masks(
+    mask: mx.array | str | None, tokens: int, slots: int
+) -> tuple[mx.array | None, mx.array | None]:
+    """The masks of the shared tokens and of the own ones."""
+    if mask is None:
+        return None, None
+    if isinstance(mask, str):
+        if slots != tokens:
+            raise ValueError("the rows hold more than these tokens")
+        return None, mx.tri(tokens, dtype=mx.bool_)
+    if not _is_visibility(mask):
+        raise ValueError("not a mask of ours")
+    return (None, mask) if mask.shape[-1] == slots else (mask[..., :-slots], mask[..., -slots:])
 
 
 # Parts of a softmax of scores that are logarithms to the base 2.

@@ -7,7 +7,7 @@ is full, over the oldest entries that are not kept, as in a circular buffer.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,11 +21,11 @@ DRAFT_SLOTS = 16
 
 
 class Entries(NamedTuple):
-    """A window's keys and values, T tokens in temporal order without padding, and the original keys
-    of the first ones."""
+    """A window's keys and values `(B, H, T, D)`, T tokens, and the original keys of the first ones;
+    None if there are none."""
 
-    keys: mx.array | None
-    values: mx.array | None
+    keys: mx.array | None = None
+    values: mx.array | None = None
     originals: mx.array | None = None
 
     @property
@@ -33,22 +33,36 @@ class Entries(NamedTuple):
         """T."""
         return 0 if self.keys is None else self.keys.shape[2]
 
-    def part(self, row: int, start: int, stop: int | None = None) -> Entries:
-        """Tokens `start` to `stop` of one row."""
-        if self.keys is None or self.values is None:
-            return Entries(None, None)
-        return Entries(*(x[row : row + 1, :, start:stop, :] for x in (self.keys, self.values)))
+    @property
+    def pair(self) -> tuple[mx.array, mx.array]:
+        """Keys and values, if there are any."""
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys, self.values
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        return [array for array in self if array is not None]
+
+    def each(self, change: Callable[[mx.array], mx.array]) -> Entries:
+        """With every array changed."""
+        return Entries(*(None if array is None else change(array) for array in self))
+
+    def between(self, start: int, stop: int | None) -> Entries:
+        """Tokens `start` to `stop`, in new objects: decode writes into the object itself."""
+        return self.each(lambda x: x[..., start:stop, :])
 
     def followed_by(self, other: Entries) -> Entries:
-        """These tokens and then the other ones."""
-        if self.keys is None or self.values is None:
-            return other
-        if other.keys is None or other.values is None:
-            return self
-        return Entries(
-            mx.concatenate([self.keys, other.keys], axis=2),
-            mx.concatenate([self.values, other.values], axis=2),
-        )
+        """These keys and values and then the other ones."""
+        if not self.tokens or not other.tokens:
+            return self if self.tokens else other
+        pairs = zip(self.pair, other.pair, strict=True)
+        return Entries(*(mx.concatenate(both, axis=2) for both in pairs))
+
+    def put(self, slot: int, new: Entries) -> None:
+        """Overwrite the tokens from this slot on, in place."""
+        for own, written in zip(self.pair, new.pair, strict=True):
+            own[..., slot : slot + written.shape[2], :] = written
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +108,8 @@ class Ring:
     def __init__(self, max_size: int | None, keep: int) -> None:
         self.max_size = max_size
         self.keep = keep
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
+        # With room to grow.
+        self.held = Entries()
         self.size = 0
         self.next = 0
         self.drafted = 0
@@ -109,67 +123,43 @@ class Ring:
         """The number of entries that the next token sees, not counting itself."""
         return self.size if self.max_size is None else min(self.size, self.max_size - 1)
 
-    @property
-    def capacity(self) -> int:
-        return 0 if self.keys is None else self.keys.shape[2]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated, including room to grow."""
-        return sum(array.nbytes for array in (self.keys, self.values) if array is not None)
-
-    def used(self) -> tuple[mx.array, mx.array]:
+    def used(self) -> Entries:
         """Keys and values of all entries and drafted tokens, in the order of the slots."""
-        assert self.keys is not None
-        assert self.values is not None
         used = self.size + self.drafted
-        if used == self.capacity:
-            return self.keys, self.values
-        return self.keys[..., :used, :], self.values[..., :used, :]
+        return self.held if used == self.held.tokens else self.held.between(0, used)
 
     def copy(self) -> Ring:
         """An independent copy; arrays are copied only when either side writes."""
         other = copy.copy(self)
-        other.keys = None if self.keys is None else self.keys[..., :, :]
-        other.values = None if self.values is None else self.values[..., :, :]
+        other.held = self.held.between(0, None)
         return other
-
-    def repeat(self, rows: int) -> None:
-        """Turn one row into several, all alike."""
-        if self.keys is not None and self.values is not None:
-            self.keys = mx.repeat(self.keys, rows, axis=0)
-            self.values = mx.repeat(self.values, rows, axis=0)
 
     # Adding tokens
 
-    def append(self, keys: mx.array, values: mx.array) -> None:
-        """Add tokens `(B, H, S, D)` in temporal order."""
+    def append(self, new: Entries) -> None:
+        """Add tokens in temporal order."""
         self.unroll()
-        if self.keys is not None and self.values is not None:
-            keys = mx.concatenate([self.keys, keys], axis=2)
-            values = mx.concatenate([self.values, values], axis=2)
-        self.keys, self.values = keys, values
-        self.size = self.next = keys.shape[2]
+        self.held = self.held.followed_by(new)
+        self.size = self.next = self.held.tokens
 
-    def write(self, keys: mx.array, values: mx.array) -> None:
-        """Add one token, `(B, H, 1, D)`, in place of the oldest that is not kept if it is full."""
+    def write(self, new: Entries) -> None:
+        """Add one token, in place of the oldest that is not kept if the ring is full."""
         if self.is_full and self.next == self.max_size:
             self.next = self.keep
-        elif self.next == self.capacity:
-            limit = self.next + GROWTH if self.max_size is None else self.max_size
-            self._grow(keys, values, limit)
-        self._put(self.next, keys, values)
+        elif self.next == self.held.tokens:
+            self._grow(new, self.next + GROWTH if self.max_size is None else self.max_size)
+        self.held.put(self.next, new)
         self.next += 1
         self.size = max(self.size, self.next)
 
-    def draft(self, keys: mx.array, values: mx.array) -> None:
-        """Write tokens `(B, H, S, D)`, at most DRAFT_SLOTS, after the others until `settle`."""
-        stop = self.size + keys.shape[2]
-        if self.capacity < stop:
+    def draft(self, new: Entries) -> None:
+        """Write tokens, at most DRAFT_SLOTS, after the others until `settle`."""
+        stop = self.size + new.tokens
+        if self.held.tokens < stop:
             limit = stop + GROWTH if self.max_size is None else self.max_size + DRAFT_SLOTS
-            self._grow(keys, values, limit)
-        self._put(self.size, keys, values)
-        self.drafted = keys.shape[2]
+            self._grow(new, limit)
+        self.held.put(self.size, new)
+        self.drafted = new.tokens
 
     def settle(self, accepted: int) -> None:
         """Keep the first `accepted` drafted tokens, and forget the others."""
@@ -177,31 +167,22 @@ class Ring:
         if not self.is_full:
             self.size = self.next = self.size + accepted
             return
-        assert self.keys is not None
-        assert self.values is not None
-        start, stop = self.size, self.size + accepted
         # Products, because with a slice the buffer would be copied to be written to.
-        keys, values = self.keys[..., start:stop, :] * 1, self.values[..., start:stop, :] * 1
+        new = self.held.each(lambda x: x[..., self.size : self.size + accepted, :] * 1)
         first = 0
         while first < accepted:
             slot = self.keep if self.next == self.size else self.next
             last = min(accepted, first + self.size - slot)
-            self._put(slot, keys[..., first:last, :], values[..., first:last, :])
+            self.held.put(slot, new.between(first, last))
             self.next = slot + last - first
             first = last
 
-    def _put(self, slot: int, keys: mx.array, values: mx.array) -> None:
-        assert self.keys is not None
-        assert self.values is not None
-        stop = slot + keys.shape[2]
-        self.keys[..., slot:stop, :] = keys
-        self.values[..., slot:stop, :] = values
-
-    def _grow(self, keys: mx.array, values: mx.array, limit: int) -> None:
+    def _grow(self, like: Entries, limit: int) -> None:
         """Add slots for tokens like these: GROWTH, or fewer up to a capacity of `limit`."""
-        slots = min(GROWTH, limit - self.capacity)
-        self.keys = _grown(self.keys, keys, slots)
-        self.values = _grown(self.values, values, slots)
+        slots = min(GROWTH, limit - self.held.tokens)
+        self.held = self.held.followed_by(
+            like.each(lambda x: mx.zeros((*x.shape[:2], slots, x.shape[3]), x.dtype))
+        )
 
     # What the next tokens see. A `window_size` narrows that to the latest tokens, that many
     # with the kept ones.
@@ -266,32 +247,21 @@ class Ring:
 
     def unroll(self) -> None:
         """Put the entries in temporal order, and drop the room to grow."""
-        if self.keys is None or self.values is None:
-            return
-        self.keys, self.values = self.unrolled(self.keys), self.unrolled(self.values)
+        self.held = self.held.each(self.unrolled)
         self.next = self.size
 
     def drop(self, start: int, stop: int) -> None:
         """Remove tokens `start` to `stop`. Needs temporal order."""
-        assert self.keys is not None
-        assert self.values is not None
-        self.keys = _without(self.keys, start, stop)
-        self.values = _without(self.values, start, stop)
         self.size = self.next = self.size - (stop - start)
-        if self.size == 0:
-            self.keys = self.values = None
+        rest = self.held.each(
+            lambda x: mx.concatenate([x[..., :start, :], x[..., stop:, :]], axis=2)
+        )
+        self.held = rest if self.size else Entries()
 
-    def drop_room(self) -> None:
-        """Drop the room to grow."""
-        assert self.keys is not None
-        assert self.values is not None
-        self.keys, self.values = self.keys[..., : self.size, :], self.values[..., : self.size, :]
-
-    def restore(self, keys: mx.array | None, values: mx.array | None, next: int) -> None:
+    def restore(self, entries: Entries, next: int) -> None:
         """Hold these entries, which are in temporal order, with `next` as it was."""
-        self.size, self.next, self.drafted = 0 if keys is None else keys.shape[2], next, 0
-        self.keys = None if keys is None else self.rolled(keys)
-        self.values = None if values is None else self.rolled(values)
+        self.size, self.next, self.drafted = entries.tokens, next, 0
+        self.held = entries.each(self.rolled)
 
     def unrolled(self, x: mx.array) -> mx.array:
         """The entries of a buffer in temporal order."""
@@ -310,14 +280,3 @@ class Ring:
             return x[..., :, :]
         older = size - next + keep
         return mx.concatenate([x[..., :keep, :], x[..., older:, :], x[..., keep:older, :]], axis=2)
-
-
-def _without(x: mx.array, start: int, stop: int) -> mx.array:
-    return mx.concatenate([x[..., :start, :], x[..., stop:, :]], axis=2)
-
-
-def _grown(buffer: mx.array | None, like: mx.array, slots: int) -> mx.array:
-    """The buffer with `slots` more slots; `like` has its other dimensions and dtype."""
-    batch, heads, _, dim = like.shape
-    room = mx.zeros((batch, heads, slots, dim), dtype=like.dtype)
-    return room if buffer is None else mx.concatenate([buffer, room], axis=2)

@@ -123,7 +123,7 @@ class RowsWindow:
         self.values: mx.array | None = None
         self.attended = False
         self._mask_dims = mask_dims
-        self._shared = Entries(None, None)
+        self._shared = Entries()
 
     # Called by the model
 
@@ -210,7 +210,8 @@ class RowsWindow:
     def entries(self, seat: int, row: Seat) -> Entries:
         """The tokens of the row in this seat, in temporal order."""
         end = self.seats.end
-        own = Entries(self.keys, self.values).part(seat, end - self.seats.size(row), end)
+        held = Entries(self.keys, self.values).between(end - self.seats.size(row), end)
+        own = held.each(lambda x: x[seat : seat + 1])
         return self._shared.followed_by(own) if row.begins else own
 
     def _room(self, like: mx.array) -> mx.array:

@@ -11,8 +11,8 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import ArraysCache, CacheList
 
-from mlxchat.cache.cascade import install_cascade
 from mlxchat.cache.layers import Cache, LayerCache, leaves, plain_refusal, recurrent_states, windows
+from mlxchat.cache.powers import install_sharing
 from mlxchat.cache.ring import Entries
 from mlxchat.cache.rows import Change, EndingsWindow, RowsWindow, Seat, Seats, padded
 from mlxchat.cache.window import WindowCache
@@ -169,7 +169,7 @@ def compute_alike(
     together = shares and most_together(start) != 0
     try:
         if shares:
-            install_cascade(network)
+            install_sharing(network)
         read = after(start) if together else start.fork()
         texts = [[5, 6], [5, 7]] if together else [[5, 6]]
         rows.add(_read(network, read, *texts), 0, 5, start if shares else None)
@@ -203,7 +203,8 @@ def repeated(cache: Cache, rows: int) -> Cache:
     """A cache with several rows, all like the one in `cache`, which does not change."""
     copies = cache.fork()
     for window in windows(copies):
-        window.repeat(rows)
+        several = window.entries.each(lambda x: mx.repeat(x, rows, axis=0))
+        window.restore(several, window.placement)
     return copies
 
 
@@ -226,9 +227,10 @@ def _total(cache: Cache) -> int:
 
 def _entries(leaf: WindowCache, row: int, total: int, *, without_shared: bool) -> Entries:
     """The entries of a row of `total` tokens; those that it shares may be among them anyway."""
+    own = leaf.entries.each(lambda x: x[row : row + 1])
     if not isinstance(leaf, EndingsWindow):
-        return leaf.entries.part(row, 0, total)
-    own = leaf.entries.part(row, 0, total - leaf.shared.tokens)
+        return own.between(0, total)
+    own = own.between(0, total - leaf.shared.tokens)
     return own if without_shared else leaf.shared.followed_by(own)
 
 

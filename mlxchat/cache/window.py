@@ -81,20 +81,20 @@ class WindowCache:
     def keys(self) -> mx.array | None:
         """The buffer of keys, `(B, H_kv, capacity, D)`, including room to grow. Some models
         replace it by an equal array that depends on others."""
-        return self._ring.keys
+        return self._ring.held.keys
 
     @keys.setter
     def keys(self, keys: mx.array | None) -> None:
-        self._ring.keys = keys
+        self._ring.held = self._ring.held._replace(keys=keys)
 
     @property
     def values(self) -> mx.array | None:
         """As `keys`."""
-        return self._ring.values
+        return self._ring.held.values
 
     @values.setter
     def values(self, values: mx.array | None) -> None:
-        self._ring.values = values
+        self._ring.held = self._ring.held._replace(values=values)
 
     # Called by the model
 
@@ -103,16 +103,17 @@ class WindowCache:
 
         T has the order of the mask that `make_mask(S)` returned before the call.
         """
-        added = keys.shape[2]
+        new = Entries(keys, values)
         self._moved = 0
         if self._drafting:
-            fetched = self._draft(keys, values)
-        elif added == 1 and not self.in_order:
-            fetched = self._decode(keys, values)
+            self._draft(new)
+        elif new.tokens == 1 and not self.in_order:
+            self._decode(new)
         else:
-            fetched = self._prefill(keys, values)
-        self.offset += added
-        self.total += added
+            self._prefill(new)
+        fetched = self._ring.used().pair
+        self.offset += new.tokens
+        self.total += new.tokens
         if not self._drafting:
             # Between two steps of this layer: what was fetched still matches the step's queries.
             self._rebase_at_limit()
@@ -120,7 +121,7 @@ class WindowCache:
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         """What `update_and_fetch` returned last, for layers that share this layer's cache."""
-        keys, values = self._ring.used()
+        keys, values = self._ring.used().pair
         if self._moved == 0 or self.shift is None:
             return keys, values
         return self.moved(keys, values, self._moved)
@@ -149,23 +150,21 @@ class WindowCache:
 
     # Prefill: temporal order
 
-    def _prefill(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+    def _prefill(self, new: Entries) -> None:
         self._ring.unroll()
         if self._ring.size:
             self._evict_down_to(self._ring.seen_by_next)
             self._reanchor()
-        self._ring.append(keys, values)
-        return self._ring.used()
+        self._ring.append(new)
 
     # Decode: a circular buffer
 
-    def _decode(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+    def _decode(self, new: Entries) -> None:
         if self.max_size is not None and self._ring.size >= self.max_size:
             self._evict_down_to(self.max_size)
             self._reanchor(REANCHOR_EVERY)
             self._forget_originals(1)
-        self._ring.write(keys, values)
-        return self._ring.used()
+        self._ring.write(new)
 
     def _forget_originals(self, overwritten: int) -> None:
         """Forget the stored keys of the oldest entries that are not kept."""
@@ -206,11 +205,10 @@ class WindowCache:
         self._ring.settle(accepted)
         self._rebase_at_limit()
 
-    def _draft(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+    def _draft(self, new: Entries) -> None:
         if self._ring.is_full:
             self._reanchor(REANCHOR_EVERY)
-        self._ring.draft(keys, values)
-        return self._ring.used()
+        self._ring.draft(new)
 
     # Evicting, rewinding
 
@@ -286,17 +284,12 @@ class WindowCache:
     @property
     def _rotated(self) -> mx.array:
         """The buffer whose entries carry positions: the keys, or the values in their place."""
-        in_values = self.shift is not None and self.shift.in_values
-        rotated = self._ring.values if in_values else self._ring.keys
-        assert rotated is not None
-        return rotated
+        return self._ring.held.pair[self.shift is not None and self.shift.in_values]
 
     @_rotated.setter
     def _rotated(self, rotated: mx.array) -> None:
-        if self.shift is not None and self.shift.in_values:
-            self._ring.values = rotated
-        else:
-            self._ring.keys = rotated
+        in_values = self.shift is not None and self.shift.in_values
+        self._ring.held = self._ring.held._replace(**{"values" if in_values else "keys": rotated})
 
     @property
     def _rotates(self) -> bool:
@@ -360,7 +353,7 @@ class WindowCache:
         if not self._rotates or self._ring.size == 0:
             return
         # So that keys and values keep the same length.
-        self._ring.drop_room()
+        self._ring.held = self._ring.held.between(0, self._ring.size)
         rest = self._ring.unrolled(self._rotated)[..., self._originals.tokens :, :]
         moved = [*self._moved_originals(), self.shift(rest, -back)]
         # Not in place: the step in progress holds the keys where they were.
@@ -388,7 +381,7 @@ class WindowCache:
     @property
     def nbytes(self) -> int:
         """Bytes allocated, including room to grow."""
-        return self._ring.nbytes + self._originals.nbytes
+        return sum(array.nbytes for array in self._ring.held.arrays) + self._originals.nbytes
 
     # Copying, saving, restoring
 
@@ -398,25 +391,16 @@ class WindowCache:
         other._ring = self._ring.copy()
         return other
 
-    def repeat(self, rows: int) -> None:
-        """Turn one sequence into several, all alike. The window must not have evicted any token
-        that it keeps, or moved any."""
-        assert not self._originals.tokens
-        self._ring.repeat(rows)
-
     @property
     def state(self) -> list[mx.array]:
         """The arrays to evaluate."""
-        return [array for array in self.entries if array is not None]
+        return self.entries.arrays
 
     @property
     def entries(self) -> Entries:
         """The entries held, in temporal order and without padding."""
-        return Entries(
-            None if self.keys is None else self._ring.unrolled(self.keys),
-            None if self.values is None else self._ring.unrolled(self.values),
-            self._originals.keys,
-        )
+        held = self._ring.held.each(self._ring.unrolled)
+        return held._replace(originals=self._originals.keys)
 
     @property
     def placement(self) -> Placement:
@@ -443,4 +427,4 @@ class WindowCache:
         self._originals = Originals.placed(entries.originals, placement.originals)
         self._drafting = False
         self._ring = Ring(self.max_size, self.keep)
-        self._ring.restore(entries.keys, entries.values, placement.next)
+        self._ring.restore(entries._replace(originals=None), placement.next)
