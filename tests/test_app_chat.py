@@ -145,7 +145,7 @@ def test_settings_stay_when_the_model_changes(options: Options, tiny_model: Path
         now = chat.conversation
         now.set_system("Be brief.")
         now.set_note("Ada has a cat.")
-        now.think(False)
+        now.render_with(now.rendering.with_thinking(False))
         variables, model = now.rendering.variables, now.model
         chat.change_model(chat.find(str(tiny_model)))
         assert now.model is not model
@@ -196,7 +196,7 @@ def test_a_resumed_chat_drafts_from_its_turns(options: Options) -> None:
         say(chat, question)
         chat.conversation.forget(1)
     with Chat.open(session="mine") as chat:
-        drafter, tokenizer = chat.conversation._drafter, chat.conversation.model.tokenizer
+        drafter, tokenizer = chat.conversation.drafter, chat.conversation.model.tokenizer
         assert drafter is not None
         drafter.history.extend(tokenizer.encode(question)[:5])
         match = drafter.history.match()
@@ -206,7 +206,7 @@ def test_a_resumed_chat_drafts_from_its_turns(options: Options) -> None:
         )
         assert question.endswith(following)
         chat.set(lookup=False)
-        assert chat.conversation._drafter is None
+        assert chat.conversation.drafter is None
 
 
 def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:

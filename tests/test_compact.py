@@ -87,7 +87,7 @@ def test_a_note_replaces_all_turns_in_view_but_the_last() -> None:
     texts = [(turn.user, turn.reply) for turn in conversation.turns]
     done = compacted(conversation)
     assert (done.note, done.numbers) == (NOTE, (1, 2, 3))
-    assert done.generated_tokens == len(NOTE)
+    assert done.stats.generated_tokens == len(NOTE)
     assert done.tokens == len(f"<system\n{NOTE_BEGINS}\n{NOTE}>\n")
     assert conversation.state.note == NOTE
     assert conversation.state.retained == conversation.turns[-1:]
@@ -124,19 +124,19 @@ def test_every_family_writes_a_note(family: str) -> None:
 def test_the_note_is_read_from_the_cache_not_again() -> None:
     conversation = talked()
     held = len(conversation.ledger.ids)
-    assert compacted(conversation).prefilled_tokens < 600
+    assert compacted(conversation).stats.prefilled_tokens < 600
     assert held > 150
-    assert compacted(talked()).prefilled_tokens < held + 450
+    assert compacted(talked()).stats.prefilled_tokens < held + 450
 
 
 def test_undo_restores_the_window_to_the_bit() -> None:
     conversation = talked()
     before = state(conversation)
     conversation.compact()
-    assert conversation.take_back(note=True)
+    assert conversation.take_back() == "note"
     assert state(conversation) == before
     check_in_step(conversation)
-    assert not conversation.take_back(note=True)
+    assert conversation.take_back() is None
     conversation.undo()
     assert len(conversation.turns) == 3
 

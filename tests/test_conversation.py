@@ -37,7 +37,7 @@ ACTIONS = {
     "edit": st.integers(1, 90),
     "retry": st.just(0),
     "go_on": st.just(0),
-    "take_back": st.integers(0, 1),
+    "take_back": st.just(0),
     "there_and_back": st.integers(0, 4),
     "clear": st.just(0),
     "forget": st.integers(1, 3),
@@ -156,8 +156,8 @@ class Played:
             added = read(self.conversation.continue_reply())
             self.said[-1] = message, begun + added
 
-    def take_back(self, n: int) -> None:
-        if self.conversation.take_back(note=bool(n)):
+    def take_back(self, _: int) -> None:
+        if self.conversation.take_back():
             last = self.conversation.turns[-1]
             assert self.said[-1][1].startswith(text_of(last))
             self.said[-1] = last.user, text_of(last)
@@ -171,7 +171,7 @@ class Played:
             if n < 3:
                 self.conversation.undo()
             else:
-                assert self.conversation.take_back(note=n == 4)
+                assert self.conversation.take_back() == ("note" if n == 4 else "reply")
             assert view(self.conversation) == before
             self.said = said
 
@@ -498,12 +498,12 @@ def test_a_continuation_can_be_taken_back_alone() -> None:
     list(conversation.continue_reply())
     once = whole()
     list(conversation.continue_reply())
-    assert conversation.take_back(note=False)
+    assert conversation.take_back() == "reply"
     assert whole() == once != said
-    assert conversation.take_back(note=False)
+    assert conversation.take_back() == "reply"
     assert whole() == said
     np.testing.assert_array_equal(conversation.ledger.ids, held)
-    assert not conversation.take_back(note=False)
+    assert conversation.take_back() is None
     check_in_step(conversation)
 
 

@@ -59,7 +59,7 @@ def test_turns_that_the_template_rejects_are_not_rendered() -> None:
     conversation.pin(4)
     assert [tokens for _, tokens in conversation.usage().turns][:3] == [0, 0, 0]
     assert conversation.compact() is not None
-    conversation.take_back(note=True)
+    conversation.take_back()
     assert conversation.undo().user == "six"
     say(conversation, "seven")
     check_in_step(conversation)

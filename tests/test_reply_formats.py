@@ -330,7 +330,7 @@ def test_a_rejected_variable_leaves_the_conversation_unchanged() -> None:
     conversation = converse(replace(QWEN, template=refusal + QWEN.template))
     say(conversation, "hello")
     with pytest.raises(TemplateError, match="it always thinks"):
-        conversation.think(False)
+        conversation.render_with(conversation.rendering.with_thinking(False))
     say(conversation, "again")
     assert [turn.reply for turn in conversation.turns] == ["Yes!", "Yes!"]
 
@@ -339,8 +339,9 @@ def test_a_beginning_too_large_leaves_the_conversation_unchanged() -> None:
     """The refused beginning's tokens stayed pinned, and turns were cut short."""
     conversation = converse(HARMONY, window=300)
     before = conversation.usage().pinned
+    args = {"reasoning_effort": "very " * 50}
     with pytest.raises(CacheError):
-        conversation.set_template_args({"reasoning_effort": "very " * 50})
+        conversation.render_with(replace(conversation.rendering, template_args=args))
     assert conversation.usage().pinned == before
     say(conversation, "hello")
     check(conversation.turns[0], HARMONY)
@@ -351,7 +352,7 @@ def test_thinking_is_turned_off_by_the_templates_own_variable(scripted: Scripted
     """Kimi K3 and DeepSeek V3.1 call the variable `thinking`: `--think off` hid their thoughts, but
     did not prevent them."""
     conversation = converse(scripted)
-    conversation.think(False)
+    conversation.render_with(conversation.rendering.with_thinking(False))
     conversation.generation = GenerationSettings(max_tokens=1)
     say(conversation, "hello")
     prompt = control_text(conversation)

@@ -312,7 +312,8 @@ class Chat:
     def think(self, wanted: bool) -> None:
         """Turn thoughts on or off, with the sampling that is recommended for it. Raises what
         `Conversation.think` raises."""
-        self.conversation.think(wanted)
+        conversation = self.conversation
+        conversation.render_with(conversation.rendering.with_thinking(wanted))
         self._options = replace(self._options, think="on" if wanted else "off")
         recommended = chat_sampling(self.conversation.model, think=wanted)
         self.conversation.sampling = self._setup.sampling_settings(recommended)
@@ -338,8 +339,9 @@ class Chat:
         if redrafts:
             check_ranks(self.ranks, drafts=bool(new_generation.lookup))
         if "template_args" in options:
-            args = conversation.rendering.template_args
-            conversation.set_template_args({**args, **options["template_args"]})
+            rendering = conversation.rendering
+            args = {**rendering.template_args, **options["template_args"]}
+            conversation.render_with(replace(rendering, template_args=args))
         for message in new_sampling.without_effect(sampling):
             self._notify(message)
         conversation.sampling, conversation.generation = new_sampling, new_generation
@@ -402,9 +404,10 @@ class Chat:
             self._saving.close(conversation)
         self._saving = saving
         conversation.resume(None, [])
-        args = conversation.rendering.template_args
+        rendering = conversation.rendering
+        args = saved_template_args(saving.session, rendering.template_args)
         try:
-            conversation.set_template_args(saved_template_args(saving.session, args))
+            conversation.render_with(replace(rendering, template_args=args))
         except (CacheError, TemplateError) as error:
             self._notify(f"this session's template arguments were ignored: {error}")
         saving.resume(conversation, system=None)

@@ -26,8 +26,9 @@ from mlxchat.engine.prefill import Pace
 from mlxchat.engine.reply import LoopDetector, Reply, Stats, asked, nothing_done
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import WindowFull
+from mlxchat.models.model import Model
 from mlxchat.request.written import allows_thinking
-from mlxchat.settings import GenerationSettings, SamplingSettings
+from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.text.reply_reader import Reader, joined
 from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
@@ -66,6 +67,20 @@ class Watch:
 UNWATCHED = Watch()
 
 
+@dataclass(eq=False)
+class Means:
+    """What replies are written with: the model, its template, and settings."""
+
+    model: Model
+    settings: CacheSettings
+    rendering: Rendering
+    sampling: SamplingSettings
+    generation: GenerationSettings
+    prefixes: KnownPrefixes | None
+    drafter: Drafter | None
+    pace: Pace
+
+
 @dataclass(frozen=True, slots=True)
 class Earlier:
     """A state to go back to, and the window as it was."""
@@ -78,21 +93,16 @@ class Earlier:
 class Answering:
     """Answers the last turn of `state`, or continues its answer, in `window`: `said` changes both.
 
-    `recall` finds the turns to quote before the message. `earlier` are states of before, the
-    latest last. The `prefill` begins the answer. `prompt` is the rendering for the turn, and
+    `earlier` are states of before, the latest last. `recall` finds the turns to quote before the
+    message. The `prefill` begins the answer. `prompt` is the rendering for the turn, and
     `recalled` are the turns that were quoted. `has_answer` is whether anything was generated.
     """
 
+    means: Means
     state: State
     window: Window
-    rendering: Rendering
-    sampling: SamplingSettings
-    generation: GenerationSettings
+    seed: int
     watch: Watch
-    step_size: int
-    pace: Pace
-    drafter: Drafter | None
-    prefixes: KnownPrefixes | None
     earlier: Sequence[Earlier]
     recall: Callable[[State], Sequence[int]]
     constraint: Constraint | None = None
@@ -111,6 +121,10 @@ class Answering:
     @property
     def stats(self) -> Stats:
         return self._stats if self._reply is None else self._reply.stats
+
+    @property
+    def rendering(self) -> Rendering:
+        return self.means.rendering
 
     def said(self) -> Generator[Said]:
         """The tokens of the reply, or of the rest of it, and what leaves the window. Raises
@@ -145,7 +159,7 @@ class Answering:
             yield recalled
 
     def _tokens(self) -> Generator[Said]:
-        window, turn = self.window, self.state.turns[-1]
+        means, window, turn = self.means, self.window, self.state.turns[-1]
         tokenizer = self.rendering.tokenizer
         written = turn.ids
         if written is None:
@@ -153,57 +167,49 @@ class Answering:
                 tokenizer.encode_reply(turn.reply, self.prompt, thought=turn.thought)
             )
         # The rest of a reply has its own stream of random numbers.
-        seed = ((self.sampling.seed or 0) + (len(written) << 32)) % SEEDS
-        self.sampling = replace(self.sampling, seed=seed)
+        self.seed = (self.seed + (len(written) << 32)) % SEEDS
         prompt = tokenizer.with_beginning(
             Prompt(self.prompt), self.prefill, newlines=self.constraint is None
         )
         written = np.concatenate([written, prompt.begun])
         ids = np.concatenate([self.prompt, written])
         reader, turn = self._reader_after(turn, written)
-        _, begun = tokenizer.reader_after(prompt)
+        begun = Token(None, tokenizer.reader_after(prompt)[1])
         settings, constrained = self._within_window(len(written)), self._constrained(prompt)
-        cached = window.become(ids, self._earlier_windows(), self.prefixes)
+        cached = window.become(ids, self._earlier_windows(), means.prefixes)
         window.turns = self.state.in_view
-        if self.drafter is not None and not len(self.drafter.history):
-            self.drafter.history.extend(ids[:cached])
+        if means.drafter is not None and not len(means.drafter.history):
+            means.drafter.history.extend(ids[:cached])
         self._reply = reply = Reply(
             window.model,
             ids,
             window.cache,
-            sampling=self.sampling,
+            sampling=replace(means.sampling, seed=self.seed),
             settings=settings,
             cached_tokens=cached,
             reader=reader,
             constrained=constrained,
-            drafter=self.drafter,
+            drafter=means.drafter,
         )
         tokens = generate(
             reply,
             ends=[LoopDetector(), asked(self.watch.should_stop)],
-            step_size=self.step_size,
-            pace=self.pace,
+            step_size=means.settings.prefill_step_size,
+            pace=means.pace,
             on_prefill=self.watch.on_prefill,
             on_held=window.add,
         )
         overflowed = window.ledger.overflowed
-        thought, text, later = turn.thought, turn.reply, turn.later_thoughts
         generated: list[int] = []
-        is_shown, in_place = False, True
+        in_place = True
         try:
-            for token in chain([Token(None, begun)] if begun else [], tokens):
-                if token.another:
-                    later = (*later, len(thought))
-                if token.thought:
-                    thought += token.text
-                else:
-                    text += token.text
+            for token in chain([begun] if begun.text else [], tokens):
                 if token.id is not None:
                     generated.append(token.id)
-                if token.text and not is_shown:
-                    # Not for every token: that would copy all turns.
-                    is_shown = True
-                    self.state = self.state.with_last(replace(turn, thought=thought, reply=text))
+                if token.text and token is not begun:
+                    self.has_answer = True
+                turn = turn.plus(token)
+                self.state = self.state.with_last(turn)
                 yield token
                 while in_place and window.is_full:
                     forgot, in_place = self._evict_in_place()
@@ -211,15 +217,11 @@ class Answering:
                         yield forgot
         finally:
             self._stats, self._reply = reply.stats, None
-            self.has_answer = (thought, text) != (turn.thought, turn.reply + begun)
             written = np.concatenate([written, np.array(generated, np.int32)])
             turn = replace(
                 turn,
-                thought=thought,
-                reply=text,
-                later_thoughts=later,
                 ids=written,
-                exact=tokenizer.replies.spells(written, text, thought),
+                exact=tokenizer.replies.spells(written, turn.reply, turn.thought),
                 finish_reason=self._stats.finish_reason,
             )
             self.state = self.state.with_last(turn)
@@ -255,14 +257,15 @@ class Answering:
         """The settings with no more tokens than there is room for, next to the pinned turns."""
         size, pinned = self.window.ledger.window, self.state.pinned_earlier
         if size is None or not pinned:
-            return self.generation
+            return self.means.generation
         others = self.rendering.ids(self.state.only(*pinned, self.state.turns[-1]))
         room = size - len(others) - written
         if room < 1:
             window = f"the window of {size:,} tokens is full"
             raise WindowFull(f"{window} next to the pinned turns: unpin them (/unpin)")
-        maximum = self.generation.max_tokens
-        return replace(self.generation, max_tokens=room if maximum < 0 else min(maximum, room))
+        generation = self.means.generation
+        maximum = generation.max_tokens
+        return replace(generation, max_tokens=room if maximum < 0 else min(maximum, room))
 
     # What leaves the window
 

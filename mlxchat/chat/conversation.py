@@ -13,7 +13,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mlxchat.cache import Cache
-from mlxchat.chat.answering import SEEDS, UNWATCHED, Answering, Earlier, StoppedEncoding, Watch
+from mlxchat.chat.answering import (
+    SEEDS,
+    UNWATCHED,
+    Answering,
+    Earlier,
+    Means,
+    StoppedEncoding,
+    Watch,
+)
 from mlxchat.chat.memory import Memory
 from mlxchat.chat.note import write_note
 from mlxchat.chat.rendering import Rejected, Rendering, check_note, check_pin, check_room
@@ -34,7 +42,7 @@ STATES = 64
 WINDOWS = 2
 
 
-class Conversation:
+class Conversation(Means):
     """Turns with a model at a fixed window.
 
         conversation = Conversation(model, CacheSettings(512), system="Be brief.")
@@ -68,19 +76,24 @@ class Conversation:
         drafter: Drafter | None = None,
         recalls: int = 0,
     ) -> None:
+        rendering = Rendering(model.tokenizer, dict(variables or {}), dict(template_args or {}))
+        super().__init__(
+            model,
+            settings or CacheSettings(keep=0),
+            rendering,
+            sampling or SamplingSettings(),
+            generation or GenerationSettings(),
+            prefixes,
+            drafter,
+            Pace(first_step(model.network)),
+        )
         self.recalls = recalls
-        self.sampling = sampling or SamplingSettings()
-        self.generation = generation or GenerationSettings()
-        self.prefixes = prefixes
         # The last answer, or the one in progress.
         self.answering: Answering | None = None
         self._memory = Memory()
         self._any_seed, self._retries = random_seed(), 0
-        self._pace = Pace(first_step(model.network))
-        self._drafter = drafter
         self._past = deque[Earlier](maxlen=STATES)
-        rendering = Rendering(model.tokenizer, dict(variables or {}), dict(template_args or {}))
-        self._use(model, settings or CacheSettings(keep=0), rendering, State(system))
+        self._begin(State(system))
 
     def _use(
         self, model: Model, settings: CacheSettings, rendering: Rendering, state: State
@@ -91,9 +104,9 @@ class Conversation:
         are rejected; either way, nothing changes.
         """
         pinned = check_room(rendering, state, settings.max_kv_size)
-        window = Window.make(model, settings.max_kv_size, pinned, state.in_view)
+        self.window = Window.make(model, settings.max_kv_size, pinned, state.in_view)
         self.model, self.settings, self.rendering = model, settings, rendering
-        self.state, self.window = state, window
+        self.state = state
         self._past.clear()
 
     def _begin(self, state: State) -> None:
@@ -107,7 +120,7 @@ class Conversation:
     @property
     def reply_seed(self) -> int:
         """The seed of the last reply."""
-        return 0 if self.answering is None else self.answering.sampling.seed or 0
+        return 0 if self.answering is None else self.answering.seed
 
     @property
     def recalled(self) -> tuple[int, ...]:
@@ -168,7 +181,7 @@ class Conversation:
         state = State(system, note, tuple(with_thought(turn) for turn in turns))
         # If everything is forgotten, the conversation was saved right after it was cleared.
         self._begin(state if state.retained else replace(state, cleared=len(turns)))
-        self.draft_with(self._drafter)
+        self.draft_with(self.drafter)
 
     def change_model(
         self,
@@ -183,12 +196,12 @@ class Conversation:
         turns = tuple(replace(turn, ids=None, exact=False) for turn in self.turns)
         rendering = replace(self.rendering, tokenizer=model.tokenizer, left_out=0)
         self._use(model, settings, rendering, replace(self.state, turns=turns))
-        self.sampling, self._pace = sampling, Pace(first_step(model.network))
+        self.sampling, self.pace = sampling, Pace(first_step(model.network))
         self.draft_with(drafter)
 
     def draft_with(self, drafter: Drafter | None) -> None:
         """Draft from all turns, forgotten ones included; None drafts nothing."""
-        self._drafter = drafter
+        self.drafter = drafter
         if drafter is None:
             return
         encode = self.model.tokenizer.encode
@@ -250,14 +263,7 @@ class Conversation:
         try:
             with device_failures():
                 compacted = write_note(
-                    self.window,
-                    self.rendering,
-                    self.state,
-                    words,
-                    replace(self.sampling, seed=self._next_seed()),
-                    watch=watch,
-                    step_size=self.settings.prefill_step_size,
-                    pace=self._pace,
+                    self, self.window, self.state, words, seed=self._next_seed(), watch=watch
                 )
             if compacted is not None:
                 self.set_note(compacted.note, compacted.numbers)
@@ -270,17 +276,9 @@ class Conversation:
         except (UsageError, *Rejected) as error:
             raise UsageError(f"{error}: nothing has changed") from error
 
-    def think(self, wanted: bool) -> None:
-        """Turn thinking on or off, overriding the user's own variables. Raises what
-        `set_template_args` raises."""
-        self._render_with(self.rendering.with_thinking(wanted))
-
-    def set_template_args(self, args: Mapping[str, Any]) -> None:
-        """Replace the user's own template variables. Raises TemplateError if the template rejects
-        them, CacheError if the pinned tokens leave no room; either way, nothing changes."""
-        self._render_with(replace(self.rendering, template_args=dict(args)))
-
-    def _render_with(self, rendering: Rendering) -> None:
+    def render_with(self, rendering: Rendering) -> None:
+        """Render with other variables. Raises TemplateError if the template rejects them,
+        CacheError if the pinned tokens leave no room; either way, nothing changes."""
         if rendering.count_pinned(self.state) != self.window.pinned:
             self._use(self.model, self.settings, rendering, self.state)
         self.rendering = rendering
@@ -300,15 +298,15 @@ class Conversation:
         self.state = self.state.without_last()
         return turn
 
-    def take_back(self, *, note: bool) -> bool:
-        """Take back what `continue_reply` added to the last reply, or what `compact` or `set_note`
-        changed, if `note`; False if the last action was something else."""
+    def take_back(self) -> str | None:
+        """Take back the last action if it changed the "reply", as `continue_reply` does, or the
+        "note", as `compact` and `set_note` do, and return which; None if it was something else."""
         last = self._past[-1].state if self._past else None
         if last is None or len(last.turns) != len(self.turns):
-            return False
-        if is_same := (last.note != self.state.note) == note:
-            self._go_back(self._past.pop())
-        return is_same
+            return None
+        changed = "reply" if last.note == self.state.note else "note"
+        self._go_back(self._past.pop())
+        return changed
 
     def _go_back(self, before: Earlier) -> None:
         """Turns that were pinned since then stay pinned."""
@@ -399,16 +397,11 @@ class Conversation:
             self._past[-1 - WINDOWS] = replace(self._past[-1 - WINDOWS], window=None)
         self.state = state
         self.answering = Answering(
+            self,
             state,
             self.window,
-            self.rendering,
-            replace(self.sampling, seed=seed),
-            self.generation,
+            seed,
             watch,
-            self.settings.prefill_step_size,
-            self._pace,
-            self._drafter,
-            self.prefixes,
             self._past,
             recall=lambda now: self._memory.find(asked.user, now, at_most) if at_most else (),
             constraint=constraint,

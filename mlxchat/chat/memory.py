@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from mlxchat.chat.rendering import Rejected, Rendering, fitted, is_too_long
 from mlxchat.chat.state import Recalled, State, Turn
-from mlxchat.recall.choice import COMMON, Fit, Index, chosen, closest
+from mlxchat.recall.choice import COMMON, Fit, Index, Text, chosen, closest
 from mlxchat.recall.words import (
     CALENDAR_WORDS,
     Said,
@@ -16,7 +16,6 @@ from mlxchat.recall.words import (
     informative,
     is_short_number,
     is_typed,
-    names,
     sentences,
     words,
 )
@@ -40,30 +39,6 @@ FEWEST_CHARS = 8
 Numbered = tuple[int, Turn]
 
 
-@dataclass(slots=True)
-class _Text:
-    """A sentence of turns, and its words. The same words in several turns count once."""
-
-    words: frozenset[str]
-    names: frozenset[str]
-    numbers: list[int]
-
-    def adds_to(self, message: frozenset[str], *, to_question: bool) -> bool:
-        """Whether it says something that the message, of these words, does not."""
-        new = self.words - message
-        if len(self.words) > FEW_WORDS:
-            return len(new) > len(self.words) // 10
-        if not new:
-            return to_question
-        # "Step 3 of 9" repeats "step 2 of 9".
-        counted = any(is_short_number(word) for word in message - self.words)
-        return not counted or any(not is_short_number(word) for word in new)
-
-    def recallable(self, state: State) -> list[int]:
-        """The turns that say it and are forgotten, but not cleared away."""
-        return [n for n in self.numbers if n > state.cleared and state.turns[n - 1].forgotten]
-
-
 class Memory:
     """An index of forgotten turns. Each is indexed once. What was typed is found among what was
     typed, however much was pasted."""
@@ -72,8 +47,7 @@ class Memory:
         self._clear()
 
     def _clear(self) -> None:
-        self._stated, self._asked = _Texts(typed=True), _Texts(typed=True)
-        self._pasted, self._answered = _Texts(typed=False), _Texts(typed=False)
+        self._stated, self._asked, self._pasted, self._answered = (Index() for _ in range(4))
         self._indexed: dict[int, tuple[str, str]] = {}
 
     def find(self, message: str, state: State, at_most: int) -> list[int]:
@@ -81,20 +55,20 @@ class Memory:
         counted from 1. None if nothing fits well, or a turn in view fits as well. Turns that were
         cleared away are never found, and neither is the message's own echo."""
         self._update(state)
-        typed = self._stated.find(message, state)
-        stated = self._pasted.find(message, state) | typed
+        typed = _fits(self._stated, message, state)
+        stated = _fits(self._pasted, message, state) | typed
         best = {number: close.closeness for number, close in stated.items()}
         top = max((close.share for close in stated.values()), default=0.0)
-        others = self._answered.find(message, state) | self._asked.find(message, state, named=True)
-        for number, close in others.items():
+        asked = _fits(self._asked, message, state, named=True)
+        for number, close in (_fits(self._answered, message, state) | asked).items():
             if close.share * ASKED > max(top, ENOUGH_ASKED):
                 best[number] = max(best.get(number, 0.0), close.closeness * ASKED)
         if not best or in_view(message, state) >= max(best.values()):
             return []
         numbers = chosen(best, at_most)
         if len(numbers) < at_most:
-            fits = [close for number, close in typed.items() if number in numbers]
-            numbers += self._stated.later_about(fits, message, state)
+            said = [self._stated.texts[typed[n].number] for n in numbers if n in typed]
+            numbers += _later_about(self._stated, said, message, state)
         return sorted({*numbers})
 
     def _update(self, state: State) -> None:
@@ -107,57 +81,59 @@ class Memory:
         for number in texts.keys() - self._indexed.keys():
             user, reply = self._indexed[number] = texts[number]
             said = Said.of(user)
-            (self._stated if is_typed(said.stated) else self._pasted).add(number, said.stated)
-            self._asked.add(number, said.asked)
-            self._answered.add(number, reply)
+            typed = is_typed(said.stated)
+            _add(self._stated if typed else self._pasted, number, said.stated, typed=typed)
+            _add(self._asked, number, said.asked)
+            _add(self._answered, number, reply, typed=False)
 
 
-class _Texts:
-    """Sentences of turns, each with its words once."""
+def _add(index: Index, number: int, text: str, *, typed: bool = True) -> None:
+    for sentence in sentences(text):
+        index.add(number, sentence, typed=typed)
 
-    def __init__(self, *, typed: bool) -> None:
-        self._typed = typed
-        self._index = Index()
-        self._texts: list[_Text] = []
-        self._known: dict[frozenset[str], _Text] = {}
 
-    def add(self, number: int, text: str) -> None:
-        for sentence in sentences(text):
-            own = frozenset(informative(sentence))
-            known = self._known.get(own)
-            if known is not None:
-                known.numbers.append(number)
-            elif own:
-                self._known[own] = _Text(own, own & names(sentence), [number])
-                self._index.add(len(self._texts), sentence, typed=self._typed)
-                self._texts.append(self._known[own])
+def _fits(index: Index, message: str, state: State, *, named: bool = False) -> dict[int, Fit]:
+    """The sentence of each forgotten turn that fits best, if it adds something to the message: with
+    `named`, a name or a number. Of turns that say the same, the latest."""
+    own, to_question = frozenset(informative(message)), bool(Said.of(message).asked)
+    best: dict[int, Fit] = {}
+    for close in closest(index, message):
+        text = index.texts[close.number]
+        numbers = _recallable(text, state)
+        if numbers and (text.names - own if named else _adds(text, own, to_question=to_question)):
+            best.setdefault(max(numbers), close)
+    return best
 
-    def find(self, message: str, state: State, *, named: bool = False) -> dict[int, Fit]:
-        """The sentence of each forgotten turn that fits best, if it adds something to the message:
-        with `named`, a name or a number. Of turns that say the same, the latest."""
-        own, to_question = frozenset(informative(message)), bool(Said.of(message).asked)
-        best: dict[int, Fit] = {}
-        for close in closest(self._index, message):
-            text = self._texts[close.number]
-            numbers = text.recallable(state)
-            adds = text.names - own if named else text.adds_to(own, to_question=to_question)
-            if numbers and adds:
-                best.setdefault(max(numbers), close)
-        return best
 
-    def later_about(self, fits: Sequence[Fit], message: str, state: State) -> list[int]:
-        """The latest turn after all of these sentences that says more of somebody or something
-        that one of them names and the message does not: after "Our head is Carla", "Carla left"."""
-        said = [self._texts[close.number] for close in fits]
-        last = max((max(text.numbers) for text in said), default=0)
-        named = {name for text in said for name in text.names} - set(words(message))
-        found: set[int] = set()
-        for name in named - CALENDAR_WORDS:
-            with_name = self._index.with_word(name)
-            if name.isalpha() and len(with_name) <= COMMON:
-                texts = (self._texts[number] for number in with_name)
-                found |= {n for text in texts for n in text.recallable(state) if n > last}
-        return sorted(found)[-1:]
+def _adds(text: Text, message: frozenset[str], *, to_question: bool) -> bool:
+    """Whether it says something that the message, of these words, does not."""
+    new = text.words - message
+    if len(text.words) > FEW_WORDS:
+        return len(new) > len(text.words) // 10
+    if not new:
+        return to_question
+    # "Step 3 of 9" repeats "step 2 of 9".
+    counted = any(is_short_number(word) for word in message - text.words)
+    return not counted or any(not is_short_number(word) for word in new)
+
+
+def _recallable(text: Text, state: State) -> list[int]:
+    """The turns that say it and are forgotten, but not cleared away."""
+    return [n for n in text.numbers if n > state.cleared and state.turns[n - 1].forgotten]
+
+
+def _later_about(index: Index, said: Sequence[Text], message: str, state: State) -> list[int]:
+    """The latest turn after all of these sentences that says more of somebody or something that one
+    of them names and the message does not: after "Our head is Carla", "Carla left"."""
+    last = max((max(text.numbers) for text in said), default=0)
+    named = {name for text in said for name in text.names} - set(words(message))
+    found: set[int] = set()
+    for name in named - CALENDAR_WORDS:
+        with_name = index.with_word(name)
+        if name.isalpha() and len(with_name) <= COMMON:
+            texts = (index.texts[place] for place in with_name)
+            found |= {n for text in texts for n in _recallable(text, state) if n > last}
+    return sorted(found)[-1:]
 
 
 def in_view(message: str, state: State) -> float:
@@ -166,8 +142,7 @@ def in_view(message: str, state: State) -> float:
     index = Index()
     for turn in state.retained[:-1]:
         stated = Said.of(turn.user).stated
-        for sentence in sentences(stated):
-            index.add(len(index), sentence, typed=is_typed(stated))
+        _add(index, 0, stated, typed=is_typed(stated))
     return max((close.closeness for close in closest(index, message)), default=0.0)
 
 

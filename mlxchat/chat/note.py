@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from dataclasses import replace
 
-from mlxchat.chat.answering import Watch
+from mlxchat.chat.answering import Means, Watch
 from mlxchat.chat.rendering import Rendering, room_for_more
 from mlxchat.chat.state import Compacted, State, Turn
 from mlxchat.chat.window import Window
 from mlxchat.engine.brief import MAX_TEMP, SPARE_TOKENS, write_brief
-from mlxchat.engine.prefill import Pace
 from mlxchat.engine.reply import Reply
 from mlxchat.errors import UsageError
-from mlxchat.settings import GenerationSettings, SamplingSettings
+from mlxchat.settings import GenerationSettings
 from mlxchat.text.spans import TokenIds
 
 # A note's maximum share of the window, and its maximum tokens.
@@ -27,15 +25,7 @@ THOUGHT_TOKENS = 4_096
 
 
 def write_note(
-    window: Window,
-    rendering: Rendering,
-    state: State,
-    words: str,
-    sampling: SamplingSettings,
-    *,
-    watch: Watch,
-    step_size: int,
-    pace: Pace,
+    means: Means, window: Window, state: State, words: str, *, seed: int, watch: Watch
 ) -> Compacted | None:
     """A note about the turns that may be forgotten: if they do not fit in the window next to it,
     the oldest, as many as do. None if stopped.
@@ -43,17 +33,16 @@ def write_note(
     Raises UsageError if there is nothing to write about or the note is useless, and StoppedEncoding
     if stopped while the prompt is tokenized.
     """
-    started_s = time.perf_counter()
     numbers, size = state.may_be_forgotten, window.ledger.window
     if not numbers:
         raise UsageError("nothing to compact: only the last turn is in view, or pinned ones")
-    limit = note_limit(rendering, state, size)
+    limit = note_limit(means.rendering, state, size)
     if limit < MIN_NOTE_TOKENS:
         raise UsageError(
             f"no room for a note: it needs {MIN_NOTE_TOKENS} tokens, and the window has room "
             f"for {limit}"
         )
-    plain = rendering.with_thinking(False)
+    plain = means.rendering.with_thinking(False)
     turns = [state.turns[number - 1] for number in numbers]
     asked = Turn(request(limit, words, has_note=state.note is not None))
 
@@ -68,42 +57,34 @@ def write_note(
         raise UsageError("no room in the window to write a note")
     ids = prompt(count)
     cache, cached = window.aside(ids)
+    sampling = replace(means.sampling, temp=min(means.sampling.temp, MAX_TEMP), seed=seed)
+    most = limit + THOUGHT_TOKENS if size is None else size - len(ids)
     reply = Reply(
-        window.model,
+        means.model,
         ids,
         cache,
-        sampling=replace(sampling, temp=min(sampling.temp, MAX_TEMP)),
-        settings=GenerationSettings(
-            max_tokens=limit + THOUGHT_TOKENS if size is None else size - len(ids)
-        ),
+        sampling=sampling,
+        settings=GenerationSettings(max_tokens=most),
         cached_tokens=cached,
-        reader=window.model.tokenizer.reader(ids),
+        reader=means.model.tokenizer.reader(ids),
     )
-    on_note = watch.on_note
     text = write_brief(
         reply,
         limit,
         watch.should_stop,
-        on_tokens=lambda tokens: None if on_note is None else on_note(tokens, limit),
-        step_size=step_size,
-        pace=pace,
+        on_tokens=lambda tokens: watch.on_note and watch.on_note(tokens, limit),
+        step_size=means.settings.prefill_step_size,
+        pace=means.pace,
         on_prefill=watch.on_prefill,
     )
-    stats = reply.stats
-    if stats.finish_reason == "interrupted":
+    if reply.finish_reason == "interrupted":
         return None
-    if stats.finish_reason == "loop":
+    if reply.finish_reason == "loop":
         raise UsageError("the note repeats itself")
     if not text:
         raise UsageError("the note is empty")
-    return Compacted(
-        text,
-        numbers[:count],
-        plain.note_tokens(replace(state, note=text)),
-        stats.prefilled_tokens,
-        stats.generated_tokens,
-        time.perf_counter() - started_s,
-    )
+    tokens = plain.note_tokens(replace(state, note=text))
+    return Compacted(text, numbers[:count], tokens, reply.stats)
 
 
 def note_limit(rendering: Rendering, state: State, window: int | None) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from mlxchat.engine.reply import Stats
 from mlxchat.engine.sampling import Token
 from mlxchat.text.spans import TokenIds
 
@@ -41,6 +42,17 @@ class Turn:
         texts = [self.thought[start:end].strip() for start, end in zip(starts, ends, strict=True)]
         return [text for text in texts if text]
 
+    def plus(self, token: Token) -> Turn:
+        """With the text of one more token."""
+        thought, reply = (token.text, "") if token.thought else ("", token.text)
+        later = (len(self.thought),) if token.another else ()
+        return replace(
+            self,
+            thought=self.thought + thought,
+            reply=self.reply + reply,
+            later_thoughts=(*self.later_thoughts, *later),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Forgot:
@@ -72,17 +84,13 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """A note about the turns `numbers`, counted from 1, which have left the window for it.
-
-    `tokens` are the note's. Writing it took `prefilled_tokens`, `generated_tokens` and `seconds`.
-    """
+    """A note of so many `tokens` about the turns `numbers`, counted from 1, which have left the
+    window for it. `stats` are about writing it."""
 
     note: str
     numbers: tuple[int, ...]
     tokens: int
-    prefilled_tokens: int
-    generated_tokens: int
-    seconds: float
+    stats: Stats
 
 
 # What has left the window, or is back in it.

@@ -24,8 +24,21 @@ from mlxchat.recall.words import (
 LEAST_PASTED = 3.0
 
 
+@dataclass(slots=True)
+class Text:
+    """A sentence, and the `numbers` of those who say it: the same words count once. `amount` is how
+    much it says, `is_own` whether it speaks of the speaker's own things."""
+
+    words: frozenset[str]
+    names: frozenset[str]
+    amount: float
+    is_own: bool
+    numbers: list[int]
+
+
 class Index:
-    """Texts by the numbers that `add` was given. Words match in all their forms (Porter's)."""
+    """Texts, searchable by word: in memory, growing with each text. Words match in all their forms
+    (Porter's)."""
 
     def __init__(self) -> None:
         # Used by one thread at a time, but not always by the same one.
@@ -33,30 +46,28 @@ class Index:
         self._database.execute(
             "CREATE VIRTUAL TABLE texts USING fts5(words, content='', tokenize='porter unicode61')"
         )
-        self._amounts: dict[int, float] = {}
-        self._own: set[int] = set()
+        self.texts: list[Text] = []
+        self._known: dict[frozenset[str], Text] = {}
 
     def __len__(self) -> int:
-        return len(self._amounts)
+        return len(self.texts)
 
     def add(self, number: int, text: str, *, typed: bool = True) -> None:
-        """`typed` is whether the words are the speaker's: only then "my" is about their things."""
-        row = (number, " ".join(words(text)))
-        self._database.execute("INSERT INTO texts (rowid, words) VALUES (?, ?)", row)
-        self._amounts[number] = amount(text) if typed else max(LEAST_PASTED, amount(text))
-        if typed and is_about_own(text):
-            self._own.add(number)
-
-    def amount_of(self, number: int) -> float:
-        """How much the text says, as `amount` counts it."""
-        return self._amounts[number]
-
-    def is_own(self, number: int) -> bool:
-        """Whether the text speaks of the speaker's own things."""
-        return number in self._own
+        """Add what `number` says. `typed` is whether the words are the speaker's: only then "my" is
+        about their things."""
+        own = frozenset(informative(text))
+        if own in self._known:
+            self._known[own].numbers.append(number)
+        elif own:
+            row = len(self.texts), " ".join(words(text))
+            self._database.execute("INSERT INTO texts (rowid, words) VALUES (?, ?)", row)
+            says = amount(text) if typed else max(LEAST_PASTED, amount(text))
+            is_own = typed and is_about_own(text)
+            self._known[own] = Text(own, own & names(text), says, is_own, [number])
+            self.texts.append(self._known[own])
 
     def with_word(self, word: str) -> list[int]:
-        """The texts that contain the word."""
+        """The places of the texts that contain the word."""
         # In quotes, nothing in it is an operator; a word contains no quotes.
         query = "SELECT rowid FROM texts WHERE texts MATCH ?"
         return [row[0] for row in self._database.execute(query, (f'"{word}"',))]
@@ -125,12 +136,13 @@ def closest(index: Index, message: str) -> list[Fit]:
     about_own = is_about_own(message)
     found: list[Fit] = []
     for fit in by_share(index, message):
-        own = _own(message=about_own, text=index.is_own(fit.number))
+        text = index.texts[fit.number]
+        own = _own(message=about_own, text=text.is_own)
         if fit.share < (LEAST_SHARE_IF_OWN if own == 2 else LEAST_SHARE):
             continue
         if EVERYDAY_WORDS.issuperset(fit.words) and (own < 2 or fit.share < MOST_OF_IT):
             continue
-        share_of_text = min(1.0, len(fit.words) / min(index.amount_of(fit.number), MOST_AMOUNT))
+        share_of_text = min(1.0, len(fit.words) / min(text.amount, MOST_AMOUNT))
         closeness = sqrt(fit.share * share_of_text)
         if closeness >= _enough(len(index), own, len(fit.words)):
             found.append(replace(fit, closeness=closeness))

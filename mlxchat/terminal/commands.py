@@ -173,14 +173,18 @@ def _retry(shown: ChatScreen, _: str) -> None:
     shown.retry()
 
 
+TAKEN_BACK = {
+    "reply": "removed what /continue added",
+    "note": "undid /compact: the note and the window are as before",
+}
+
+
 @command("/undo", "remove the last turn, or what /continue or /compact did")
 def _undo(shown: ChatScreen, _: str) -> str:
     _last_turn(shown)
-    if shown.conversation.take_back(note=False):
-        shown.screen.say("removed what /continue added")
-        return ""
-    if shown.conversation.take_back(note=True):
-        shown.screen.say("undid /compact: the note and the window are as before")
+    taken_back = shown.conversation.take_back()
+    if taken_back is not None:
+        shown.screen.say(TAKEN_BACK[taken_back])
         return ""
     turn = shown.conversation.undo()
     shown.screen.say("removed: edit the message below, or send it again")

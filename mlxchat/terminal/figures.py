@@ -72,10 +72,8 @@ def recalled_line(recalled: Recalled) -> str:
 
 def compacted_line(compacted: Compacted) -> str:
     """The turns that a note stands for, and what the note cost."""
-    cost = (
-        f"read {compacted.prefilled_tokens:,}, wrote {count(compacted.generated_tokens, 'token')}, "
-        f"{compacted.seconds:.1f} s"
-    )
+    stats = compacted.stats
+    cost = f"read {stats.prefilled_tokens:,}, wrote {count(stats.generated_tokens, 'token')}"
     turns = "turn" if len(compacted.numbers) == 1 else "turns"
     note = f"a note of {count(compacted.tokens, 'token')}"
     return f"compacted {turns} {_ranges(compacted.numbers)} into {note} ({cost})"
