@@ -59,8 +59,9 @@ class Option:
     `--help-all` does. `name` is the flag without dashes, `aliases` are other names, `short` is a
     letter. `parse` converts the written text to the value or raises ValueError. `if_unset`
     describes the default if it is not a value. `in_chat` means /set can change it, `saved` that
-    sessions store it. The field gives `field`, `type` and `default`, and whether there can be
-    `many`: then the option is repeatable, and `parse` gets all its values.
+    sessions store it; it has no effect while the field that it `needs` is 0. The field gives
+    `field`, `type` and `default`, and whether there can be `many`: then the option is repeatable,
+    and `parse` gets all its values.
     """
 
     help: str
@@ -73,6 +74,7 @@ class Option:
     parse: Callable[[Any], Any] | None = None
     if_unset: str | None = None
     completes: str = ""
+    needs: str = ""
     common: bool = False
     in_chat: bool = False
     saved: bool = False

@@ -22,12 +22,6 @@ from mlxchat.options import (
     options_of,
 )
 
-# Options that change nothing while another one is 0.
-_NEEDS = {
-    **dict.fromkeys(("top_p", "top_k", "min_p", "xtc_probability"), "temp"),
-    "xtc_threshold": "xtc_probability",
-    **dict.fromkeys(("dry_base", "dry_allowed_length"), "dry_multiplier"),
-}
 _BIAS = re.compile(r"[0-9]{1,9}=[+-]?[0-9]{1,9}(\.[0-9]{1,9})?")
 
 DEFAULT_KEEP = 4
@@ -89,12 +83,16 @@ class SamplingSettings:
         1.0,
         "Nucleus sampling: keep tokens up to this total probability",
         Must("be above 0 and at most 1", lambda value: 0 < value <= 1),
+        needs="temp",
     )
     top_k: int = _sampling(
-        0, "Sample from the K likeliest tokens; 0 is off", at_least(0), metavar="K"
+        0, "Sample from the K likeliest tokens; 0 is off", at_least(0), metavar="K", needs="temp"
     )
     min_p: float = _sampling(
-        0.0, "Minimum probability relative to the likeliest token; 0 is off", between(0, 1)
+        0.0,
+        "Minimum probability relative to the likeliest token; 0 is off",
+        between(0, 1),
+        needs="temp",
     )
     repetition_penalty: float = _sampling(
         1.0,
@@ -111,16 +109,26 @@ class SamplingSettings:
         0.0, "Penalize tokens that extend a repetition; 0 is off", at_least(0)
     )
     dry_base: float = _sampling(
-        1.75, "Growth of that penalty with each repeated token", between(1, 10)
+        1.75,
+        "Growth of that penalty with each repeated token",
+        between(1, 10),
+        needs="dry_multiplier",
     )
     dry_allowed_length: int = _sampling(
-        2, "Repeated tokens from which on DRY penalizes", between(1, 32), metavar="TOKENS"
+        2,
+        "Repeated tokens from which on DRY penalizes",
+        between(1, 32),
+        metavar="TOKENS",
+        needs="dry_multiplier",
     )
     xtc_probability: float = _sampling(
-        0.0, "Probability of excluding the top choices; 0 is off", between(0, 1)
+        0.0, "Probability of excluding the top choices; 0 is off", between(0, 1), needs="temp"
     )
     xtc_threshold: float = _sampling(
-        0.1, "Probability above which XTC excludes tokens, except the last", between(0, 0.5)
+        0.1,
+        "Probability above which XTC excludes tokens, except the last",
+        between(0, 0.5),
+        needs="xtc_probability",
     )
     logit_bias: tuple[str, ...] = _sampling(
         (),
@@ -146,9 +154,13 @@ class SamplingSettings:
     def without_effect(self, names: Iterable[str]) -> Iterator[str]:
         """What to say of the fields `names` that change nothing because of the others."""
         for name in names:
-            needed, default = _NEEDS.get(name), options_of(SamplingSettings)[name].default
-            if needed and getattr(self, needed) == 0 and getattr(self, name) != default:
-                yield f"{flag(name)} has no effect while {flag(needed)} is 0"
+            each = options_of(SamplingSettings)[name]
+            if (
+                each.needs
+                and getattr(self, each.needs) == 0
+                and getattr(self, name) != each.default
+            ):
+                yield f"{each.flag} has no effect while {flag(each.needs)} is 0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
