@@ -151,7 +151,7 @@ class SideBySide:
         self._planner = RowPlanner(request, loaded.sampling, loaded.model)
         self._notify = notify
         # How many rows run side by side. It only ever falls, with a notice.
-        self._most = AUTO_ROWS if request.rows == "auto" else request.rows
+        self._most = request.rows or AUTO_ROWS
         self._token_bytes = kv_bytes_per_token(loaded.model.shard, loaded.model.dtype)
         self._known = known_prefixes(request.setup, loaded.model, notify)
         self._pace = Pace(first_step(self._network))

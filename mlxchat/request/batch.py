@@ -4,15 +4,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from mlxchat.errors import UsageError
-from mlxchat.options import INPUT_FORMS, Must, check_options, option, same_as
+from mlxchat.options import INPUT_FORMS, between, check_options, option, same_as
 from mlxchat.request.generate import Asking, Overnight
-from mlxchat.request.written import parse_number_or_auto
 from mlxchat.settings import GenerationSettings
-
-RowCount = int | Literal["auto"]
 
 # Unlike a generation that is watched, a row must end.
 DEFAULT_MAX_TOKENS = 2_048
@@ -105,23 +101,20 @@ class BatchRequest(Asking):
     """Rows, and the options of each that has not its own.
 
     `output` None is standard output; a file that exists is continued. `rows` run side by side;
-    "auto" means as many as fit in memory.
+    None means as many as fit in memory.
     """
 
     input: BatchInput = field(default_factory=BatchInput)
     output: Path | None = same_as(
         Overnight, "output", help="Write results to a file, or continue it", if_unset="stdout"
     )
-    rows: RowCount = option(
-        "auto",
-        "Rows to run side by side, or auto",
+    rows: int | None = option(
+        None,
+        "Rows to run side by side",
         common=True,
         metavar="ROWS",
-        parse=parse_number_or_auto,
-        must=Must(
-            f"be between 1 and {MAX_ROWS:,}",
-            lambda value: value == "auto" or 1 <= value <= MAX_ROWS,
-        ),
+        must=between(1, MAX_ROWS),
+        if_unset="as many as fit",
     )
     _: KW_ONLY
     max_tokens: int = same_as(

@@ -74,19 +74,12 @@ def parse_deadline(text: str, now: datetime | None = None) -> datetime:
 
 def parse_window(text: str) -> int | Literal["auto"] | None:
     """Tokens in a window; None for "none", and "auto" as it is. Raises ValueError otherwise."""
-    return None if text == "none" else _number_or("auto, none or a number of tokens", text)
-
-
-def parse_number_or_auto(text: str) -> int | Literal["auto"]:
-    """A whole number, or "auto" as it is. Raises ValueError otherwise."""
-    return _number_or("auto or a whole number", text)
-
-
-def _number_or(wanted: str, text: str) -> int | Literal["auto"]:
+    if text in ("auto", "none"):
+        return "auto" if text == "auto" else None
     try:
-        return "auto" if text == "auto" else int(text)
+        return int(text)
     except ValueError:
-        raise ValueError(f"must be {wanted}, got {text!r}") from None
+        raise ValueError(f"must be auto, none or a number of tokens, got {text!r}") from None
 
 
 # JSON and schemas

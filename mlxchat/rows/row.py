@@ -26,7 +26,7 @@ from mlxchat.errors import UsageError
 from mlxchat.options import Option, options_of
 from mlxchat.request import Answer, Request
 from mlxchat.request.written import check_template_args
-from mlxchat.settings import SamplingSettings
+from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.template import Message
 from mlxchat.units import beginning
 
@@ -35,16 +35,14 @@ Fields = Mapping[str, Any]
 
 # Of each, a row may have one; `app` checks their values.
 CONSTRAINTS = ("schema", "regex", "choice", "grammar")
-_OF_REQUEST = (
-    *("max_tokens", "min_tokens", "stop", "ignore_eos", "logprobs", "system", "think"),
-    *("template_args", "prefill", *CONSTRAINTS),
-)
 _OPTIONS = {**options_of(Request), **options_of(Answer)}
+_OTHERS = ("system", "think", "template_args", "prefill", *CONSTRAINTS)
 
-# The options that a row may have, by field.
+# The options that a row may have, by field. Drafts are for the whole batch.
 ROW_OPTIONS: Mapping[str, Option] = {
     **options_of(SamplingSettings),
-    **{name: _OPTIONS[name] for name in _OF_REQUEST},
+    **{name: each for name, each in options_of(GenerationSettings).items() if name != "lookup"},
+    **{name: _OPTIONS[name] for name in _OTHERS},
 }
 OWN_FIELDS = ("id", "prompt", "messages")
 
