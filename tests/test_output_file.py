@@ -47,7 +47,7 @@ def test_text_is_in_the_file_immediately_as_utf8(out: Path) -> None:
     output.write("")
     output.write("日本\r\na\ud800b")
     assert out.read_bytes() == "Grüße, 日本\r\na?b".encode()
-    assert output.position.bytes == len(out.read_bytes())
+    assert output.sync().bytes == len(out.read_bytes())
     assert stat.S_IMODE(out.stat().st_mode) == 0o640
     output.close()
     output.close()
@@ -77,7 +77,7 @@ def test_a_file_that_is_being_written_is_refused(
     with OutputFile.open(out) as output:
         if link is not None:
             link(other := out.with_name("link"), out)
-        for position in (None, output.position):
+        for position in (None, output.sync()):
             with pytest.raises(OutputError, match=f"^{other} is being written by another process"):
                 OutputFile.open(other, position)
         output.write("mine")
@@ -284,7 +284,7 @@ def test_after_a_failure_nothing_is_written_and_no_position_returned(
     output.write("one ")
     with pytest.raises(OutputError, match="No space left on device"):
         output.write("two ")
-    for forbidden in (lambda: output.write("three"), output.sync, lambda: output.position):
+    for forbidden in (lambda: output.write("three"), output.sync):
         with pytest.raises(OutputError, match="an earlier write failed"):
             forbidden()
     output.close()
@@ -292,9 +292,9 @@ def test_after_a_failure_nothing_is_written_and_no_position_returned(
 
 
 def test_a_file_that_nothing_could_be_written_to_is_removed(out: Path, disk: FailingDisk) -> None:
-    disk.failing = [1]
+    disk.failing = [2]
     output = OutputFile.open(out)
-    start = output.position
+    start = output.sync()
     with pytest.raises(OutputError, match="No space left on device"):
         output.write("1")
     output.close()

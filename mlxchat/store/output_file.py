@@ -86,32 +86,20 @@ class OutputFile:
             os.close(descriptor)
             raise
 
-    @property
-    def position(self) -> Position:
-        """The end of the written text. It can be resumed at only after `sync` has returned it."""
-        self._check_writable()
-        with self._failing():
-            return Position(self._bytes, _digest(self._descriptor, self._bytes))
-
     def write(self, text: str) -> None:
         """Write the whole text as UTF-8. Raises OutputError, also if the file was deleted: then the
         text so far is in a new file."""
-        self._check_writable()
         data = text.encode("utf-8", "replace")
-        if not data:
-            return
-        self._check_unchanged()
-        with self._failing():
-            write_all(self._descriptor, data, self._bytes)
-        self._bytes += len(data)
+        if data:
+            with self._using() as descriptor:
+                write_all(descriptor, data, self._bytes)
+            self._bytes += len(data)
 
     def sync(self) -> Position:
         """Force everything written to the disk; return its end. Raises OutputError."""
-        self._check_writable()
-        self._check_unchanged()
-        with self._failing():
-            force_to_disk(self._descriptor)
-        return self.position
+        with self._using() as descriptor:
+            force_to_disk(descriptor)
+            return Position(self._bytes, _digest(descriptor, self._bytes))
 
     def end(self) -> None:
         """Sync and close the complete output. Raises OutputError, also if it has lost its name."""
@@ -126,7 +114,7 @@ class OutputFile:
         if self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
-        with self._failing():
+        with _writing(self._path):
             is_useless = self._failed and self._is_new and not os.fstat(descriptor).st_size
             if is_useless and is_at(descriptor, self._path):
                 self._path.unlink()
@@ -142,26 +130,24 @@ class OutputFile:
             self.close()
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _using(self) -> Iterator[int]:
+        """The descriptor of the file, as it was written."""
+        if self._failed:
+            raise OutputError(f"cannot write {self._path}: an earlier write failed")
         try:
             with _writing(self._path):
-                yield
+                self._check_unchanged()
+                yield self._descriptor
         except BaseException:
             # It is unknown how much was written.
             self._failed = True
             raise
-
-    def _check_writable(self) -> None:
-        if self._failed:
-            raise OutputError(f"cannot write {self._path}: an earlier write failed")
-        assert self._descriptor >= 0, "closed"
 
     def _check_unchanged(self) -> None:
         """Raise OutputError if another program deleted the file, or wrote to it."""
         status = os.fstat(self._descriptor)
         if status.st_nlink and status.st_size == self._bytes:
             return
-        self._failed = True
         if status.st_nlink:
             raise OutputError(f"{self._path} was changed by another program")
         kept = _free_name(self._path)
@@ -226,7 +212,3 @@ def _digest(descriptor: int, end: int) -> str:
     """Of the last bytes before `end`."""
     length = min(TAIL_BYTES, end)
     return blake2b(os.pread(descriptor, length, end - length), digest_size=16).hexdigest()
-
-
-# The start of every output: resuming here removes everything written.
-START = Position(0, blake2b(digest_size=16).hexdigest())
