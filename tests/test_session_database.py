@@ -90,7 +90,7 @@ def test_a_turn_is_forced_out_of_the_drives_cache(sessions: Path) -> None:
     with Database() as database:
         for setting, value in (("synchronous", full), ("fullfsync", 1)):
             query = f"PRAGMA {setting}"
-            assert database.read(lambda c, query=query: c.execute(query).fetchone()) == (value,)
+            assert database.write(lambda c, query=query: c.execute(query).fetchone()) == (value,)
 
 
 def test_a_network_disk_gets_a_rollback_journal(
@@ -237,7 +237,7 @@ def test_a_database_put_in_place_of_the_open_one_is_noticed(
         copy = sessions / "copy"
         copy.write_bytes((sessions / "sessions.db").read_bytes())
         # Open it again.
-        session._database.read(lambda connection: connection.execute("SELECT 1"))
+        session._database.read(lambda connection: connection.execute("SELECT 1"), None)
         copy.replace(sessions / "sessions.db")
         turns.append(Turn("more"))
         session.record(None, turns)

@@ -57,11 +57,6 @@ class Database:
     def path(self) -> Path:
         return self.directory / NAME
 
-    @property
-    def exists(self) -> bool:
-        known = (self.path, backup.path_of(self.path))
-        return self.directory.is_file() or any(map(os.path.lexists, known))
-
     def __enter__(self) -> Self:
         return self
 
@@ -75,11 +70,15 @@ class Database:
             with suppress(sqlite3.Error):
                 connection.close()
 
-    def read(self, work: Work[T]) -> T:
-        """Run a transaction that changes nothing, even on a disk that cannot be written.
+    def read(self, work: Work[T], missing: T) -> T:
+        """Run a transaction that changes nothing, even on a disk that cannot be written; return
+        what is `missing` if there is no database.
 
         Raises OSError if the database cannot be read, SessionError if it is damaged.
         """
+        known = (self.path, backup.path_of(self.path))
+        if not self.directory.is_file() and not any(map(os.path.lexists, known)):
+            return missing
         return self._mending(lambda: self._read(work))
 
     def write(self, work: Work[T]) -> T:
@@ -191,9 +190,7 @@ def names_by_use() -> list[str]:
         "ORDER BY json_extract(value, '$.updated') DESC, id DESC"
     )
     with Database(mends=False) as database, session_errors("list the sessions"):
-        if not database.exists:
-            return []
-        return [name for (name,) in database.read(lambda c: c.execute(query).fetchall())]
+        return [name for (name,) in database.read(lambda c: c.execute(query).fetchall(), [])]
 
 
 def connect(path: Path) -> sqlite3.Connection:

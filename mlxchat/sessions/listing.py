@@ -63,7 +63,7 @@ def read_session(name: str) -> Saved:
     """Read a session, even if it is open. Raises SessionError."""
     with Database() as database, session_errors(f"read session {name!r}"):
         record = existing(database, name)
-        return database.read(lambda c: read_contents(c, database.directory, record))
+        return database.read(lambda c: read_contents(c, database.directory, record), Saved())
 
 
 def rename(old: str, new: str) -> None:
@@ -157,9 +157,7 @@ def search(wanted: str) -> list[Find]:
     SessionError."""
     terms = words(wanted)
     with Database() as database, session_errors("search the sessions"):
-        if not terms or not database.exists:
-            return []
-        return database.read(lambda connection: _found(connection, terms))
+        return database.read(lambda connection: _found(connection, terms), []) if terms else []
 
 
 def prune_snapshots(keep: int = 10) -> int:
@@ -174,10 +172,8 @@ def prune_snapshots(keep: int = 10) -> int:
 
 
 def _records(database: Database) -> list[SessionRecord]:
-    if not database.exists:
-        return []
     with session_errors("list the sessions"):
-        return database.read(records.sessions_by_use)
+        return database.read(records.sessions_by_use, [])
 
 
 def _with_files(database: Database, record: SessionRecord) -> SessionRecord:

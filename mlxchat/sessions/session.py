@@ -212,7 +212,8 @@ class Session:
         self._sign()
         with session_errors(f"read session {self.name!r}"):
             self.contents = self._stored = self._database.read(
-                lambda connection: read_contents(connection, self._database.directory, record)
+                lambda connection: read_contents(connection, self._database.directory, record),
+                Saved(),
             )
         self._settings, self._turns = dict(self.contents.settings), self.contents.turns
         remove_unfinished(snapshot_path(self._database, record.id))
@@ -374,10 +375,8 @@ def _with_shown(turn: Turn, thought: str, reply: str) -> Turn:
 
 def find(database: Database, name: str) -> SessionRecord | None:
     """The session of that name, whatever its case. Raises SessionError."""
-    if not database.exists:
-        return None
     with session_errors("read the sessions"):
-        return database.read(lambda connection: records.session_named(connection, name))
+        return database.read(lambda connection: records.session_named(connection, name), None)
 
 
 def existing(database: Database, name: str) -> SessionRecord:
