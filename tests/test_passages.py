@@ -217,7 +217,7 @@ def written(tmp_path: Path) -> Callable[[str], Document]:
 
 
 def answer(index: PassageIndex) -> str:
-    return quoted(found(Search([index]), "Where was Ada born?").passages)
+    return quoted(found(Search([index]), "Where was Ada born?").passages)[0]
 
 
 def test_a_kept_index_finds_what_a_new_one_finds(
