@@ -27,7 +27,7 @@ CEILINGS = {
     "passages": 465,
     "constraint": 850,
     "cache": 2_391,
-    "models": 3_643,
+    "models": 3_623,
     "engine": 2_052,
     "chat": 1_768,
     "store": 1_316,

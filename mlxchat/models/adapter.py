@@ -6,14 +6,15 @@ mlx-lm adds their arrays to the network and refuses those that do not fit. PEFT'
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import mlx.core as mx
+from mlx import nn
 
 from mlxchat import platform
 from mlxchat.errors import MlxchatError, ModelError, device_failures
-
-if TYPE_CHECKING:
-    import mlx.core as mx
-    from mlx import nn
+from mlxchat.files import reported_as
+from mlxchat.models.skeleton import named_parameters
+from mlxchat.models.weights import open_arrays
 
 # The files of mlx-lm's adapters: the configuration and the arrays.
 FILES = CONFIG, WEIGHTS = "adapter_config.json", "adapters.safetensors"
@@ -23,18 +24,11 @@ FACTORS = ("lora_a", "lora_b", "m")
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter on this disk. `name` finds it again from any directory."""
+    """An adapter on this disk. `name` is the path of its directory; `digest` identifies the
+    contents of its files, in hexadecimal."""
 
     name: str
-    directory: Path
-
-    def digest(self) -> str:
-        """Identifies the contents of its files, in hexadecimal."""
-        digest = hashlib.blake2b(digest_size=16)
-        for name in FILES:
-            with (self.directory / name).open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "blake2b").digest())
-        return digest.hexdigest()
+    digest: str
 
 
 def find_adapter(name: str) -> Adapter:
@@ -42,39 +36,32 @@ def find_adapter(name: str) -> Adapter:
     path = Path(name).expanduser().absolute()
     if not path.is_dir():
         raise ModelError(f"{name} is not a directory: name the one of the adapter")
-    found = Adapter(str(path), path)
-    _require_mlx_lms(found)
-    return found
-
-
-def _require_mlx_lms(adapter: Adapter) -> None:
-    names = {path.name for path in adapter.directory.glob("*")}
-    if names.issuperset(FILES):
-        return
-    if any(name.startswith("adapter_model.") for name in names):
+    names = {each.name for each in path.glob("*")}
+    if any(each.startswith("adapter_model.") for each in names) and not names.issuperset(FILES):
         raise ModelError(
-            f"{adapter.name} is a PEFT adapter: fuse it into its model, or train with mlx_lm.lora"
+            f"{path} is a PEFT adapter: fuse it into its model, or train with mlx_lm.lora"
         )
-    raise ModelError(f"{adapter.name} is not an adapter: it needs {CONFIG} and {WEIGHTS}")
+    if not names.issuperset(FILES):
+        raise ModelError(f"{path} is not an adapter: it needs {CONFIG} and {WEIGHTS}")
+    digest = hashlib.blake2b(digest_size=16)
+    for each in FILES:
+        with reported_as(ModelError, f"read {path / each}"), (path / each).open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "blake2b").digest())
+    return Adapter(str(path), digest.hexdigest())
 
 
-def apply_adapter(adapter: Adapter, network: "nn.Module", dtype: "mx.Dtype | None" = None) -> None:
+def apply_adapter(adapter: Adapter, network: nn.Module, dtype: mx.Dtype | None = None) -> None:
     """Add the adapter to the network and, unless `dtype` is None, read its arrays. In float32, all
     of them are converted; so are whole weights in any `dtype`, while low-rank ones keep theirs, as
     in mlx-lm.
 
     Raises ModelError if it does not fit, ModelBroken if its file is damaged.
     """
-    import mlx.core as mx
-
-    from mlxchat.models.skeleton import named_parameters
-    from mlxchat.models.weights import open_arrays
-
-    stored = set(open_arrays(adapter.directory / WEIGHTS))
+    stored = set(open_arrays(Path(adapter.name, WEIGHTS)))
     try:
         with device_failures():
             utils = platform.import_from_mlx_lm("tuner.utils")
-            utils.load_adapters(network, str(adapter.directory))
+            utils.load_adapters(network, adapter.name)
             parameters = dict(named_parameters(network))
             # mlx-lm leaves missing factors at their random or zero start.
             expected = {name for name in parameters if name.rpartition(".")[2] in FACTORS}

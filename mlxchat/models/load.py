@@ -18,7 +18,7 @@ from mlxchat.cache import make_cache
 from mlxchat.cache.powers import install_powers
 from mlxchat.errors import MlxchatError, ModelBroken, device_failures, first_line
 from mlxchat.models.adapter import Adapter, apply_adapter, find_adapter
-from mlxchat.models.model import AppliedAdapter, Model, report_shortage
+from mlxchat.models.model import Model, report_shortage
 from mlxchat.models.precision import (
     activation_dtype,
     check_experts,
@@ -132,7 +132,7 @@ def load_directory(
         context_length=context_length(config),
         generation_config=read_generation_config(directory, notify),
         config=config,
-        adapter=None if adapter is None else AppliedAdapter(adapter.name, adapter.digest()),
+        adapter=adapter,
     )
     return model if divide is not None else without_overflow(model, dtype, notify)
 

@@ -11,6 +11,7 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache import Cache, kv_bytes_per_token, learned_positions, make_cache
 from mlxchat.errors import ModelBroken, ModelError, device_failures, first_line
+from mlxchat.models.adapter import Adapter
 from mlxchat.models.skeleton import held_bytes
 from mlxchat.settings import DEFAULT_KEEP
 from mlxchat.text.spans import TokenIds
@@ -81,14 +82,6 @@ class Peers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class AppliedAdapter:
-    """The adapter in a network. `digest` identifies its contents."""
-
-    name: str
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
 class Model:
     """A network ready to run, its tokenizer and its configuration.
 
@@ -106,7 +99,7 @@ class Model:
     context_length: int | None
     generation_config: dict[str, Any]
     config: dict[str, Any] = field(default_factory=dict)
-    adapter: AppliedAdapter | None = None
+    adapter: Adapter | None = None
     peers: Peers | None = None
     positions: int | None = field(init=False, compare=False)
 
