@@ -15,8 +15,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from mlxchat.distributed import Ranks
 from mlxchat.distributed.load import load_shared
-from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.generate import generate
 from mlxchat.engine.prefill import prefill
 from mlxchat.engine.reply import Reply
@@ -34,15 +34,14 @@ def main() -> None:
     pipeline, directories = sys.argv[1] == "pipeline", sys.argv[2:]
     mx.set_default_device(mx.cpu)
     ranks = Ranks.join()
-    if not ranks.leads:
-        ranks.follow()
-        return
     for directory in directories:
         found = ResolvedModel(directory, Path(directory))
         setup = Setup(directory, device="cpu", dtype="float32", pipeline=pipeline, offline=True)
         together = load_shared(ranks, setup, found, print, None)
         alone = load_directory(Path(directory), directory, dtype="float32", notify=print)
-        print(json.dumps({"alone": _facts(alone), "together": _facts(together)}), flush=True)
+        facts = {"alone": _facts(alone), "together": _facts(together)}
+        if ranks.leads:
+            print(json.dumps(facts), flush=True)
     ranks.stop()
 
 

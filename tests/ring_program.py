@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 
 from mlxchat.bench import decode
-from mlxchat.distributed.ranks import Ranks
+from mlxchat.distributed import Ranks
 from tests.in_process import run_in_process
 
 

@@ -314,7 +314,8 @@ def say_together(two_ranks: RingOfCommands, arguments: list[str], text: str) -> 
 
 
 def reply(events: str) -> str:
-    return "".join(json.loads(line).get("text", "") for line in events.splitlines())
+    parsed = [json.loads(line) for line in events.splitlines()]
+    return "".join(event["text"] for event in parsed if event["event"] == "token")
 
 
 def cached_tokens(events: str) -> int:

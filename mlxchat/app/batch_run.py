@@ -152,7 +152,7 @@ class SideBySide:
         self._notify = notify
         # How many rows run side by side. It only ever falls, with a notice.
         self._most = request.rows or AUTO_ROWS
-        self._token_bytes = kv_bytes_per_token(loaded.model.shard, loaded.model.dtype)
+        self._token_bytes = kv_bytes_per_token(loaded.model.network, loaded.model.dtype)
         self._known = known_prefixes(request.setup, loaded.model, notify)
         self._pace = Pace(first_step(self._network))
         # Rows that have not begun, and all that have no result yet.

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, TypedDict, Unpack
 
 from mlxchat.app.checkpoints import Checkpointer, restored
@@ -20,18 +21,18 @@ from mlxchat.app.prompt import (
     read,
     with_schema,
 )
-from mlxchat.app.ranks import Ranks, check_ranks
+from mlxchat.app.ranks import check_ranks
 from mlxchat.app.run import Run
 from mlxchat.app.sections import SectionReader
-from mlxchat.errors import (
-    ExitStatus,
-    RunEnded,
-)
+from mlxchat.errors import ExitStatus, RunEnded
+from mlxchat.models.model import ALONE, Alone
+from mlxchat.passages.search import Read
 from mlxchat.request import Request
 from mlxchat.settings import OnLoop, Overflow
 from mlxchat.store.checkpoint import Checkpoint, RunRecord
 from mlxchat.store.output_file import OutputFile, set_aside
-from mlxchat.text.documents import Input
+from mlxchat.text.documents import Document, Input
+from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
 from mlxchat.units import Observer
 
@@ -57,14 +58,15 @@ def begin(
     *,
     write: Callable[[str], object] | None = None,
     piped: BinaryIO | None = None,
-    ranks: Ranks | None = None,
+    ranks: Alone = ALONE,
 ) -> Run:
     """Read the prompt and load the model; iterating over the run generates the text.
 
     The text goes to the request's output file, or else to `write`, if given. `piped` is a document
     to be read before the files. Raises MlxchatError for everything a user can fix.
     """
-    observer = observer or Observer()
+    observer, asked = observer or Observer(), request
+    request = ranks.same(lambda: asked)
     check_ranks(
         ranks,
         pipeline=request.setup.pipeline,
@@ -80,7 +82,8 @@ def begin(
     for notice in () if constraint is None else constraint.notices:
         observer.warn(notice)
     with ExitStack() as stack:
-        source = read(request, piped, stack, observer)
+        request = request if ranks.leads else _in_scratch(request, stack)
+        source = read(request, piped, stack, observer) if ranks.leads else []
         checkpoint, path = None, request.overnight.output_path()
         if request.overnight.checkpoint is not None:
             checkpoint = Checkpoint.create(request.overnight.checkpoint)
@@ -93,16 +96,11 @@ def begin(
             ranks=ranks,
             count_pinned=lambda tokenizer: count_pinned(request, tokenizer),
         )
-        prompt, passages, reader, saver = None, None, None, None
-        if isinstance(source, Input):
-            prompt = encode(request, source, loaded.model.tokenizer, observer)
-            check_overflow(request, prompt, loaded, observer)
-        else:
-            prompt = fitting(request, source, loaded, observer)
-            if prompt is None and request.overflow is Overflow.MAP:
-                reader = SectionReader(request, source, loaded)
-            elif prompt is None:
-                prompt, passages = with_passages(request, source, loaded, observer)
+        prompt, passages = ranks.same(lambda: _prompt(request, source, loaded, observer))
+        reader = saver = None
+        if prompt is None:
+            assert not isinstance(source, Input)
+            reader = SectionReader(request, source, loaded)
         for notice in () if prompt is None else prompt.notices:
             observer.warn(notice)
         if checkpoint is not None and file is not None and prompt is not None:
@@ -124,10 +122,32 @@ def begin(
         )
 
 
+def _prompt(
+    request: Request, source: Input | list[Document], loaded: Loaded, observer: Observer
+) -> tuple[Prompt | None, Read | None]:
+    """The prompt, and the passages in it of larger documents; None if sections have to be read."""
+    if isinstance(source, Input):
+        prompt = encode(request, source, loaded.model.tokenizer, observer)
+        check_overflow(request, prompt, loaded, observer)
+        return prompt, None
+    prompt = fitting(request, source, loaded, observer)
+    if prompt is not None or request.overflow is Overflow.MAP:
+        return prompt, None
+    return with_passages(request, source, loaded, observer)
+
+
+def _in_scratch(request: Request, stack: ExitStack) -> Request:
+    """The request on another rank than the first, whose files are then deleted."""
+    scratch = Path(stack.enter_context(TemporaryDirectory()))
+    long = request.overnight
+    checkpoint = None if long.checkpoint is None else scratch / "checkpoint"
+    return replace(request, overnight=replace(long, checkpoint=checkpoint, output=None))
+
+
 def resume(
     directory: Path | str,
     observer: Observer | None = None,
-    ranks: Ranks | None = None,
+    ranks: Alone = ALONE,
     **changes: Unpack[Changes],
 ) -> Run:
     """Continue the run in the checkpoint `directory`, with changed options.
@@ -137,11 +157,7 @@ def resume(
     """
     observer = observer or Observer()
     with ExitStack() as stack:
-        checkpoint = Checkpoint.open(Path(directory))
-        stack.callback(checkpoint.close)
-        request = request_of(checkpoint.run, Path(directory), changes)
-        check_resumable(checkpoint, request, changes)
-        prompt = Prompt(checkpoint.prompt())
+        checkpoint, request, prompt = _reopened(Path(directory), ranks, stack, changes)
         loaded = open_model(request.setup, observer, ranks=ranks)
         path = request.overnight.output_path()
         assert path is not None
@@ -149,11 +165,37 @@ def resume(
         cache, ledger, begun = restored(checkpoint, loaded, observer.warn)
         if begun.position is None and (kept := set_aside(path)):
             observer.warn(f"the text begins again: what there was is kept in {kept}")
-        file = stack.enter_context(OutputFile.open(path, begun.position))
+        position = begun.position if ranks.leads else None
+        file = stack.enter_context(OutputFile.open(path, position))
         checkpoint.change(record_of(request, loaded))
         loaded = replace(loaded, cache=cache)
         saver = Checkpointer(checkpoint, loaded, file, observer.warn, ledger=ledger, begun=begun)
         return Run(request, loaded, observer, file, saver, prompt, open_files=stack.pop_all())
+
+
+def _reopened(
+    directory: Path, ranks: Alone, stack: ExitStack, changes: Changes
+) -> tuple[Checkpoint, Request, Prompt]:
+    """The checkpoint with its request and prompt; another rank than the first writes a copy of it,
+    which is then deleted."""
+
+    def reopen() -> tuple[RunRecord, TokenIds, Request]:
+        nonlocal checkpoint
+        checkpoint = Checkpoint.open(directory)
+        stack.callback(checkpoint.close)
+        request = request_of(checkpoint.run, directory, changes)
+        check_resumable(checkpoint, request, changes)
+        return checkpoint.run, checkpoint.prompt(), request
+
+    checkpoint: Checkpoint | None = None
+    run, ids, request = ranks.same(reopen)
+    if checkpoint is None:
+        request = _in_scratch(request, stack)
+        assert request.overnight.checkpoint is not None
+        checkpoint = Checkpoint.create(request.overnight.checkpoint)
+        stack.callback(checkpoint.close)
+        checkpoint.begin(run, ids)
+    return checkpoint, request, Prompt(ids)
 
 
 def record_of(request: Request, loaded: Loaded) -> RunRecord:

@@ -11,12 +11,12 @@ The next `Chat.open(session="holidays")` resumes it with the same model and wind
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import fields, replace
 from typing import Any, Self
 
 from mlxchat.app.opening import Loaded, find_model, known_prefixes, open_found, start
-from mlxchat.app.ranks import Ranks, check_ranks
+from mlxchat.app.ranks import check_ranks
 from mlxchat.app.session import (
     Saving,
     model_settings,
@@ -33,8 +33,8 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.prefill import ShouldStop
 from mlxchat.engine.sampling import Token
-from mlxchat.errors import CacheError, SessionError, TemplateError, UsageError
-from mlxchat.models.model import Model
+from mlxchat.errors import CacheError, RanksError, SessionError, TemplateError, UsageError
+from mlxchat.models.model import ALONE, Alone, Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.models.sampling import asks_for_greedy, chat_sampling
 from mlxchat.options import options_of
@@ -74,7 +74,7 @@ class Chat:
         observer: Observer | None = None,
         *,
         collects: bool = False,
-        ranks: Ranks | None = None,
+        ranks: Alone = ALONE,
     ) -> None:
         """As `open`, with an open session, or None to save nothing."""
         self.notices: list[str] = []
@@ -82,16 +82,17 @@ class Chat:
             add = self.notices.append
             observer = replace(observer or Observer(), warn=add, note=add)
         self._observer, self._notify = observer, observer.warn
+        self.ranks = ranks
+        options = ranks.same(lambda: options if session is None else resumed(options, session))
         setup, drafts = options.setup, bool(options.generation.lookup)
         adapts = setup.adapter is not None
         check_ranks(ranks, pipeline=setup.pipeline, drafts=drafts, adapter=adapts)
         start(setup, self._notify)
-        self._options = options if session is None else resumed(options, session)
-        # The other processes under mlx.launch.
-        self.ranks = ranks
-        self._saving = None if session is None else self._saving_in(session)
+        self._options = options
+        saves = ranks.same(lambda: session is not None)
+        self._saving = self._saving_in(session) if saves else None
         self._prefixes: PrefixCache | None = None
-        self._found = find_model(self._setup, observer)
+        self._found = find_model(self._setup, observer, ranks)
         self._conversation: Conversation | None = None
         self._is_closed = self._leaves_out = False
 
@@ -105,11 +106,11 @@ class Chat:
         latest: bool = False,
         save: bool = True,
         collects: bool = False,
-        ranks: Ranks | None = None,
+        ranks: Alone = ALONE,
     ) -> Self:
         """Open the session of that name, creating it if necessary; the latest one; or a new
         one. Raises SessionError, UsageError, and the errors of finding a model."""
-        opened = open_session(session, latest=latest, save=save)
+        opened = open_session(session, latest=latest, save=save and ranks.leads)
         try:
             return cls(options or ChatOptions(), opened, observer, collects=collects, ranks=ranks)
         except BaseException:
@@ -129,6 +130,10 @@ class Chat:
             return None
         self._is_closed = True
         try:
+            if self._conversation is not None and self.ranks.leads and self.ranks.at_rest:
+                # The others close theirs. A lost one ends the chat anyway.
+                with suppress(RanksError):
+                    self.ranks.same(lambda: None)
             return None if self._saving is None else self._saving.close(self._conversation)
         finally:
             if self._prefixes is not None:
@@ -230,7 +235,7 @@ class Chat:
         values either."""
         if self._prefixes is not None:
             self._prefixes.close()
-        wanted = self._setup.prefix_cache and self.session is not None
+        wanted = self._setup.prefix_cache and self._saving is not None
         setup = replace(self._setup, prefix_cache=wanted)
         self._prefixes = known_prefixes(setup, model, self._observer.note)
         return self._prefixes
@@ -399,13 +404,14 @@ class Chat:
         if self.not_saved is not None:
             raise SessionError(f"this chat would be lost: it cannot be saved: {self.not_saved}")
         conversation = self.conversation
-        saving = self._saving_in(Session.open(name))
+        session = Session.open(name)
+        saving = self._saving_in(session)
         if self._saving is not None:
             self._saving.close(conversation)
         self._saving = saving
         conversation.resume(None, [])
         rendering = conversation.rendering
-        args = saved_template_args(saving.session, rendering.template_args)
+        args = saved_template_args(session, rendering.template_args)
         try:
             conversation.render_with(replace(rendering, template_args=args))
         except (CacheError, TemplateError) as error:
@@ -413,8 +419,8 @@ class Chat:
         saving.resume(conversation, system=None)
         self._describe()
 
-    def _saving_in(self, session: Session) -> Saving:
-        return Saving(session, self._notify, exact=self._options.exact)
+    def _saving_in(self, session: Session | None) -> Saving:
+        return Saving(session, self._notify, exact=self._options.exact, ranks=self.ranks)
 
     def _describe(self) -> None:
         """Save the options to resume with."""

@@ -10,13 +10,13 @@ from mlx import nn
 from mlxchat import paths, platform
 from mlxchat.app.ranks import check_ranks
 from mlxchat.cache import Cache, check_bound, check_joinable, make_joinable, positions_bounded
+from mlxchat.distributed import Ranks
 from mlxchat.distributed.load import load_shared
-from mlxchat.distributed.ranks import Ranks
 from mlxchat.engine.blocks import BlockReader, join_refusal
 from mlxchat.errors import CacheError, WindowTooSmall
 from mlxchat.models.adapter import find_adapter
 from mlxchat.models.load import Check, load_directory
-from mlxchat.models.model import Model, automatic_window, check_window
+from mlxchat.models.model import ALONE, Alone, Model, automatic_window, check_window
 from mlxchat.models.resolve import ResolvedModel, resolve_model
 from mlxchat.models.tokenizer_files import read_template
 from mlxchat.request import Setup
@@ -60,8 +60,12 @@ def start(setup: Setup, notify: Notify) -> None:
     platform.select_device(setup.device)
 
 
-def find_model(setup: Setup, observer: Observer) -> ResolvedModel:
-    """The files of the model, downloaded if necessary, and of its adapter."""
+def find_model(setup: Setup, observer: Observer, ranks: Alone = ALONE) -> ResolvedModel:
+    """The files of the model, downloaded if necessary, and of its adapter: those of rank 0."""
+    return ranks.same(lambda: _found(setup, observer))
+
+
+def _found(setup: Setup, observer: Observer) -> ResolvedModel:
     template = None if setup.chat_template is None else read_template(setup.chat_template)
     adapter = None if setup.adapter is None else find_adapter(setup.adapter)
     found = resolve_model(
@@ -79,7 +83,7 @@ def load_model(
     found: ResolvedModel,
     notify: Notify,
     check: Check = None,
-    ranks: Ranks | None = None,
+    ranks: Alone = ALONE,
 ) -> Model:
     """Load the model, shared among `ranks` if there are several.
 
@@ -99,7 +103,7 @@ def load_model(
         if check is not None:
             check(network, tokenizer)
 
-    if ranks is not None:
+    if isinstance(ranks, Ranks):
         return load_shared(ranks, setup, found, notify, check_all)
     return load_directory(
         found.directory,
@@ -123,7 +127,7 @@ def fit_window(setup: Setup, model: Model, notify: Notify) -> CacheSettings:
         return settings
     fitting = replace(settings, max_kv_size=automatic_window(model, notify))
     try:
-        check_bound(model.shard, fitting.max_kv_size, fitting.keep)
+        check_bound(model.network, fitting.max_kv_size, fitting.keep)
     except CacheError as error:
         notify(f"memory grows with the text: {error}")
         return settings
@@ -135,7 +139,7 @@ def open_model(
     observer: Observer | None = None,
     *,
     blocks: bool = False,
-    ranks: Ranks | None = None,
+    ranks: Alone = ALONE,
     count_pinned: CountPinned = lambda _: 0,
 ) -> Loaded:
     """Find the model that `setup` names, load it, and fit its window.
@@ -146,7 +150,7 @@ def open_model(
     """
     observer = observer or Observer()
     start(setup, observer.warn)
-    found = find_model(setup, observer)
+    found = find_model(setup, observer, ranks)
     with observer.waiting(f"loading {found.name} …"):
         return open_found(
             setup, found, observer.warn, blocks=blocks, ranks=ranks, count_pinned=count_pinned
@@ -159,7 +163,7 @@ def open_found(
     notify: Notify,
     *,
     blocks: bool = False,
-    ranks: Ranks | None = None,
+    ranks: Alone = ALONE,
     count_pinned: CountPinned = lambda _: 0,
     sampling_for: Callable[[Model], Mapping[str, Any]] = lambda model: recommended(
         model.generation_config
@@ -176,7 +180,9 @@ def open_found(
             _check_blocks(network)
 
     model = load_model(setup, found, notify, check, ranks)
-    settings = _keeping(fit_window(setup, model, notify), pinned)
+    fitting = fit_window(setup, model, notify)
+    # Other ranks have shards of other sizes, and no session.
+    settings = ranks.same(lambda: _keeping(fitting, pinned))
     cache = model.make_cache(settings.max_kv_size, settings.keep)
     if settings.max_kv_size is not None and not positions_bounded(cache):
         notify(POSITIONS_RUN_ON)

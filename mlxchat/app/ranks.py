@@ -1,45 +1,56 @@
-"""Runs the program on several ranks: rank 0 leads, the others follow."""
+"""Runs the program on several ranks, which all do the same; only rank 0 is seen and heard."""
 
+import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
 
 from mlxchat import platform
-from mlxchat.distributed.ranks import Ranks
-from mlxchat.errors import UsageError
+from mlxchat.distributed import Ranks
+from mlxchat.errors import DeviceError, MlxchatError, RanksError, UsageError
+from mlxchat.models.model import ALONE, Alone
 from mlxchat.options import flag
 
-T = TypeVar("T")
 
+def run_on_ranks(
+    program: Callable[[Alone], int],
+    on_follow: Callable[[], object],
+    in_thread: Callable[[Callable[[], Any]], Any],
+) -> int:
+    """Run the program with the ranks, if this process is one of several, and return its status; on
+    another than the first, call `on_follow` before, and return 0. `in_thread` does a job in the
+    thread in which the program computes.
 
-def lead_or_follow(
-    lead: Callable[[Ranks | None], T],
-    on_follow: Callable[[], object] = lambda: None,
-    in_thread: Callable[[Callable[[], Any]], Any] = lambda job: job(),
-) -> T | None:
-    """Call `lead` with the ranks, or with None in a single process. On the other ranks, call
-    `on_follow`, follow rank 0 to the end, and return None. `in_thread` does a job in the thread in
-    which `lead` computes.
-
-    Raises RanksError if a rank is lost.
+    Raises RanksError if a rank is lost, and DeviceError on the rank whose device fails.
     """
     if platform.launched_rank() is None:
-        return lead(None)
+        return program(ALONE)
     ranks: Ranks = in_thread(Ranks.join)
-    if ranks.size == 1:
-        return lead(None)
-    if not ranks.leads:
-        on_follow()
-        in_thread(ranks.follow)
-        return None
     try:
         with ranks.watchdog.losses():
-            return lead(ranks)
+            if ranks.leads:
+                return program(ranks)
+            on_follow()
+            _follow(program, ranks)
+            return 0
     finally:
         in_thread(ranks.stop)
 
 
+def _follow(program: Callable[[Alone], int], ranks: Ranks) -> None:
+    with Path(os.devnull).open("w") as null, redirect_stdout(null), redirect_stderr(null):
+        try:
+            program(ranks)
+        except MlxchatError as error:
+            # Rank 0 finds and reports the others, and may simply exit until a model is loaded.
+            is_own = isinstance(error, RanksError | DeviceError) and not ranks.watchdog.is_off
+            if is_own and not ranks.is_stopped:
+                raise
+
+
 def check_ranks(
-    ranks: Ranks | None,
+    ranks: Alone,
     *,
     pipeline: bool = False,
     blocks: bool = False,
@@ -50,7 +61,7 @@ def check_ranks(
     overflow: str | None = None,
 ) -> None:
     """Raises UsageError for options that need several processes, or exactly one."""
-    if pipeline and ranks is None:
+    if pipeline and ranks.size == 1:
         raise UsageError("--pipeline needs several ranks: start it with mlx.launch")
     alone = {
         "--lookup": drafts,
@@ -61,6 +72,6 @@ def check_ranks(
         "--block": blocks,
     }
     for name, is_given in alone.items():
-        if is_given and ranks is not None:
+        if is_given and ranks.size > 1:
             instead = ": give the documents with --file" if name == "--block" else ""
             raise UsageError(f"{name} cannot be used under mlx.launch{instead}")

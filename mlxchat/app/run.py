@@ -34,6 +34,7 @@ from mlxchat.engine.reply import (
     Stats,
     asked,
     first_reason,
+    led,
 )
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import (
@@ -190,7 +191,8 @@ class Run:
         overnight = self.request.overnight
         deadline_s = overnight.deadline_s(time.time()) or math.inf
         # The wall clock, because a machine may sleep.
-        ends = [asked(lambda: time.time() >= deadline_s, "time"), asked(should_stop)]
+        limits = [asked(lambda: time.time() >= deadline_s, "time"), asked(should_stop)]
+        ends = [led(self.model.ranks.lead, limits)]
         try:
             with keep_awake() if overnight.keeps_awake else nullcontext(), ExitStack() as stack:
                 if self.reader is not None:
@@ -290,7 +292,7 @@ class Run:
         if request.events and self.passages is not None:
             yield self._output(Token(None), self._events.passages(self.passages))
         ends = [*ends, self._loop_end(reply)]
-        pace = Pace(first_step(self.model.network))
+        pace = Pace(first_step(self.model.network), self.model.ranks.lead)
         first = [Token(None, begun_text)] if begun_text else []
         while True:
             stretch = generate(

@@ -22,13 +22,13 @@ from mlxchat.errors import (
     device_failures,
 )
 from mlxchat.files import reported_as
-from mlxchat.models.model import Model
+from mlxchat.models.model import Alone, Model
 from mlxchat.models.resolve import ResolvedModel
 from mlxchat.options import options_of
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.written import check_template_args
 from mlxchat.sessions import listing
-from mlxchat.sessions.records import Scalar
+from mlxchat.sessions.records import Saved, Scalar
 from mlxchat.sessions.session import Session
 from mlxchat.store.snapshot import Fingerprint, ModelPrint, Outage, StateFile, Written
 from mlxchat.units import Notify
@@ -106,13 +106,17 @@ def settings_of(conversation: Conversation) -> dict[str, Scalar]:
 
 class Saving:
     """Saves a chat in its session, and its cache beside it: resuming need not read the transcript
-    again. If `exact`, a session whose cache cannot be restored to the bit is refused."""
+    again. If `exact`, a session whose cache cannot be restored to the bit is refused. Of several
+    ranks, only the first has the session; the others save their shards of the cache."""
 
-    def __init__(self, session: Session, notify: Notify, *, exact: bool) -> None:
+    def __init__(
+        self, session: Session | None, notify: Notify, *, exact: bool, ranks: Alone
+    ) -> None:
         self.session = session
+        self._ranks = ranks
         self._notify = notify
         self._exact = exact
-        self._file = StateFile(session.snapshot_path or Path())
+        self._file = StateFile((session and session.snapshot_path) or Path())
         self._print: tuple[Model, ModelPrint] | None = None
         self._saved_turns = 0
         self._outage = Outage(notify, "the cache is saved again")
@@ -121,7 +125,7 @@ class Saving:
         """Fill the conversation with the contents of the session, including the cache if possible.
         A system prompt replaces the saved one. Raises SnapshotError if the cache must be restored
         exactly and cannot be."""
-        saved = self.session.contents
+        saved = self._ranks.same(lambda: _contents(self.session))
         for notice in saved.notices:
             self._notify(notice)
         if saved.turns or saved.system is not None:
@@ -130,21 +134,21 @@ class Saving:
 
     def record(self, state: State) -> None:
         """Save all changes of the conversation."""
-        self._write(lambda: self.session.record(state.system, state.turns, state.note))
-        if self.session.recovered:
+        self._write(lambda session: session.record(state.system, state.turns, state.note))
+        if self.session is not None and self.session.recovered:
             self._notify("saving works again; nothing is missing")
 
     def show(self, token: Token) -> None:
         """Save text of the current reply, before it is shown."""
-        self._write(lambda: self.session.show(token.text, token.thought))
+        self._write(lambda session: session.show(token.text, token.thought))
 
     def describe(self, settings: Mapping[str, Scalar]) -> None:
         """Save options to resume with."""
-        self._write(lambda: self.session.settings(settings))
+        self._write(lambda session: session.settings(settings))
 
     def keep(self, message: str, system: str | None) -> None:
         """Save a message that was sent before the conversation began, as one without a reply."""
-        saved = self.session.contents
+        saved = _contents(self.session)
         turns = (*saved.turns, Turn(message, finish_reason="interrupted"))
         self.record(State(saved.system if system is None else system, saved.note, turns))
 
@@ -152,7 +156,7 @@ class Saving:
         """Save the finished turn, and every few turns start saving the cache."""
         self.record(conversation.state)
         due = abs(len(conversation.turns) - self._saved_turns) >= SNAPSHOT_EVERY
-        if due and not self._file.background.busy:
+        if due and self._ranks.same(lambda: not self._file.background.busy):
             self._save_cache(conversation)
 
     def close(self, conversation: Conversation | None) -> Written | None:
@@ -160,7 +164,7 @@ class Saving:
         try:
             if conversation is not None:
                 self.record(conversation.state)
-                if conversation.turns:
+                if conversation.turns and self._ranks.at_rest:
                     self._save_cache(conversation)
             self._file.background.wait()
             self._see_result()
@@ -168,7 +172,8 @@ class Saving:
             with suppress(SessionError):
                 listing.prune_snapshots(SNAPSHOTS_KEPT)
         finally:
-            self.session.close()
+            if self.session is not None:
+                self.session.close()
         return self._file.background.written
 
     def _restore(self, conversation: Conversation) -> None:
@@ -194,8 +199,9 @@ class Saving:
             )
 
     def _save_cache(self, conversation: Conversation) -> None:
-        path, window = self.session.snapshot_path, conversation.window
-        if path is None or len(window.ledger) == 0 or self.session.outage is not None:
+        window = conversation.window
+        path = self._ranks.same(lambda: _snapshot_path(self.session))
+        if path is None or len(window.ledger) == 0:
             return
         self._see_result()
         self._saved_turns = len(conversation.turns)
@@ -225,7 +231,7 @@ class Saving:
     def _see_result(self) -> None:
         """Report the result of the last snapshot, once it is known."""
         result = self._file.background.take_result()
-        if self.session.outage is not None:
+        if self.session is not None and self.session.outage is not None:
             # One warning is enough.
             return
         if isinstance(result, OSError):
@@ -233,11 +239,21 @@ class Saving:
         elif result is not None:
             self._outage.ends()
 
-    def _write(self, save: Callable[[], object]) -> None:
+    def _write(self, save: Callable[[Session], object]) -> None:
         try:
-            save()
+            if self.session is not None:
+                save(self.session)
         except SessionError as error:
             self._notify(str(error))
 
     def _failed(self, reason: object) -> None:
         self._outage.lasts(f"cannot save the cache: {reason}")
+
+
+def _contents(session: Session | None) -> Saved:
+    return Saved() if session is None else session.contents
+
+
+def _snapshot_path(session: Session | None) -> Path | None:
+    """Where to save the cache; None while nothing can be saved."""
+    return None if session is None or session.outage is not None else session.snapshot_path

@@ -85,7 +85,7 @@ class Conversation(Means):
             generation or GenerationSettings(),
             prefixes,
             drafter,
-            Pace(first_step(model.network)),
+            Pace(first_step(model.network), model.ranks.lead),
         )
         self.recalls = recalls
         # The last answer, or the one in progress.
@@ -196,7 +196,7 @@ class Conversation(Means):
         turns = tuple(replace(turn, ids=None, exact=False) for turn in self.turns)
         rendering = replace(self.rendering, tokenizer=model.tokenizer, left_out=0)
         self._use(model, settings, rendering, replace(self.state, turns=turns))
-        self.sampling, self.pace = sampling, Pace(first_step(model.network))
+        self.sampling, self.pace = sampling, Pace(first_step(model.network), model.ranks.lead)
         self.draft_with(drafter)
 
     def draft_with(self, drafter: Drafter | None) -> None:

@@ -4,9 +4,7 @@ divides it; here is why it cannot."""
 from __future__ import annotations
 
 import json
-import zlib
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,11 @@ from mlx import nn
 
 from mlxchat import platform
 from mlxchat.cache import is_uniform
-from mlxchat.distributed.ranks import Ranks, together
-from mlxchat.distributed.shared import SharedNetwork
+from mlxchat.distributed import Ranks
 from mlxchat.errors import MlxchatError, ModelUnsupported, RanksError
 from mlxchat.models.load import Check, load_directory, without_overflow
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import ResolvedModel, resolve_model
-from mlxchat.paths import __version__
 from mlxchat.request import Setup
 from mlxchat.text.tokens import Tokenizer
 from mlxchat.units import Notify
@@ -30,80 +26,61 @@ from mlxchat.units import Notify
 def load_shared(
     ranks: Ranks, setup: Setup, found: ResolvedModel, notify: Notify, check: Check
 ) -> Model:
-    """Load a model, of which rank 0 has `found` the files, on all ranks; `check` may refuse it here
+    """Load a model, of which rank 0 has `found` the files, on all ranks; `check` may refuse it
     before any weights are read.
 
     Raises what loading raises, and RanksError if another rank cannot load it or has a different
     one.
     """
-    path = Path(found.name).expanduser()
-    name = str(path.resolve()) if path.exists() else found.name
-    how = {"device": setup.device, "dtype": setup.dtype, "pipeline": setup.pipeline}
-    wanted = {"model": name, "offline": setup.offline, **how}
-    return _load(ranks, wanted, found=found, notify=notify, check=check)
+    with ranks.losses():
+        ranks.watchdog.is_off = True
+        path = Path(found.name).expanduser()
+        name = ranks.same(lambda: str(path.resolve()) if path.exists() else found.name)
+        sharding = Sharding(ranks.group, setup.pipeline)
 
+        def check_all(network: nn.Module, tokenizer: Tokenizer) -> None:
+            sharding.check(network)
+            if check is not None:
+                check(network, tokenizer)
 
-@together
-def _load(
-    ranks: Ranks,
-    wanted: dict[str, Any],
-    *,
-    found: ResolvedModel | None = None,
-    notify: Notify = lambda message: None,
-    check: Check = None,
-) -> Model:
-    ranks.watchdog.is_off = True
-    setup = Setup(**wanted)
-    sharding = Sharding(ranks.group, setup.pipeline)
-
-    def check_all(network: nn.Module, tokenizer: Tokenizer) -> None:
-        sharding.check(network)
-        if check is not None:
-            check(network, tokenizer)
-
-    model: Model | None = None
-    error: MlxchatError | None = None
-    try:
-        if found is None:
-            platform.select_device(setup.device)
-            found = resolve_model(
-                setup.model, offline=setup.offline, ask=None, notify=notify, show_progress=False
+        model: Model | None = None
+        error: MlxchatError | None = None
+        try:
+            if not ranks.leads:
+                found = resolve_model(
+                    name, offline=setup.offline, ask=None, notify=notify, show_progress=False
+                )
+            model = load_directory(
+                found.directory,
+                found.name,
+                dtype=setup.dtype,
+                notify=notify,
+                check=check_all,
+                ranks=ranks.size,
+                divide=sharding.apply,
             )
-        model = load_directory(
-            found.directory,
-            found.name,
-            dtype=setup.dtype,
-            notify=notify,
-            check=check_all,
-            ranks=ranks.size,
-            divide=sharding.apply,
-        )
-    except MlxchatError as raised:
-        error = raised
-    model = _agreed(ranks, model, error)
-    model = without_overflow(model, setup.dtype, notify)
-    # Finish everything here, since another thread computes from now on.
-    platform.synchronize()
-    network = SharedNetwork(model, ranks)
-    return replace(model, network=network, peers=network)
+        except MlxchatError as raised:
+            error = raised
+        model = _agreed(ranks, model, error)
+        model = without_overflow(model, setup.dtype, notify)
+        # Finish everything here, since another thread computes from now on.
+        platform.synchronize()
+        ranks.watchdog.is_off = False
+    return replace(model, ranks=ranks)
 
 
 def _agreed(ranks: Ranks, model: Model | None, error: MlxchatError | None) -> Model:
     """The model, if all ranks have loaded the same one; raises on all of them if not."""
     failed = [rank for rank, could in enumerate(ranks.gather(model is None)) if could]
     for rank in failed[:1]:
-        reason = ranks.text("" if error is None else str(error), rank)
+        reason = ranks.same(lambda: str(error), rank)
         raise error or RanksError(f"rank {rank}: {reason}")
     assert model is not None
-    same = [model.config, str(model.dtype), __version__, version("mlx"), version("mlx-lm")]
-    digests = ranks.gather(zlib.crc32(json.dumps(same, sort_keys=True).encode()) >> 1)
-    for rank, digest in enumerate(digests):
-        if digest != digests[0]:
-            raise RanksError(
-                f"rank {rank} has a different model of that name, a different dtype, "
-                "or different versions of mlxchat, mlx or mlx-lm: make them the same, and "
-                "set --dtype"
-            )
+    same = [model.config, str(model.dtype)]
+    ranks.check_same(
+        json.dumps(same, sort_keys=True),
+        "a different model of that name or a different dtype: make them the same, and set --dtype",
+    )
     return model
 
 

@@ -20,8 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import mlx.core as mx
-
 from mlxchat import platform
 from mlxchat.errors import ExitStatus, RanksError
 
@@ -125,35 +123,35 @@ class Watchdog:
     """Ends this process, from its own thread, if what needs the other ranks does not finish, and
     rank 0 as on SIGTERM if the launcher, which stops the ranks and reads their output, is killed.
 
-    `is_off` while a model loads, which may take any time.
+    `is_off` until a model is loaded, which may take any time.
     """
 
     def __init__(self, rank: int, size: int, sockets: RingSockets) -> None:
-        self.is_off = False
+        self.is_off = True
         self._others = set(range(size)) - {rank}
         self._launcher = os.getppid() if rank == 0 and platform.stdin_stays_open() else None
         self._sockets = sockets
-        # When it began, and what is launched, if it is not waited for.
-        self._begun: tuple[float, mx.array | None] | None = None
+        # Of this rank, which may be silent otherwise.
+        self._stderr = sys.stderr
+        self._armed_s: float | None = None
         self._is_giving_up = False
         self._lost: RanksError | None = None
         # Held while finding out which rank was lost.
         self._judging = threading.Lock()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
-    @contextmanager
-    def timeout(self) -> Iterator[None]:
-        """Give up if the body, which evaluates, takes longer than TIMEOUT_S, or longer than GONE_S
-        after a neighbour has gone."""
-        self._begun = None if self.is_off else (time.monotonic(), None)
-        try:
-            yield
-        finally:
-            self._begun = None
+    def arm(self) -> None:
+        """Give up if it is not disarmed, or armed again, within TIMEOUT_S, or within GONE_S and a
+        neighbour has gone."""
+        self._armed_s = None if self.is_off else time.monotonic()
 
-    def expect(self, array: mx.array) -> None:
-        """Like `timeout`, until the small `array` has been evaluated."""
-        self._begun = time.monotonic(), array
+    def disarm(self) -> None:
+        self._armed_s = None
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether a rank is known to be lost."""
+        return self._lost is not None
 
     @contextmanager
     def losses(self) -> Iterator[None]:
@@ -199,13 +197,9 @@ class Watchdog:
             if self._launcher not in (None, os.getppid()):
                 self._launcher = None
                 os.kill(os.getpid(), signal.SIGTERM)
-            begun = self._begun
-            if begun is None:
-                continue
-            has_gone = bool(self._sockets.gone())
-            if time.monotonic() - begun[0] < (GONE_S if has_gone else TIMEOUT_S):
-                continue
-            if not _is_evaluated(begun[1]) and self._begun is begun:
+            armed_s, has_gone = self._armed_s, bool(self._sockets.gone())
+            limit_s = GONE_S if has_gone else TIMEOUT_S
+            if armed_s is not None and time.monotonic() - armed_s >= limit_s:
                 self._give_up(has_gone=has_gone)
 
     def _give_up(self, *, has_gone: bool) -> None:
@@ -215,27 +209,11 @@ class Watchdog:
         # This makes the waiting operation fail, and cleanup run as after any error.
         self._sockets.shut()
         time.sleep(GRACE_S)
-        sys.stderr.write(f"mlxchat: error: {self.lost()}\n")
-        sys.stderr.flush()
+        self._stderr.write(f"mlxchat: error: {self.lost()}\n")
+        self._stderr.flush()
         os._exit(ExitStatus.FAILURE)
 
 
 def _one_of(ranks: set[int]) -> str:
     *others, last = map(str, sorted(ranks))
     return f"rank {', '.join(others)} or {last}" if others else f"rank {last}"
-
-
-def _is_evaluated(array: mx.array | None) -> bool:
-    """Whether an array launched earlier is evaluated by now, even if no one has looked at it."""
-    if array is None:
-        return False
-    evaluated = threading.Event()
-
-    def look() -> None:
-        # The error is reported where the array is used.
-        with suppress(RuntimeError):
-            mx.eval(array)
-            evaluated.set()
-
-    threading.Thread(target=look, daemon=True).start()
-    return evaluated.wait(1)

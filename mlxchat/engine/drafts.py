@@ -208,6 +208,6 @@ class Drafter:
 
 def make_drafter(model: Model, generation: GenerationSettings) -> Drafter | None:
     """None if lookup is off or the model is shared by several machines."""
-    if generation.lookup is False or model.peers is not None:
+    if generation.lookup is False or model.ranks.size > 1:
         return None
     return Drafter(History(), MAX_DRAFT)

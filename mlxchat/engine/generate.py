@@ -22,6 +22,7 @@ from mlxchat.engine.sampling import Chooser, Drawn, Token
 from mlxchat.errors import ConstraintError, device_failures
 from mlxchat.platform import wired_limit
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE
+from mlxchat.text.spans import TokenIds
 from mlxchat.units import Progress
 
 # MLX keeps freed buffers for reuse. Releasing them after this many tokens bounds the memory.
@@ -55,10 +56,17 @@ def generate(
         stopped = stopped or first_reason(ends, None)
         return stopped is not None
 
+    ranks = reply.model.ranks
+
+    def hold(step: TokenIds) -> None:
+        ranks.done()
+        if on_held is not None:
+            on_held(step)
+
     if not reply.began_s:
         mx.reset_peak_memory()
         reply.began_s = time.perf_counter()
-    with device_failures(), wired_limit():
+    with device_failures(), ranks.losses(), wired_limit():
         try:
             if len(reply.rest) > 1:
                 # All but the last token, whose logits begin the decoding.
@@ -69,7 +77,7 @@ def generate(
                     step_size=step_size,
                     pace=pace,
                     on_progress=on_prefill,
-                    on_held=on_held,
+                    on_held=hold,
                     should_stop=should_stop,
                 )
                 reply.read_tokens += done
@@ -89,6 +97,7 @@ def generate(
                 drafter=reply.drafter,
             )
             for token in decoded if reply.finish_reason is None else ():
+                ranks.done()
                 reply.first_token_s = reply.first_token_s or time.perf_counter()
                 yield from reply.add(token)
                 if reply.finish_reason is not None:

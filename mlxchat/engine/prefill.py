@@ -45,11 +45,12 @@ class Pace:
     """Sizes of prefill steps: powers of two, or the largest step that the caller allows.
 
     `first` is the initial size. A step that takes too long makes the following ones shorter; quick
-    ones make them longer again.
+    ones make them longer again. `lead` makes a size that of all machines.
     """
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, first: int, lead: Callable[[int], int] = lambda size: size) -> None:
         self._size = first
+        self._lead = lead
 
     def size(self, max_tokens: int, done: int) -> int:
         """Tokens in the next step, at most `max_tokens`, after `done` tokens of this prompt.
@@ -57,7 +58,7 @@ class Pace:
         Steps end at multiples of their size, and so still at the page boundaries of the prefix
         cache after the size has changed.
         """
-        size = min(max_tokens, self._size)
+        size = min(max_tokens, self._lead(self._size))
         return size - done % size
 
     def took(self, tokens: int, seconds: float) -> None:

@@ -5,7 +5,7 @@ Computes nothing: `generate` continues a reply, and rows of a batch feed theirs 
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -128,6 +128,7 @@ class Reply:
             eos_ids=self._eos_ids,
             constrained=constrained,
             index=generated,
+            share=model.ranks.token,
         )
         self.finish_reason: str | None = "length" if generated == self.max_tokens else None
         self.complete = None if constrained is None else False
@@ -321,6 +322,16 @@ def first_reason(ends: Iterable[End], token: Token | None) -> str | None:
 def asked(should_stop: Callable[[], bool], reason: str = "interrupted") -> End:
     """The caller wants to stop, for example after Ctrl-C."""
     return lambda _: reason if should_stop() else None
+
+
+def led(lead: Callable[[int], int], ends: Sequence[End]) -> End:
+    """These ends of rank 0, which `lead`s all other machines."""
+
+    def see(token: Token | None) -> str | None:
+        reason = first_reason(ends, token)
+        return (reason or "interrupted") if lead(reason is not None) else None
+
+    return see
 
 
 NGRAM = 8

@@ -74,7 +74,8 @@ class Chooser:
     """Chooses the tokens that follow `ids: (T,)`, of which the next one has the `index`.
 
     `sampling` needs a seed unless it is greedy. The `eos_ids` are not drawn before the index
-    `min_tokens` of the settings. `latest` are the last tokens, at most `LATEST`.
+    `min_tokens` of the settings. `latest` are the last tokens, at most `LATEST`. `share` makes a
+    token drawn `(1,)` that of all machines.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Chooser:
         eos_ids: Collection[int] = (),
         constrained: Constrained | None = None,
         index: int = 0,
+        share: Callable[[mx.array], mx.array] = lambda token: token,
     ) -> None:
         settings = settings or GenerationSettings()
         self.constrained = constrained
@@ -97,6 +99,7 @@ class Chooser:
         self._penalize = make_penalty(sampling, self._eos_ids)
         self._context = DRY_CONTEXT if sampling.dry_multiplier > 0 else REPETITION_CONTEXT
         self.latest = deque(ids[-LATEST:].tolist(), maxlen=LATEST)
+        self._share = share
         self._draw: Draw | None = None
 
     @property
@@ -124,7 +127,7 @@ class Chooser:
             logits = mx.put_along_axis(
                 logits, mx.array([self._eos_ids]), mx.array(-mx.inf, logits.dtype), axis=-1
             )
-        token = self._draw(logits, index)
+        token = self._share(self._draw(logits, index))
         return Drawn(token, log_probs(logits, token, self._logprobs))
 
     def take(self, id_: int) -> None:

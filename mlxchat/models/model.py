@@ -1,20 +1,21 @@
-"""A loaded model, the interface to the other machines that share it, and the largest window that
+"""A loaded model, what it sees of the other machines that share it, and the largest window that
 fits in memory for it."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
 from mlxchat.cache import Cache, kv_bytes_per_token, learned_positions, make_cache
+from mlxchat.cache.layers import windows
 from mlxchat.errors import ModelBroken, ModelError, device_failures, first_line
 from mlxchat.models.adapter import Adapter
 from mlxchat.models.skeleton import held_bytes
 from mlxchat.settings import DEFAULT_KEEP
-from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Tokenizer
 from mlxchat.units import Notify, format_bytes
 
@@ -27,58 +28,59 @@ MIN_WINDOW = 512
 # Windows are rounded down, so that a machine chooses the same size in every run.
 WINDOW_MULTIPLE = 512
 
-
-class StoredPrefixes(Protocol):
-    """The prompt prefixes stored by this process; see `PrefixCache`."""
-
-    limit_bytes: int
-
-    def known(self, cache: Cache, ids: TokenIds, window: int | None) -> int: ...
-
-    def fill(self, cache: Cache, ids: TokenIds, window: int | None) -> int: ...
-
-    def recorder(
-        self, cache: Cache, ids: TokenIds, cached: int, window: int | None
-    ) -> Callable[[TokenIds], None] | None: ...
+T = TypeVar("T")
 
 
-class Peers(Protocol):
-    """The other ranks: processes that hold the rest of a model. Every call to the network, or to a
-    cache from `make_cache`, runs on all of them. All methods raise RanksError if a rank is lost."""
+class Alone:
+    """This process, which has the whole model; or, as `Ranks`, one of several processes that run
+    the same program, each with a shard of it. Rank 0 `leads`."""
+
+    rank = 0
+    size = 1
 
     @property
-    def shard(self) -> nn.Module:
-        """This process's share of the network."""
-        ...
+    def leads(self) -> bool:
+        return self.rank == 0
 
     @property
-    def size(self) -> int:
-        """The number of processes, including this one."""
-        ...
+    def at_rest(self) -> bool:
+        """Whether all of them wait for the next message of a chat."""
+        return True
 
-    def make_cache(self, max_kv_size: int | None, keep: int) -> Cache: ...
+    def lead(self, number: int) -> int:
+        """Rank 0's number, 0 or more, on all ranks. Then all compute the same until `done`, within
+        a time limit."""
+        return number
 
-    def free_memory_bytes(self) -> int:
-        """The free memory of the rank that has the least."""
-        ...
+    def done(self) -> None:
+        """What all ranks were to compute is computed."""
 
-    def save(self, cache: Cache, number: int) -> None:
-        """Save every other rank's shard of `cache` as number `number`. Raises SnapshotError if one
-        could not be saved."""
-        ...
+    def same(self, make: Callable[[], T], rank: int = 0) -> T:
+        """What `make` returns on one rank, or the error that it raises there, on all ranks."""
+        return make()
 
-    def restore(self, cache: Cache, number: object) -> int:
-        """Fill every other rank's shard of `cache`, already restored here, from the shards numbered
-        `number`; returns the number. Raises SnapshotBroken if a rank fails; then `cache` must not
-        be used."""
-        ...
+    def gather(self, number: int) -> list[int]:
+        """Every rank's number, in rank order."""
+        return [number]
 
-    def begin_prefix(
-        self, prefixes: StoredPrefixes, cache: Cache, ids: TokenIds, window: int | None
-    ) -> int:
-        """Fill the empty `cache` with the prefix of `ids: (T,)` that every rank has stored, and
-        store what follows as it is prefilled. Returns the prefix's length in tokens."""
-        ...
+    def failed(self, job: Callable[[], object]) -> list[int]:
+        """The other ranks on which the job, which only they do, failed, for lack of a file."""
+        return []
+
+    def token(self, drawn: mx.array) -> mx.array:
+        """Rank 0's token `(1,)`, lazily, on all ranks."""
+        return drawn
+
+    def losses(self) -> AbstractContextManager[None]:
+        """All ranks compute in the body. Raises RanksError if one is lost."""
+        return nullcontext()
+
+    def turn(self) -> AbstractContextManager[None]:
+        """All ranks do the body, and are at rest afterwards, unless it ends the program."""
+        return nullcontext()
+
+
+ALONE = Alone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +89,8 @@ class Model:
 
     `dtype` is that of the activations, so of the keys and values. `context_length` is in tokens.
     `generation_config` and `config` are the contents of the model's files of those names.
-    `adapter` is the one in the network. `peers` hold the rest of a network shared by several
-    machines. `positions` is how many the model learned an embedding for, as GPT-2 did; None if it
-    has no such table.
+    `adapter` is the one in the network, of which each of the `ranks` has a shard. `positions` is
+    how many the model learned an embedding for, as GPT-2 did; None if it has no such table.
     """
 
     name: str
@@ -100,38 +101,37 @@ class Model:
     generation_config: dict[str, Any]
     config: dict[str, Any] = field(default_factory=dict)
     adapter: Adapter | None = None
-    peers: Peers | None = None
+    ranks: Alone = ALONE
     positions: int | None = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         # Found once: the walk takes a millisecond, and every row of a batch asks for it.
-        object.__setattr__(self, "positions", learned_positions(self.shard))
-
-    @property
-    def shard(self) -> nn.Module:
-        """This process's share of the network: all of it, unless there are peers."""
-        return self.network if self.peers is None else self.peers.shard
+        object.__setattr__(self, "positions", learned_positions(self.network))
 
     def make_cache(self, max_kv_size: int | None = None, keep: int = DEFAULT_KEEP) -> Cache:
         """A cache with a window of `max_kv_size` tokens (None: unbounded). The first `keep` tokens
         are never evicted. Raises CacheError if the model does not support such a window,
         ModelBroken for a value of a wrong type in config.json, DeviceError if its code fails."""
-        if self.peers is not None:
-            return self.peers.make_cache(max_kv_size, keep)
         try:
             with device_failures():
-                return make_cache(self.network, max_kv_size, keep)
+                cache = make_cache(self.network, max_kv_size, keep)
         except TypeError as error:
             reason = f"config.json does not describe a cache: {first_line(error)}"
             raise ModelBroken(f"{self.name}: {reason}") from error
+        if self.ranks.size > 1:
+            # If the keys can be moved on some ranks only, they are moved on none.
+            limit = min((window.position_limit or 0 for window in windows(cache)), default=0)
+            movable = all(window.shift is not None for window in windows(cache))
+            if any(len({*self.ranks.gather(each)}) > 1 for each in (limit, movable)):
+                for window in windows(cache):
+                    window.shift = window.position_limit = None
+        return cache
 
     def free_memory_bytes(self) -> int:
         """The memory left after loading the weights, on the rank that has the least."""
-        if self.peers is not None:
-            return self.peers.free_memory_bytes()
         # Weights that are not evaluated yet will still take memory.
         unread_bytes = max(held_bytes(self.network) - platform.mlx_memory_bytes(), 0)
-        return max(platform.free_memory_bytes() - unread_bytes, 0)
+        return min(self.ranks.gather(max(platform.free_memory_bytes() - unread_bytes, 0)))
 
 
 def automatic_window(model: Model, notify: Notify) -> int | None:
@@ -140,7 +140,7 @@ def automatic_window(model: Model, notify: Notify) -> int | None:
     None if neither is limited: the context is unknown and no layer's cache grows. If MIN_WINDOW
     tokens do not fit, raises ModelError, or on macOS warns and returns MIN_WINDOW.
     """
-    token_bytes = kv_bytes_per_token(model.shard, model.dtype)
+    token_bytes = kv_bytes_per_token(model.network, model.dtype)
     if token_bytes == 0:
         return model.context_length
     fitting = int(model.free_memory_bytes() * CACHE_SHARE) // token_bytes
@@ -160,7 +160,7 @@ def check_window(model: Model, max_kv_size: int | None, notify: Notify) -> None:
     """If a window of `max_kv_size` tokens does not fit, raise ModelError, or on macOS warn."""
     if max_kv_size is None:
         return
-    needed_bytes = max_kv_size * kv_bytes_per_token(model.shard, model.dtype)
+    needed_bytes = max_kv_size * kv_bytes_per_token(model.network, model.dtype)
     free_bytes = model.free_memory_bytes()
     if needed_bytes > free_bytes:
         report_shortage(

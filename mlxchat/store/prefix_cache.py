@@ -69,9 +69,8 @@ class PrefixCache:
         if reason := plain_refusal(cache):
             self._notify(f"the prompt is not cached: {reason}")
             return 0, None
-        if self._model.peers is not None:
-            return self._model.peers.begin_prefix(self, cache, ids, window), None
-        cached = self.fill(cache, ids, window)
+        fill = self.fill if self._model.ranks.size == 1 else self._fill_together
+        cached = fill(cache, ids, window)
         return cached, self.recorder(cache, ids, cached, window)
 
     def fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
@@ -101,6 +100,17 @@ class PrefixCache:
             for i, state in enumerate(recurrent_states(cache)):
                 state.cache = [loaded.get(f"r.{i}.{j}") for j in range(len(state.cache))]
         return tokens
+
+    def _fill_together(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
+        """Fill the cache with what all ranks have stored; return its tokens."""
+        gather, filled = self._model.ranks.gather, cache.fork()
+        common = min(gather(self.known(cache, ids, window)))
+        tokens = self.fill(filled, ids[: common + 1], window) if common else 0
+        # A page that one rank failed to read is useless to the others.
+        if min(gather(tokens == common)) == 0 or not common:
+            return 0
+        cache[:] = filled
+        return common
 
     def known(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
         """How many tokens `fill` will restore, if every stored page can be read."""
@@ -147,7 +157,7 @@ class PrefixCache:
     @cached_property
     def like(self) -> Cache:
         """What the model itself stores for one token: shapes and dtypes."""
-        return run_lazily(self._model.shard)
+        return run_lazily(self._model.network)
 
     def _keys_to_fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> list[str]:
         """Keys of the pages that the cache could be filled from; none if it is not empty."""
@@ -291,7 +301,7 @@ class DiskBlocks:
         arrays = tensor_file.loaded(tensors)
         layers = tuple(
             (arrays[f"{i}.keys"], arrays[f"{i}.values"]) if f"{i}.keys" in arrays else None
-            for i in range(len(windows(run_lazily(self._model.shard))))
+            for i in range(len(windows(run_lazily(self._model.network))))
         )
         return Block(len(head), layers)
 

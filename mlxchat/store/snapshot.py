@@ -2,9 +2,7 @@
 
 Entries are in temporal order, without padding, and with the numbers that restore each one's slot,
 so that the next output matches bit for bit. Facts added by the caller identify the conversation or
-generation. Writing happens in another thread, while the next tokens are computed. If several ranks
-share the cache, each other rank saves its shard on its own disk, and the file lists the shards that
-belong to it.
+generation. Writing happens in another thread, while the next tokens are computed.
 """
 
 import hashlib
@@ -14,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,12 +22,13 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
 
-from mlxchat import platform
+from mlxchat import paths, platform
 from mlxchat.cache import Cache, tokens_held
 from mlxchat.cache.layers import recurrent_states, windows
 from mlxchat.cache.ring import Entries, Placement
 from mlxchat.chat.window import Ledger
 from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotTooLarge
+from mlxchat.files import make_private_directory
 from mlxchat.models.gguf import ORIGIN
 from mlxchat.models.model import Model
 from mlxchat.paths import __version__
@@ -39,7 +39,9 @@ from mlxchat.units import format_bytes
 
 # What is restored, and the copy that the next snapshot takes.
 COPIES = 2
-SHARDS = "shards"
+# The fact that is the number of the shards; and how many a rank keeps: as many as sessions keep
+# snapshots, plus those of a checkpoint being replaced.
+SHARDS, SHARDS_KEPT = "shards", 13
 SAMPLES = 64  # values per tensor
 SAMPLED_BYTES = 1 << 28  # of tensors sampled at the same time
 
@@ -180,7 +182,12 @@ class Background:
 
 
 class StateFile:
-    """The file at `path`, used by one process only. `background` reports the results of writes."""
+    """The file at `path`, used by one process only. `background` reports the results of writes.
+
+    Of several ranks, each saves its shard on its own disk, and the file of rank 0 has the number by
+    which they are known. One that is missing, damaged or of another number of ranks makes the whole
+    snapshot unusable.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -198,22 +205,26 @@ class StateFile:
     ) -> None:
         """Freeze the state and start to write it; `facts` are the caller's own, as JSON.
 
-        Raises SnapshotError if another rank could not save its shard, which leaves the previous
-        state intact, and RanksError if a rank is lost.
+        Raises SnapshotError if a rank could not save its shard, which leaves the previous state
+        intact, and RanksError if a rank is lost.
         """
-        if model.peers is not None:
+        ranks = model.ranks
+        if ranks.size > 1:
             # Until it is written, the file lists the other shards.
             self.background.wait()
-            model.peers.save(cache, self._next)
-            facts = facts | {SHARDS: self._next}
+            facts = facts | {SHARDS: ranks.same(lambda: self._next)}
         taken = take(cache, ledger, fingerprint, facts)
+        if ranks.size > 1:
+            for rank in ranks.failed(lambda: _write_shard(ranks.rank, facts[SHARDS], taken)):
+                raise SnapshotError(f"rank {rank} could not save its shard")
 
         def write() -> int:
             size_bytes = taken.write(self.path)
             self._next, self._listed = self._listed, self._next
             return size_bytes
 
-        self.background.run(write)
+        if ranks.leads:
+            self.background.run(write)
 
     def restore(self, model: Model, empty: Cache, fingerprint: Fingerprint) -> Restored | None:
         """The contents of the file, in a fork of `empty`; None if there is no file.
@@ -221,13 +232,43 @@ class StateFile:
         Raises what the function raises, SnapshotBroken if a shard is missing, RanksError if a rank
         is lost.
         """
-        try:
-            restored = restore(self.path, empty, fingerprint)
-        except FileNotFoundError:
-            return None
-        if model.peers is not None:
-            self._listed = model.peers.restore(restored.cache, restored.facts.pop(SHARDS, None))
+        ranks, restored = model.ranks, None
+
+        def read() -> tuple[Ledger, dict[str, Any]] | None:
+            nonlocal restored
+            with suppress(FileNotFoundError):
+                restored = restore(self.path, empty, fingerprint)
+            return None if restored is None else (restored.ledger, restored.facts)
+
+        found = ranks.same(read)
+        if found is None or ranks.size == 1:
+            return restored
+        ledger, facts = found
+        self._listed = facts.pop(SHARDS, 0)
+
+        def read_shard() -> None:
+            nonlocal restored
+            path = shard_path(ranks.rank, self._listed)
+            restored = Restored(restore(path, empty, fingerprint).cache, ledger, facts)
+
+        for rank in ranks.failed(read_shard):
+            raise SnapshotBroken(f"rank {rank} does not have its shard of the snapshot")
         return restored
+
+
+def shard_path(rank: int, number: int) -> Path:
+    return paths.shards_dir() / f"rank{rank}-{number}.safetensors"
+
+
+def _write_shard(rank: int, number: int, taken: Snapshot) -> None:
+    """Write this rank's shard, and delete all but its latest. Raises OSError."""
+    make_private_directory(paths.shards_dir())
+    taken.write(shard_path(rank, number))
+    # The next call tries again.
+    with suppress(OSError):
+        shards = paths.shards_dir().glob(f"rank{rank}-*.safetensors")
+        for old in sorted(shards, key=lambda path: -path.stat().st_mtime_ns)[SHARDS_KEPT:]:
+            old.unlink()
 
 
 class Outage:
@@ -266,7 +307,7 @@ class ModelPrint:
         tokenizer, template = model.tokenizer, model.tokenizer.template
         # The path of a converted file does not matter.
         config = {name: value for name, value in model.config.items() if name != ORIGIN}
-        self._ranks = 1 if model.peers is None else model.peers.size
+        self._ranks = model.ranks.size
         self._of_model: Fingerprint = {
             "version of mlxchat": __version__,
             "version of mlx-lm": version("mlx-lm"),
@@ -310,7 +351,7 @@ def made_by(model: Model) -> str:
 
 def _weights(model: Model) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    parameters: Any = tree_flatten(model.shard.parameters())
+    parameters: Any = tree_flatten(model.network.parameters())
     for some in _bounded(parameters):
         samples = [_sample(array) for _, array in some]
         # All together, because each evaluation waits for the device.

@@ -13,13 +13,14 @@ from typing import Any
 from rich.progress import TaskID
 
 from mlxchat.app.opening import find_model, load_model, start
-from mlxchat.app.ranks import Ranks, check_ranks
+from mlxchat.app.ranks import check_ranks
 from mlxchat.bench import Benchmark, load
 from mlxchat.bench.compare import Comparison, Table, table
 from mlxchat.bench.record import Record, circumstances, in_words, lines, this_machine
 from mlxchat.bench.subject import Subject
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError, device_failures
 from mlxchat.files import reported_as
+from mlxchat.models.model import Alone
 from mlxchat.request import Setup
 from mlxchat.terminal import Terminated, visible
 from mlxchat.terminal.output import Messages, Stdout, show_error
@@ -49,10 +50,11 @@ def run_benches(request: BenchRequest) -> int:
     return in_worker(lambda worker, ranks: _run_benches(request, ranks, worker))
 
 
-def _run_benches(request: BenchRequest, ranks: Ranks | None, worker: Worker) -> int:
+def _run_benches(asked: BenchRequest, ranks: Alone, worker: Worker) -> int:
+    request = ranks.same(lambda: asked)
     setup = request.setup
     check_ranks(ranks, pipeline=setup.pipeline, adapter=setup.adapter is not None)
-    if ranks is not None and (request.against or not all(e.on_ranks for e in request.entries)):
+    if ranks.size > 1 and (request.against or not all(e.on_ranks for e in request.entries)):
         raise UsageError(
             "under mlx.launch, only the decode benchmark works, without a comparison: the others "
             "measure one machine"
@@ -60,11 +62,11 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None, worker: Worker) -> 
     messages = Messages(request.quiet)
     # Check before measuring that the figures can be saved.
     Stdout()
-    if request.json_file not in (None, STDOUT):
+    if request.json_file not in (None, STDOUT) and ranks.leads:
         with reported_as(OutputError, f"write {request.json_file}"):
             Path(request.json_file).open("a").close()
     start(setup, messages.warn)
-    found = find_model(setup, observer_of(messages))
+    found = find_model(setup, observer_of(messages), ranks)
     machine = this_machine()
     if machine["load"] > machine["cores"] / 2:
         messages.note(
@@ -75,7 +77,7 @@ def _run_benches(request: BenchRequest, ranks: Ranks | None, worker: Worker) -> 
     line = moving_line("getting ready", 1, is_animated=False)
 
     def tick(done: int, total: int, what: str) -> None:
-        if stop.requested():
+        if ranks.lead(stop.requested()):
             assert stop.status is not None
             raise Terminated(stop.status)
         text = f"{done}/{total} {what}"

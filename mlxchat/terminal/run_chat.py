@@ -4,10 +4,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from mlxchat import platform
 from mlxchat.app.chat import Chat
 from mlxchat.app.prompt import constraint_of, read_into, with_schema
-from mlxchat.app.ranks import Ranks, check_ranks
+from mlxchat.app.ranks import check_ranks
 from mlxchat.errors import UsageError
+from mlxchat.models.model import Alone
 from mlxchat.request import Answer, ChatOptions
 from mlxchat.request.commands import ChatShown
 from mlxchat.terminal.output import Messages, Stdout
@@ -41,7 +43,7 @@ def run(
         options = replace(options, system=with_schema(options.system, constraint))
     messages = Messages(shown.quiet)
 
-    def open_chat(ranks: Ranks | None, on_terminal: bool) -> Chat:
+    def open_chat(ranks: Alone, on_terminal: bool) -> Chat:
         return Chat.open(
             options,
             observer_of(messages),
@@ -53,13 +55,15 @@ def run(
             ranks=ranks,
         )
 
-    def lead(ranks: Ranks | None, worker: Worker) -> int:
+    def converse(ranks: Alone, worker: Worker) -> int:
         check_ranks(ranks, constraint=next(iter(answer.constraints()), None))
-        turns = worker.read(lambda: _turns(shown, question, template, messages))
-        asks = question is not None or template is not None
-        attached = [] if asks else worker.read(lambda: _attached(shown.files, messages))
+        turns, attached = None, list[tuple[str, str]]()
+        if ranks.leads:
+            turns = worker.read(lambda: _turns(shown, question, template, messages))
+        if ranks.leads and question is None and template is None:
+            attached = worker.read(lambda: _attached(shown.files, messages))
         chat = worker.call(lambda: open_chat(ranks, turns is None))
-        if turns is None:
+        if turns is None and ranks.size == 1:
             from mlxchat.terminal.chat_loop import ChatLoop
 
             loop = ChatLoop(chat, worker, messages, shown, think=options.think, files=attached)
@@ -69,14 +73,14 @@ def run(
             worker,
             messages,
             shown,
-            turns,
+            turns or iter(()),
             hides_thoughts=options.think != "on",
             attached=[text for _, text in attached],
             answer=answer,
             constraint=constraint,
         ).run()
 
-    return with_ranks(lead)
+    return with_ranks(converse)
 
 
 def _turns(
@@ -91,7 +95,8 @@ def _turns(
         document = read_into(template, question, shown.files, piped_stdin())
         _warn(document, messages)
         return iter([Spoken("user", document.text)])
-    if sys.stdin is not None and sys.stdin.isatty() and not shown.events:
+    alone = platform.launched_rank() is None
+    if sys.stdin is not None and sys.stdin.isatty() and not shown.events and alone:
         if not Stdout().is_terminal:
             raise UsageError(
                 "stdout is not a terminal: pass a QUESTION, pipe one message per line, or save a "

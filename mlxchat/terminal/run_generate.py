@@ -3,9 +3,9 @@
 from typing import Unpack
 
 from mlxchat.app.begin import Changes, begin, resume
-from mlxchat.app.ranks import Ranks
 from mlxchat.app.run import Run
 from mlxchat.errors import ExitStatus, RunEnded
+from mlxchat.models.model import Alone
 from mlxchat.request import Request
 from mlxchat.request.commands import Shown
 from mlxchat.terminal.figures import incomplete, stats_line
@@ -25,7 +25,7 @@ def resume_run(directory: str, shown: Shown, **changes: Unpack[Changes]) -> int:
     return in_worker(lambda worker, ranks: _resume(directory, shown, changes, ranks, worker))
 
 
-def _run(request: Request, shown: Shown, ranks: Ranks | None, worker: Worker) -> int:
+def _run(request: Request, shown: Shown, ranks: Alone, worker: Worker) -> int:
     messages = Messages(shown.quiet)
     # Without an output file, a closed stdout is an error before anything is read.
     write = Stdout().write if request.overnight.output_path() is None else None
@@ -40,9 +40,7 @@ def _run(request: Request, shown: Shown, ranks: Ranks | None, worker: Worker) ->
     return _report(begun, messages, shown, stopped)
 
 
-def _resume(
-    directory: str, shown: Shown, changes: Changes, ranks: Ranks | None, worker: Worker
-) -> int:
+def _resume(directory: str, shown: Shown, changes: Changes, ranks: Alone, worker: Worker) -> int:
     messages = Messages(shown.quiet)
     try:
         with resume(directory, observer_of(messages), ranks, **changes) as begun:

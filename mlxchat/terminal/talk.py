@@ -17,7 +17,7 @@ from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import Change, Said
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.reply import nothing_done
+from mlxchat.engine.reply import asked, led, nothing_done
 from mlxchat.errors import (
     DeviceError,
     ExitStatus,
@@ -115,10 +115,11 @@ class Talk:
                 # Nothing may be printed into the line.
                 line.stop()
 
+            stop = led(self.chat.ranks.lead, [asked(lambda: is_enough() or self.stop.requested())])
             watch = Watch(
                 on_encode=Count(line, "tokenizing", "characters"),
                 on_prefill=Count(line, "reading", "tokens"),
-                should_stop=lambda: is_enough() or self.stop.requested(),
+                should_stop=lambda: stop(None) is not None,
                 on_end=on_end,
             )
             with closing(begin(watch)) as reply:
@@ -159,7 +160,7 @@ class PipedChat(Talk):
         try:
             # Only replies are ended gracefully: while waiting for the next line, a signal ends the
             # process immediately.
-            while (spoken := self.worker.read(lambda: next(self._turns, None))) is not None:
+            while (spoken := self._next()) is not None:
                 self.work(partial(self._take, spoken))
                 if self.stop.status is not None:
                     return self._status or self.stop.status
@@ -167,6 +168,15 @@ class PipedChat(Talk):
             self._stdout.end_line()
             raise DeviceError(f"{error}; {self._how_to_resume()}") from error
         return self._status
+
+    def _next(self) -> Spoken | None:
+        """The next turn, which rank 0 reads. None after the last: closing the chat, for whatever
+        reason, tells the other ranks."""
+        ranks = self.chat.ranks
+        spoken = self.worker.read(lambda: next(self._turns, None)) if ranks.leads else None
+        if spoken is None and ranks.leads:
+            return None
+        return self.worker.call(lambda: ranks.same(lambda: spoken))
 
     def _how_to_resume(self) -> str:
         session = self.chat.session
@@ -187,12 +197,13 @@ class PipedChat(Talk):
         if spoken.notice is not None:
             self.messages.warn(spoken.notice)
         try:
-            if spoken.error is not None:
-                raise spoken.error
-            if spoken.role == "system":
-                self.conversation.set_system(spoken.text)
-            else:
-                self._reply_to(spoken)
+            with self.chat.ranks.turn():
+                if spoken.error is not None:
+                    raise spoken.error
+                if spoken.role == "system":
+                    self.conversation.set_system(spoken.text)
+                else:
+                    self._reply_to(spoken)
         except MlxchatError as error:
             if self._shown.events:
                 self._stdout.write(self._done(error))
@@ -211,12 +222,10 @@ class PipedChat(Talk):
                 if notice not in self._named:
                     self._named.add(notice)
                     self.messages.warn(notice)
-        say = partial(
-            self.chat.say,
-            self.with_attachments(spoken.text),
-            constraint=self._obeyed,
-            prefill=_prefill_in(spoken) or self._form.prefill,
+        text, prefill = self.chat.ranks.same(
+            lambda: (self.with_attachments(spoken.text), _prefill_in(spoken) or self._form.prefill)
         )
+        say = partial(self.chat.say, text, constraint=self._obeyed, prefill=prefill)
         last = ""
         try:
             with self.answering(say, lambda: self._text.has_code) as reply:

@@ -23,8 +23,9 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, NoReturn, Self, TypeVar
 
-from mlxchat.app.ranks import Ranks, lead_or_follow
+from mlxchat.app.ranks import run_on_ranks
 from mlxchat.errors import ExitStatus
+from mlxchat.models.model import Alone
 from mlxchat.terminal import Terminated, is_dumb
 from mlxchat.terminal.output import TerminalLine
 
@@ -331,20 +332,19 @@ def _apply(settings: list[Any]) -> None:
         termios.tcsetattr(STDIN, termios.TCSANOW, settings)
 
 
-def in_worker(job: Callable[[Worker, Ranks | None], int]) -> int:
-    """Do the job in a worker, with the ranks if this is the first of several, and return the exit
+def in_worker(job: Callable[[Worker, Alone], int]) -> int:
+    """Do the job in a worker, with the ranks if this is one of several, and return the exit
     status."""
     return with_ranks(lambda ranks, worker: worker.call(lambda: job(worker, ranks)))
 
 
-def with_ranks(lead: Callable[[Ranks | None, Worker], int]) -> int:
-    """Call `lead` in the main thread, with the ranks if this is the first of several, and return
-    the exit status. The others follow it, and leave signals to it."""
+def with_ranks(program: Callable[[Alone, Worker], int]) -> int:
+    """Run the program in the main thread, with the ranks if this is one of several, and return the
+    exit status. Only the first obeys signals."""
 
     def follow() -> None:
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)
 
     with Worker() as worker:
-        led = lead_or_follow(lambda ranks: lead(ranks, worker), follow, in_thread=worker.call_last)
-    return led or ExitStatus.OK
+        return run_on_ranks(lambda ranks: program(ranks, worker), follow, worker.call_last)
