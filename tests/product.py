@@ -37,8 +37,7 @@ from mlxchat.cache.side_by_side import (
 )
 from mlxchat.chat.window import Ledger
 from mlxchat.engine.batch import prefill_together
-from mlxchat.engine.blocks import BlockReader
-from mlxchat.engine.prefill import prefill
+from mlxchat.engine.prefill import BlockReader, prefill
 from mlxchat.errors import CacheError
 from mlxchat.models.model import Model
 from mlxchat.store import snapshot

@@ -10,8 +10,7 @@ from mlx import nn
 
 from mlxchat.cache import Block, Cache, make_cache, make_joinable
 from mlxchat.cache.layers import windows
-from mlxchat.engine.blocks import BlockReader, join_refusal
-from mlxchat.engine.prefill import prefill
+from mlxchat.engine.prefill import BlockReader, join_refusal, prefill
 from mlxchat.text.tokens import Prompt
 from scripts.families import build_family
 from scripts.tiny_model import tiny_config

@@ -197,7 +197,7 @@ def test_passages_with_a_checkpoint_are_resumed(
 
 @pytest.fixture
 def any_size_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlxchat.app.passages.MIN_KEPT_BYTES", 0)
+    monkeypatch.setattr("mlxchat.app.overflow.MIN_KEPT_BYTES", 0)
 
 
 @pytest.mark.usefixtures("any_size_is_kept")
@@ -255,7 +255,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], str]
         def brief(reply: Reply, *others: Any, **how: Any) -> str:
             return write(reply.model.tokenizer.decode(reply.rest.tolist()))
 
-        monkeypatch.setattr("mlxchat.app.sections.write_brief", brief)
+        monkeypatch.setattr("mlxchat.app.overflow.write_brief", brief)
 
     return answer_with
 
@@ -303,7 +303,7 @@ def test_no_prompt_of_a_section_is_larger_than_the_window(
         largest.append(len(reply.rest) + limit)
         return write_brief(reply, limit, *others, **how)
 
-    monkeypatch.setattr("mlxchat.app.sections.write_brief", watched)
+    monkeypatch.setattr("mlxchat.app.overflow.write_brief", watched)
     with mlxchat.begin(asked) as run:
         run.write()
         assert run.stats.evicted_tokens == 0

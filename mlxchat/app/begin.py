@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypedDict, Unpack
 
 from mlxchat.app.checkpoints import Checkpointer, restored
 from mlxchat.app.opening import Loaded, open_model
-from mlxchat.app.passages import with_passages
+from mlxchat.app.overflow import SectionReader, with_passages
 from mlxchat.app.prompt import (
     check_overflow,
     constraint_of,
@@ -23,7 +23,6 @@ from mlxchat.app.prompt import (
 )
 from mlxchat.app.ranks import check_ranks
 from mlxchat.app.run import Run
-from mlxchat.app.sections import SectionReader
 from mlxchat.errors import ExitStatus, RunEnded
 from mlxchat.models.model import ALONE, Alone
 from mlxchat.passages.search import Read

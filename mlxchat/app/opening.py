@@ -12,7 +12,7 @@ from mlxchat.app.ranks import check_ranks
 from mlxchat.cache import Cache, check_bound, check_joinable, make_joinable, positions_bounded
 from mlxchat.distributed import Ranks
 from mlxchat.distributed.load import load_shared
-from mlxchat.engine.blocks import BlockReader, join_refusal
+from mlxchat.engine.prefill import BlockReader, join_refusal
 from mlxchat.errors import CacheError, WindowTooSmall
 from mlxchat.models.adapter import find_adapter
 from mlxchat.models.load import Check, load_directory

@@ -13,8 +13,8 @@ from mlxchat.cache.layers import windows
 from mlxchat.chat.rendering import Rendering
 from mlxchat.chat.state import State
 from mlxchat.constraint.constraint import GBNF, NOT_GBNF, Constraint
-from mlxchat.engine.blocks import larger_than_window
 from mlxchat.engine.constrained import Constrained
+from mlxchat.engine.prefill import larger_than_window
 from mlxchat.errors import CacheError, InputError, UsageError
 from mlxchat.request import Answer, Request
 from mlxchat.request.generate import Asking

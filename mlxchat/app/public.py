@@ -10,8 +10,8 @@ from mlxchat.cache import make_cache
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import Forgot
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.generate import generate
+from mlxchat.engine.prefill import BlockReader
 from mlxchat.engine.reply import Reply
 from mlxchat.errors import MlxchatError
 from mlxchat.models.load import load

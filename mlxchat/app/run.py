@@ -18,13 +18,12 @@ from typing import Any, Self
 from mlxchat.app.checkpoints import Checkpointer, Reached
 from mlxchat.app.events import EventWriter, value_of
 from mlxchat.app.opening import Loaded, block_reader, known_prefixes
+from mlxchat.app.overflow import SectionReader
 from mlxchat.app.prompt import begin_answer
-from mlxchat.app.sections import SectionReader
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.generate import generate
-from mlxchat.engine.prefill import OnHeld, Pace, ShouldStop, first_step
+from mlxchat.engine.prefill import BlockReader, OnHeld, Pace, ShouldStop, first_step
 from mlxchat.engine.reply import (
     RESUMABLE,
     End,
@@ -278,8 +277,8 @@ class Run:
         prompt, begun_text, how = begin_answer(
             request, asked_prompt, self.constraint, self.model.tokenizer
         )
-        reader, cached, record = self._begin_cache(prompt, stack)
-        reply = self._reply = self._begin_reply(prompt, cached, how)
+        reply, reader, record = self._begin(prompt, how, stack)
+        self._reply = reply
         writer = self._events if request.events else self._text
 
         def read(done: int, total: int) -> None:
@@ -344,39 +343,36 @@ class Run:
 
         return see
 
-    def _begin_cache(
-        self, prompt: Prompt, stack: ExitStack
-    ) -> tuple[BlockReader | None, int, OnHeld | None]:
-        """What reads the prompt's blocks, if it has any; the number of tokens that the cache has
-        now; and what records the rest."""
-        request, cache, window = self.request, self.loaded.cache, self.loaded.settings.max_kv_size
+    def _begin(
+        self, prompt: Prompt, how: dict[str, Any], stack: ExitStack
+    ) -> tuple[Reply, BlockReader | None, OnHeld | None]:
+        """The reply to the prompt, or the rest of it; what reads the prompt's blocks, if it has
+        any; and what records the tokens that the cache holds."""
+        request, model, cache = self.request, self.model, self.loaded.cache
+        window, cached, record = self.loaded.settings.max_kv_size, 0, None
+        how |= {"sampling": self.loaded.sampling, "settings": request.generation_settings()}
+        if self.saver is not None:
+            # Pages from the disk were computed in other steps, which changes the last bits: a run
+            # with checkpoints that starts again should differ as little as possible.
+            begun, record = self.saver.begun, self.saver.ledger.add
+            if begun.resume_point is not None:
+                return Reply.resume(model, begun.resume_point, cache, **how), None, record
+            how |= {"cached_tokens": begun.prefilled}
+            return Reply(model, prompt.ids, cache, **how), None, record
         warn = self.observer.warn
         reader = block_reader(
-            request.setup, self.model, cache, prompt, window=window, notify=warn, stack=stack
+            request.setup, model, cache, prompt, window=window, notify=warn, stack=stack
         )
-        # Pages from the disk were computed in other steps, which changes the last bits: a run with
-        # checkpoints that starts again should differ as little as possible.
-        if self.saver is not None:
-            return None, self.saver.begun.prefilled, self.saver.ledger.add
-        if reader is not None:
-            return reader, 0, None
-        prefixes = known_prefixes(request.setup, self.model, self.observer.note)
-        if prefixes is None:
-            return None, 0, None
-        stack.callback(prefixes.close)
-        return None, *prefixes.begin(cache, prompt.ids, window)
-
-    def _begin_reply(self, prompt: Prompt, cached: int, how: dict[str, Any]) -> Reply:
-        """The reply to the prompt, or the rest of it."""
-        model, saver, settings = self.model, self.saver, self.request.generation_settings()
-        how |= {"sampling": self.loaded.sampling, "settings": settings}
-        if point := self._resume_point:
-            return Reply.resume(model, point, self.loaded.cache, **how)
-        drafter = None if saver is not None else make_drafter(model, settings)
+        if reader is None and (
+            prefixes := known_prefixes(request.setup, model, self.observer.note)
+        ):
+            stack.callback(prefixes.close)
+            cached, record = prefixes.begin(cache, prompt.ids, window)
+        drafter = make_drafter(model, how["settings"])
         if drafter is not None:
             drafter.history.extend(prompt.ids[:cached])
         how |= {"cached_tokens": cached, "drafter": drafter}
-        return Reply(model, prompt.ids, self.loaded.cache, **how)
+        return Reply(model, prompt.ids, cache, **how), reader, record
 
     def _start(self, prompt_tokens: int | None) -> Token:
         loaded, facts = self.loaded, {"prompt_tokens": prompt_tokens}

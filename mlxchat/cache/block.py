@@ -2,7 +2,7 @@
 
 A block is copied out of one cache and joined to another, its keys shifted to their new positions.
 It was computed after a different text than it then follows, so a joined block is an approximation;
-`mlxchat.engine.blocks` improves on it. One sequence at a time.
+`mlxchat.engine.prefill` improves on it. One sequence at a time.
 
 Source: Prompt Cache (Gim et al., 2023), reusing attention states of text modules.
 """

@@ -14,9 +14,8 @@ from mlx import nn
 from mlxchat.cache import Cache
 from mlxchat.cache.layers import draft_refusal, recurrent_states
 from mlxchat.cache.ring import DRAFT_SLOTS
-from mlxchat.engine.blocks import BlockReader
 from mlxchat.engine.drafts import Drafter
-from mlxchat.engine.prefill import OnHeld, Pace, ShouldStop, prefill
+from mlxchat.engine.prefill import BlockReader, OnHeld, Pace, ShouldStop, prefill
 from mlxchat.engine.reply import End, Reply, first_reason
 from mlxchat.engine.sampling import Chooser, Drawn, Token
 from mlxchat.errors import ConstraintError, device_failures

@@ -19,7 +19,7 @@ from mlxchat.engine.sampling import Chooser, Token
 from mlxchat.errors import CacheError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings, with_seed
-from mlxchat.text.reply_reader import Piece, Reader, StopTexts
+from mlxchat.text.reply_reader import Piece, Reader, State, StopTexts
 from mlxchat.text.spans import TokenIds
 
 
@@ -67,17 +67,15 @@ class ResumePoint:
     """A state between two tokens from which to resume. The cache is separate.
 
     `latest` are the last ids, as many as the next step looks at; all but the very last are in the
-    cache. `shown` and `pending` are the text decoder's state, `reading` the reply reader's; `held`
-    may begin a stop text. `in_thought` is whether the latest text is a thought.
+    cache. `reading` is the state of the reply's reader; `held` may begin a stop text. `in_thought`
+    is whether the latest text is a thought.
     """
 
     latest: tuple[int, ...]
     generated: int
-    shown: tuple[int, ...] = ()
-    pending: tuple[int, ...] = ()
-    held: str = ""
-    reading: tuple[str, ...] = ()
-    in_thought: bool = False
+    reading: State
+    held: str
+    in_thought: bool
 
 
 class Reply:
@@ -159,7 +157,7 @@ class Reply:
         """
         ids = np.array(point.latest, np.int32)
         reply = cls(model, ids, cache, cached_tokens=len(ids) - 1, generated=point.generated, **how)
-        reply._reader.restore(point.reading, point.shown, point.pending)
+        reply._reader.restore(point.reading)
         reply._stop.held, reply._in_thought = point.held, point.in_thought
         return reply
 
@@ -170,9 +168,8 @@ class Reply:
 
     def here(self) -> ResumePoint:
         """The current point, between two tokens."""
-        reading, shown, pending = self._reader.state
-        latest, held = tuple(self.chooser.latest), self._stop.held
-        return ResumePoint(latest, self.generated, shown, pending, held, reading, self._in_thought)
+        latest, reading = tuple(self.chooser.latest), self._reader.state
+        return ResumePoint(latest, self.generated, reading, self._stop.held, self._in_thought)
 
     def remaining(self, most: int) -> int:
         """How many tokens may follow, at most this number; -1 means no limit."""
@@ -219,7 +216,12 @@ class Reply:
                 self.finish_reason = "stop_text"
             else:
                 rest.append((self._in_thought, self._stop.finish()))
-        self._judge()
+        constrained = self._constrained
+        if constrained is not None and self.finish_reason not in ("stop_text", "error"):
+            # What was cut off is not complete, and no problem.
+            found = constrained.problem if constrained.may_end else None
+            self.complete = constrained.may_end and found is None
+            self.problem = None if found is None else f"the answer is not valid: {found}"
         return [Token(None, text, thought=is_thought) for is_thought, text in rest if text]
 
     @property
@@ -249,16 +251,6 @@ class Reply:
             complete=self.complete,
             problem=self.problem,
         )
-
-    def _judge(self) -> None:
-        """Whether the answer is what its constraint describes."""
-        constrained = self._constrained
-        if constrained is None or self.finish_reason in ("stop_text", "error"):
-            return
-        if constrained.may_end:
-            found = constrained.problem
-            self.complete = found is None
-            self.problem = None if found is None else f"the answer is not valid: {found}"
 
     def _shown(self, pieces: Iterable[Piece]) -> list[Piece]:
         """The pieces up to a stop text, which cannot span a thought and an answer."""

@@ -1,5 +1,6 @@
 """Runs `mlxchat generate`: its text, its progress on a terminal, and its exit status."""
 
+from collections.abc import Callable
 from typing import Unpack
 
 from mlxchat.app.begin import Changes, begin, resume
@@ -13,56 +14,51 @@ from mlxchat.terminal.output import Messages, Stdout
 from mlxchat.terminal.progress import counting, observer_of
 from mlxchat.terminal.worker import Worker, in_worker
 from mlxchat.text.documents import is_stdin_left_unread, piped_stdin
+from mlxchat.units import Observer
+
+Open = Callable[[Observer, Alone], Run]
 
 
 def run(request: Request, shown: Shown) -> int:
     """Generate, and return the exit status. Raises MlxchatError for everything a user can fix."""
-    return in_worker(lambda worker, ranks: _run(request, shown, ranks, worker))
+
+    def opened(observer: Observer, ranks: Alone) -> Run:
+        if is_stdin_left_unread():
+            observer.warn(
+                "stdin is not read, because mlx.launch does not report its end: use --file"
+            )
+        # Without an output file, a closed stdout is an error before anything is read.
+        write = Stdout().write if request.overnight.output_path() is None else None
+        return begin(request, observer, write=write, piped=piped_stdin(), ranks=ranks)
+
+    return in_worker(lambda worker, ranks: _generate(opened, ranks, worker, shown))
 
 
 def resume_run(directory: str, shown: Shown, **changes: Unpack[Changes]) -> int:
     """Continue the run in a checkpoint."""
-    return in_worker(lambda worker, ranks: _resume(directory, shown, changes, ranks, worker))
+
+    def opened(observer: Observer, ranks: Alone) -> Run:
+        return resume(directory, observer, ranks, **changes)
+
+    return in_worker(lambda worker, ranks: _generate(opened, ranks, worker, shown))
 
 
-def _run(request: Request, shown: Shown, ranks: Alone, worker: Worker) -> int:
-    messages = Messages(shown.quiet)
-    # Without an output file, a closed stdout is an error before anything is read.
-    write = Stdout().write if request.overnight.output_path() is None else None
-    with begin(
-        request, observer_of(messages), write=write, piped=piped_stdin(), ranks=ranks
-    ) as begun:
-        if is_stdin_left_unread():
-            messages.warn(
-                "stdin is not read, because mlx.launch does not report its end: use --file"
-            )
-        stopped = _generate(begun, messages, worker)
-    return _report(begun, messages, shown, stopped)
-
-
-def _resume(directory: str, shown: Shown, changes: Changes, ranks: Alone, worker: Worker) -> int:
+def _generate(opened: Open, ranks: Alone, worker: Worker, shown: Shown) -> int:
     messages = Messages(shown.quiet)
     try:
-        with resume(directory, observer_of(messages), ranks, **changes) as begun:
-            stopped = _generate(begun, messages, worker)
+        with (
+            opened(observer_of(messages), ranks) as begun,
+            counting("reading", "tokens", messages.quiet) as on_prefill,
+            worker.stoppable() as stop,
+        ):
+            stop.before_leaving = begun.write_ending
+            begun.write(should_stop=stop.requested, on_prefill=on_prefill, on_over=stop.over)
     except RunEnded as error:
         messages.warn(str(error))
         return error.exit_status
-    return _report(begun, messages, shown, stopped)
-
-
-def _generate(begun: Run, messages: Messages, worker: Worker) -> ExitStatus | None:
-    """Generate to the end. Return the exit status of the signal that stopped it, if any."""
-    with counting("reading", "tokens", messages.quiet) as on_prefill, worker.stoppable() as stop:
-        stop.before_leaving = begun.write_ending
-        begun.write(should_stop=stop.requested, on_prefill=on_prefill, on_over=stop.over)
-    return stop.status
-
-
-def _report(begun: Run, messages: Messages, shown: Shown, stopped: ExitStatus | None) -> int:
     stats = begun.stats
     messages.stats(stats_line(stats, begun.saved), shown.stats)
     if stats.complete is False:
         messages.warn(incomplete(stats))
         return ExitStatus.INCOMPLETE
-    return ExitStatus.LOOP if stats.finish_reason == "loop" else stopped or ExitStatus.OK
+    return ExitStatus.LOOP if stats.finish_reason == "loop" else stop.status or ExitStatus.OK

@@ -19,8 +19,8 @@ Piece = tuple[bool, str]
 # A longer header is not one: the model has omitted it.
 MAX_HEADER_CHARS = 120
 
-# A reader's own state, ready for JSON, and its decoder's.
-State = tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]]
+# A reader's own state, and the tokens shown and pending of its decoder.
+State = tuple[str, str, bool, tuple[int, ...], tuple[int, ...]]
 
 
 class Decoder:
@@ -223,15 +223,13 @@ class Reader:
 
     @property
     def state(self) -> State:
-        leads = "leads" if self._leads else ""
-        return (self.place.value, self._held, leads), *self._decoder.state
+        return self.place.value, self._held, self._leads, *self._decoder.state
 
-    def restore(self, reading: Sequence[str], shown: Sequence[int], pending: Sequence[int]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from a `state`."""
+        place, self._held, self._leads, shown, pending = state
+        self.place = Place(place)
         self._decoder.restore(shown, pending)
-        if reading:
-            place, self._held, leads = reading
-            self.place, self._leads = Place(place), bool(leads)
 
     def ends(self, id_: int) -> bool:
         """Whether this token ends the turn here, even if it does not elsewhere."""
@@ -361,6 +359,8 @@ class StopTexts:
 
     def add(self, text: str) -> str:
         """Take more text and return what may be shown now. Sets `found` at a stop text."""
+        if not self._texts:
+            return text
         self.held += text
         starts = [start for stop in self._texts if (start := self.held.find(stop)) >= 0]
         if starts:

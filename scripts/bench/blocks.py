@@ -22,8 +22,7 @@ import numpy as np
 
 from mlxchat.bench.compare import settle
 from mlxchat.cache import Cache
-from mlxchat.engine.blocks import BlockReader
-from mlxchat.engine.prefill import prefill
+from mlxchat.engine.prefill import BlockReader, prefill
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.store.prefix_cache import DiskBlocks

@@ -20,9 +20,8 @@ from scripts.bench.facts import SHORT, TOPICS, Answering, Fact
 # isort: split
 
 from mlxchat.app.opening import Loaded
-from mlxchat.app.passages import with_passages
+from mlxchat.app.overflow import SectionReader, with_passages
 from mlxchat.app.prompt import room_for_prompt
-from mlxchat.app.sections import SectionReader
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.request import Request, Setup
