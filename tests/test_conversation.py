@@ -81,13 +81,14 @@ class Played:
         conversation.recalls = 2
         self.said: list[tuple[str, str]] = []
         self.messages = 0
+        self.has_pinned = False
 
     # What is done. Whatever needs a turn does nothing without one.
 
     def say(self, n: int, text: str = "", **watch: Any) -> None:
         self.messages += 1
         message = text or f"{self.messages} My name is A{self.messages}. {'x' * n}"
-        before = self.conversation.turns
+        before, overflowed = self.conversation.turns, self.conversation.ledger.overflowed
         try:
             reply = read(self.conversation.say(message, Watch(**watch)))
         except WindowFull:
@@ -97,6 +98,8 @@ class Played:
             return
         if reply or not watch:
             self.said.append((message, reply))
+        if self.conversation.ledger.overflowed > overflowed:
+            assert not self.conversation.state.may_be_forgotten, "whole turns leave first"
 
     def say_much(self, n: int) -> None:
         self.say(n)
@@ -182,6 +185,7 @@ class Played:
         self.conversation.forget(n)
 
     def pin(self, n: int) -> None:
+        self.has_pinned = True
         with suppress(UsageError):
             self.conversation.pin(len(self.conversation.turns) - n)
 
@@ -206,7 +210,8 @@ class Played:
         else:
             assert done is not None
             assert self.conversation.state.note == done.note != ""
-            assert all(self.conversation.turns[n - 1].forgotten for n in done.numbers)
+            left = [self.conversation.turns[n - 1] for n in done.numbers]
+            assert all(turn.forgotten and not turn.pinned for turn in left)
 
     def resume(self, _: int) -> None:
         state = self.conversation.state
@@ -225,6 +230,8 @@ class Played:
         check_in_step(conversation)
         assert window is None or len(ledger) <= window
         check_usage(conversation)
+        forgotten = [turn.forgotten for turn in conversation.turns[:-1]]
+        assert self.has_pinned or forgotten == sorted(forgotten, reverse=True), "oldest first"
         if conversation.is_current:
             held = conversation.model.tokenizer.decode(ledger.ids)
             assert "Earlier" not in held, "the quote has left"

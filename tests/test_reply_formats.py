@@ -9,12 +9,12 @@ from tokenizers import AddedToken
 
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import Forgot, State, Turn
-from mlxchat.chat.transcript import as_markdown
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import CacheError, TemplateError
 from mlxchat.request.written import thinking_variables
 from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
+from mlxchat.sessions.transcript import as_markdown
 from mlxchat.settings import CacheSettings, GenerationSettings
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import ChatMessage, Tokenizer

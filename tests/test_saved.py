@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from mlxchat.chat import transcript
 from mlxchat.chat.state import State, Turn
 from mlxchat.errors import SessionError
+from mlxchat.sessions import transcript
 from mlxchat.sessions.database import names_by_use
-from mlxchat.sessions.listing import import_messages, read_messages, read_session
+from mlxchat.sessions.listing import import_messages, read_session
 from mlxchat.sessions.records import NOTE
+from mlxchat.sessions.transcript import read_messages
 
 USER: dict[str, Any] = {"role": "user", "content": "hello", "time": "2026-11-21T15:30:12Z"}
 ANSWER: dict[str, Any] = {"role": "assistant", "content": "yes", "reasoning_content": "hm"}

@@ -19,7 +19,7 @@ from mlxchat import paths
 from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions.database import names_by_use
-from mlxchat.sessions.listing import listing, read_session
+from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.records import Saved
 from mlxchat.sessions.session import Session
 from tests.conftest import RunMlxchat
@@ -70,20 +70,12 @@ def test_a_resumed_session_continues_as_if_it_had_never_ended(chat: Any) -> None
     assert [turn.reply for turn in saved.turns] == replies(whole)
 
 
-def test_if_the_snapshot_is_damaged_the_transcript_is_read_unless_it_must_be_exact(
-    chat: Any, run_mlxchat: RunMlxchat
-) -> None:
+def test_if_the_snapshot_is_damaged_the_transcript_is_read(chat: Any) -> None:
     chat(lines(0, 3))
     (path,) = paths.sessions_dir().glob("*.safetensors")
     data = bytearray(path.read_bytes())
     data[-9] ^= 4
     path.write_bytes(data)
-    before = listing()
-    refused = run_mlxchat("chat", "-c", "--exact", stdin=lines(3, 4))
-    assert refused.returncode == 1
-    assert f"{path.name}: " in refused.stderr
-    assert refused.stderr.count("\n") == 1
-    assert listing() == before
     events, stderr = chat(lines(3, 4), "-c")
     assert "wrong checksum: your next message reads the transcript again" in stderr
     assert next(e for e in events if e["event"] == "done")["cached_tokens"] == 0

@@ -90,7 +90,7 @@ class Chat:
         start(setup, self._notify)
         self._options = options
         saves = ranks.same(lambda: session is not None)
-        self._saving = self._saving_in(session) if saves else None
+        self._saving = Saving(session, self._notify, ranks) if saves else None
         self._prefixes: PrefixCache | None = None
         self._found = find_model(self._setup, observer, ranks)
         self._conversation: Conversation | None = None
@@ -153,8 +153,7 @@ class Chat:
     def begin(self) -> Conversation:
         """Load the model, and begin the conversation or resume the one in the session.
 
-        Raises the errors of loading, and SnapshotError if it must be resumed exactly and cannot
-        be.
+        Raises the errors of loading.
         """
         options, loaded = self._options, self._load(self._found)
         conversation = Conversation(
@@ -392,7 +391,7 @@ class Chat:
                 session.close()
             raise
         if session is not self.session:
-            self._saving = self._saving_in(session)
+            self._saving = Saving(session, self._notify, self.ranks)
             self._describe()
 
     def change_session(self, name: str) -> None:
@@ -405,7 +404,7 @@ class Chat:
             raise SessionError(f"this chat would be lost: it cannot be saved: {self.not_saved}")
         conversation = self.conversation
         session = Session.open(name)
-        saving = self._saving_in(session)
+        saving = Saving(session, self._notify, self.ranks)
         if self._saving is not None:
             self._saving.close(conversation)
         self._saving = saving
@@ -418,9 +417,6 @@ class Chat:
             self._notify(f"this session's template arguments were ignored: {error}")
         saving.resume(conversation, system=None)
         self._describe()
-
-    def _saving_in(self, session: Session | None) -> Saving:
-        return Saving(session, self._notify, exact=self._options.exact, ranks=self.ranks)
 
     def _describe(self) -> None:
         """Save the options to resume with."""

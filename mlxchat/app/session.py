@@ -106,16 +106,13 @@ def settings_of(conversation: Conversation) -> dict[str, Scalar]:
 
 class Saving:
     """Saves a chat in its session, and its cache beside it: resuming need not read the transcript
-    again. If `exact`, a session whose cache cannot be restored to the bit is refused. Of several
-    ranks, only the first has the session; the others save their shards of the cache."""
+    again. Of several ranks, only the first has the session; the others save their shards of the
+    cache."""
 
-    def __init__(
-        self, session: Session | None, notify: Notify, *, exact: bool, ranks: Alone
-    ) -> None:
+    def __init__(self, session: Session | None, notify: Notify, ranks: Alone) -> None:
         self.session = session
         self._ranks = ranks
         self._notify = notify
-        self._exact = exact
         self._file = StateFile((session and session.snapshot_path) or Path())
         self._print: tuple[Model, ModelPrint] | None = None
         self._saved_turns = 0
@@ -123,8 +120,7 @@ class Saving:
 
     def resume(self, conversation: Conversation, *, system: str | None) -> None:
         """Fill the conversation with the contents of the session, including the cache if possible.
-        A system prompt replaces the saved one. Raises SnapshotError if the cache must be restored
-        exactly and cannot be."""
+        A system prompt replaces the saved one."""
         saved = self._ranks.same(lambda: _contents(self.session))
         for notice in saved.notices:
             self._notify(notice)
@@ -185,18 +181,12 @@ class Saving:
                     conversation.model, window.cache, self._fingerprint(conversation)
                 )
         except (SnapshotError, DeviceError) as error:
-            if self._exact:
-                raise
             self._notify(f"{error}: your next message reads the transcript again")
             return
         if restored is not None:
             held = restored.facts.get("turns", [])
             window.turns = tuple(n for n in held if n <= len(conversation.turns))
             window.cache, window.ledger = restored.cache, restored.ledger
-        elif self._exact and conversation.turns:
-            raise SnapshotError(
-                f"{path} is missing: resume without --exact to read the transcript again"
-            )
 
     def _save_cache(self, conversation: Conversation) -> None:
         window = conversation.window

@@ -53,8 +53,8 @@ def list_sessions(as_json: Json = False) -> None:
 def show(name: Name, as_json: Json = False) -> None:
     """Print a session's transcript as Markdown, forgotten turns included."""
     from mlxchat.chat.state import State
-    from mlxchat.chat.transcript import as_markdown, messages_of
     from mlxchat.sessions.listing import read_session
+    from mlxchat.sessions.transcript import as_markdown, messages_of
 
     saved = read_session(name)
     state = State(saved.system, saved.note, tuple(saved.turns))

@@ -18,16 +18,14 @@ MOST_RECALLS = 2
 class ChatOptions:
     """How to open a chat.
 
-    `think` is "on", "off" or "hide". `exact` refuses to resume a session whose cache cannot be
-    restored bit for bit. A resumed session restores its own model, dtype, window and template_args,
-    except those named in `chosen`, which are taken from here. None means all that differ from
-    their defaults.
+    `think` is "on", "off" or "hide". A resumed session restores its own model, dtype, window and
+    template_args, except those named in `chosen`, which are taken from here. None means all that
+    differ from their defaults.
     """
 
     setup: Setup = field(default_factory=Setup)
     system: str | None = same_as(Request, "system")
     template_args: Mapping[str, Any] = same_as(Request, "template_args")
-    exact: bool = option(False, "Refuse to resume unless the cache restores bit for bit")
     recalls: int = option(
         MOST_RECALLS,
         "Quote at most N forgotten turns that a message needs",

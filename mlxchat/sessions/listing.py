@@ -5,30 +5,25 @@ Nothing here needs a model. `session` is for a chat in progress.
 
 from __future__ import annotations
 
-import json
-import os
 import sqlite3
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from mlxchat import paths
-from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
-from mlxchat.files import by_use, holder, open_to_read, reported_as
+from mlxchat.files import by_use, holder
 from mlxchat.recall.words import words
 from mlxchat.sessions import backup, records
 from mlxchat.sessions import session as sessions
 from mlxchat.sessions.database import Database, session_errors
-from mlxchat.sessions.records import NOTE, Saved, SessionRecord
+from mlxchat.sessions.records import Saved, SessionRecord
 from mlxchat.sessions.session import Session, existing, read_contents
+from mlxchat.sessions.transcript import read_messages
 
 MOST_FINDS = 50
 # More turns are not ranked, which takes seconds for thousands: the latest come first.
 RANKED = 300
-# Of a file of messages, and of the time of one.
-MAX_FILE_BYTES, MAX_TIME_CHARS = 1 << 30, 40
 # Of a longer text, the rest is not searched for the best line.
 MOST_CHARS = 20_000
 
@@ -101,55 +96,6 @@ def import_messages(path: Path, name: str) -> int:
         except SessionError as error:
             raise SessionError(f"cannot import {path}: {session.outage}") from error
     return len(saved.turns)
-
-
-def read_messages(path: Path) -> Saved:
-    """Read a conversation for a new one. Raises SessionError, naming the file and the line."""
-    saved = Saved()
-    with reported_as(SessionError, f"read {path}"), open_to_read(path) as file:
-        if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
-            raise SessionError(f"{path} is too large to be a conversation")
-        for number, line in enumerate(file, start=1):
-            try:
-                _add(saved, _parsed(line))
-            except ValueError as error:
-                raise SessionError(f"{path}, line {number}: {error}") from error
-    return saved
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    with suppress(ValueError, RecursionError):
-        message = json.loads(line)
-        if isinstance(message, dict):
-            return message
-    raise ValueError("not a message in JSON; `mlxchat help sessions` says what can be read")
-
-
-def _add(saved: Saved, line: dict[str, Any]) -> None:
-    """Add a message. Raises ValueError."""
-    role, content = line.get("role"), _text(line.get("content"))
-    last = saved.turns[-1] if saved.turns else None
-    if role == "system" and line.get("name") == NOTE:
-        saved.settings[NOTE] = content
-    elif role == "system":
-        saved.system = content
-    elif role == "user":
-        time = _text(line.get("time") or "")
-        saved.turns.append(Turn(content, time=time[:MAX_TIME_CHARS]))
-    elif role != "assistant":
-        raise ValueError("not a message of a user, an assistant or the system")
-    elif last is None or last.reply or last.thought:
-        raise ValueError("a reply without a message")
-    else:
-        thought = _text(line.get("reasoning_content") or "")
-        saved.turns[-1] = replace(last, reply=content, thought=thought)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a text is missing")  # noqa: TRY004
-    # JSON can encode an unpaired surrogate, which no tokenizer accepts.
-    return value.encode("utf-8", "replace").decode()
 
 
 def search(wanted: str) -> list[Find]:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlxchat.chat import transcript
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import Turn
 from mlxchat.constraint.constraint import Constraint
@@ -20,6 +19,7 @@ from mlxchat.models.catalog import all_names
 from mlxchat.options import SWITCH, Option
 from mlxchat.request.commands import COMMANDS as OPTIONS
 from mlxchat.request.written import format_template_args
+from mlxchat.sessions import transcript
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing
 from mlxchat.terminal import visible

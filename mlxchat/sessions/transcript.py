@@ -1,0 +1,124 @@
+"""Conversations as files: JSON Lines for programs, which are read back, and Markdown for people.
+
+A line is a message with `role` and `content`; a reply may have `reasoning_content`, and the note on
+forgotten turns is a system message with the name "note". Nothing in a file is trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mlxchat.chat.state import State, Turn
+from mlxchat.errors import OutputError, SessionError
+from mlxchat.files import make_private_directory, open_to_read, reported_as, write_atomically
+from mlxchat.sessions.records import NOTE, Saved
+
+# Of a file of messages, and of the time of one.
+MAX_FILE_BYTES, MAX_TIME_CHARS = 1 << 30, 40
+THOUGHTS_BEGIN = "<details><summary>Thoughts</summary>\n\n"
+THOUGHTS_END = "\n\n</details>\n\n"
+NOTE_BEGINS = "<details><summary>Note on forgotten turns</summary>\n\n"
+NOTE_ENDS = "\n\n</details>\n"
+# A line of a reply that quotes something.
+QUOTATION = re.compile("^( {0,2}>)", re.MULTILINE)
+
+
+def export(path: Path, state: State, *, thoughts: bool = True) -> None:
+    """Write the conversation, readable only by the owner: as JSON Lines if the file's name ends so,
+    else as Markdown. Raises OutputError, also if the file exists."""
+    if path.exists():
+        raise OutputError(f"{path} exists: choose another name")
+    if path.suffix == ".jsonl":
+        lines = (json.dumps(each, ensure_ascii=False) for each in messages_of(state))
+        text = "".join(f"{line}\n" for line in lines)
+    else:
+        text = as_markdown(state, thoughts=thoughts)
+    with reported_as(OutputError, f"write {path}"):
+        make_private_directory(path.parent)
+        write_atomically(path, text.encode("utf-8", "replace"))
+
+
+def messages_of(state: State) -> list[dict[str, str]]:
+    """The messages in order, in the form chat templates and other programs use. The note on
+    forgotten turns is a system message with the name "note"."""
+    messages = [] if state.system is None else [{"role": "system", "content": state.system}]
+    if state.note is not None:
+        messages.append({"role": "system", "content": state.note, "name": "note"})
+    for turn in state.turns:
+        messages.append({"role": "user", "content": turn.user})
+        thought = {"reasoning_content": turn.thought} if turn.thought else {}
+        messages.append({"role": "assistant", "content": turn.reply, **thought})
+    return messages
+
+
+def as_markdown(state: State, *, thoughts: bool = True) -> str:
+    """The conversation as Markdown. Thoughts, if included, are in a section that folds, as is the
+    note on forgotten turns.
+
+    Only messages are quoted at the start of a line: a quotation in a reply is indented by a space,
+    which Markdown ignores."""
+    parts = [] if state.system is None else [QUOTATION.sub(r" \1", f"*{state.system}*\n")]
+    if state.note is not None:
+        parts.append(QUOTATION.sub(r" \1", f"{NOTE_BEGINS}{state.note}{NOTE_ENDS}"))
+    for turn in state.turns:
+        quoted = "\n".join(f"> {line}" for line in (turn.user.splitlines() or [""]))
+        thought = "\n\n".join(turn.thoughts) if thoughts else ""
+        folded = f"{THOUGHTS_BEGIN}{thought}{THOUGHTS_END}" if thought else ""
+        answer = QUOTATION.sub(r" \1", f"{folded}{turn.reply}")
+        parts.append(f"{quoted}\n\n{answer}\n")
+    return "\n".join(parts)
+
+
+def read_messages(path: Path) -> Saved:
+    """Read a conversation for a new one. Raises SessionError, naming the file and the line."""
+    saved = Saved()
+    with reported_as(SessionError, f"read {path}"), open_to_read(path) as file:
+        if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
+            raise SessionError(f"{path} is too large to be a conversation")
+        for number, line in enumerate(file, start=1):
+            try:
+                _add(saved, _parsed(line))
+            except ValueError as error:
+                raise SessionError(f"{path}, line {number}: {error}") from error
+    return saved
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        message = json.loads(line)
+        if isinstance(message, dict):
+            return message
+    raise ValueError("not a message in JSON; `mlxchat help sessions` says what can be read")
+
+
+def _add(saved: Saved, line: dict[str, Any]) -> None:
+    """Add a message. Raises ValueError."""
+    role, content = line.get("role"), _text(line.get("content"))
+    last = saved.turns[-1] if saved.turns else None
+    if role == "system" and line.get("name") == NOTE:
+        saved.settings[NOTE] = content
+    elif role == "system":
+        saved.system = content
+    elif role == "user":
+        time = _text(line.get("time") or "")
+        saved.turns.append(Turn(content, time=time[:MAX_TIME_CHARS]))
+    elif role != "assistant":
+        raise ValueError("not a message of a user, an assistant or the system")
+    elif last is None or last.reply or last.thought:
+        raise ValueError("a reply without a message")
+    else:
+        thought = _text(line.get("reasoning_content") or "")
+        saved.turns[-1] = replace(last, reply=content, thought=thought)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text is missing")  # noqa: TRY004
+    # JSON can encode an unpaired surrogate, which no tokenizer accepts.
+    return value.encode("utf-8", "replace").decode()
