@@ -49,24 +49,32 @@ ACTIONS = {
     "resume": st.just(0),
     "model": st.just(0),
 }
-# Half of all actions only say something.
+# A third of all actions only say something, and some take back what they do.
 action = st.one_of(
-    *(st.tuples(st.just("say"), st.integers(1, 90)) for _ in ACTIONS),
+    *[st.tuples(st.just("say"), st.integers(1, 90))] * 12,
+    *[st.tuples(st.just("there_and_back"), st.integers(0, 4))] * 4,
     *(st.tuples(st.just(name), numbers) for name, numbers in ACTIONS.items()),
 )
 
 
-@pytest.mark.parametrize("template", sorted(chat_templates.ALL))
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(60))
 @given(
+    template=st.sampled_from(sorted(chat_templates.ALL)),
+    begun=st.sampled_from([0, 5]),
     actions=st.lists(action, min_size=1, max_size=14),
     system=st.sampled_from([None, "Be brief."]),
     window=st.integers(240, 500) | st.integers(900, 1600) | st.none(),
 )
 def test_whatever_is_done_the_window_and_the_transcript_are_those_of_the_state(
-    template: str, actions: list[tuple[str, int]], system: str | None, window: int | None
+    template: str,
+    begun: int,
+    actions: list[tuple[str, int]],
+    system: str | None,
+    window: int | None,
 ) -> None:
     played = Played(make_conversation(window, chat_templates.ALL[template], system=system))
+    for number in range(begun):
+        played.add(f"{number} My name is B{number}. {'y' * 30}", "So it is.")
     for name, n in actions:
         getattr(played, name)(n)
         played.check()
@@ -82,6 +90,10 @@ class Played:
         self.said: list[tuple[str, str]] = []
         self.messages = 0
         self.has_pinned = False
+
+    def add(self, message: str, reply: str) -> None:
+        self.conversation.add(Turn(message, reply))
+        self.said.append((message, reply))
 
     # What is done. Whatever needs a turn does nothing without one.
 
