@@ -4,14 +4,13 @@ import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from mlxchat import paths
 from mlxchat.app import opening
 from mlxchat.app.chat import Chat
-from mlxchat.app.ranks import Ranks
 from mlxchat.chat.state import Recalled
 from mlxchat.errors import (
     ModelNotFound,
@@ -19,6 +18,7 @@ from mlxchat.errors import (
     TemplateError,
     UsageError,
 )
+from mlxchat.models.model import Alone
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.database import Database
 from mlxchat.sessions.listing import read_session
@@ -169,7 +169,9 @@ def test_an_invalid_option_changes_nothing(options: Options) -> None:
         for wrong in ({"heat": 1}, {"temp": -1.0}, {"max_tokens": 0}, {"recalls": "much"}):
             with pytest.raises(UsageError):
                 chat.set(**{"top_k": 5, **wrong})
-        chat.ranks = cast(Ranks, "several")
+        several = Alone()
+        several.size = 2
+        chat.ranks = several
         with pytest.raises(UsageError, match="launch"):
             chat.set(top_k=5, lookup=True)
         assert (conversation.sampling, conversation.generation, conversation.recalls) == before

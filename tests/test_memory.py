@@ -133,7 +133,7 @@ def outcome(
         (platform.CGROUP / "memory.current").write_text(f"{weights}\n")
     patch.setattr(models_module, "kv_bytes_per_token", lambda *_: token_bytes)
     model: Any = SimpleNamespace(
-        shard=None,
+        network=None,
         dtype=dtype,
         context_length=CONTEXT,
         free_memory_bytes=platform.free_memory_bytes,

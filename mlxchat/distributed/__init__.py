@@ -77,6 +77,7 @@ class Ranks(Alone):
             return number
         # Wait for rank 0 without using the processor: it may be waiting for its user. What was
         # launched also makes the socket readable.
+        self._begin()
         with self.watchdog.losses():
             platform.synchronize()
         self.done()
