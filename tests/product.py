@@ -28,13 +28,9 @@ from mlxchat.cache import (
     make_joinable,
     powers,
 )
-from mlxchat.cache.layers import plain_refusal, recurrent_states, windows
+from mlxchat.cache.layers import most_together, plain_refusal, recurrent_states, windows
 from mlxchat.cache.positions import KeyShift
-from mlxchat.cache.side_by_side import (
-    RowsCache,
-    find_support,
-    most_together,
-)
+from mlxchat.cache.side_by_side import RowsCache, find_support
 from mlxchat.chat.window import Ledger
 from mlxchat.engine.batch import prefill_together
 from mlxchat.engine.prefill import BlockReader, prefill

@@ -23,8 +23,8 @@ from mlxchat.app.batch_run import open_batch
 from mlxchat.app.begin import begin
 from mlxchat.cache import side_by_side as trials
 from mlxchat.cache.side_by_side import RowsCache
+from mlxchat.engine.batch import shared_length
 from mlxchat.engine.constrained import Constrained
-from mlxchat.engine.shared_prefix import shared_length
 from mlxchat.errors import ConstraintError
 from mlxchat.request import BatchRequest, Request, Setup
 from mlxchat.rows.row import Row

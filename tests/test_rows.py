@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat.errors import InputError, UsageError
+from mlxchat.options import INPUT_FORMS
 from mlxchat.request import BatchInput
 from mlxchat.request.batch import RowTemplate
 from mlxchat.rows import read as reading
@@ -336,6 +337,10 @@ def test_the_name_of_a_file_says_that_it_is_a_table(tmp_path: Path) -> None:
             assert [row.prompt for row in rows] == ["Hello, world"]
     with Rows(BatchInput(path, lines=True)) as rows:
         assert [row.prompt for row in rows] == ["id\tprompt", "1\tHello, world"]
+
+
+def test_each_option_that_names_a_form_has_a_reader() -> None:
+    assert reading.FORMS.keys() == {"json", *INPUT_FORMS}
 
 
 # Templates of prompts: fields in braces, and nothing that is evaluated

@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 from mlx import nn
 
 from mlxchat.cache import Cache, make_cache
-from mlxchat.cache.layers import leaves, windows
-from mlxchat.cache.rows import STEPS
-from mlxchat.cache.side_by_side import (
-    RowsCache,
-    compute_alike,
-    find_support,
-    most_together,
-)
+from mlxchat.cache.layers import leaves, most_together, windows
+from mlxchat.cache.side_by_side import STEPS, RowsCache, compute_alike, find_support
 from mlxchat.engine.batch import prefill_together
 from mlxchat.errors import CacheError, ModelUnsupported
 from scripts.families import CONFIGS, METAL_ONLY, build_family

@@ -19,14 +19,14 @@ from mlxchat.app.batch_row import RowPlanner, RowRun
 from mlxchat.app.opening import Loaded, known_prefixes, open_model
 from mlxchat.app.prompt import constraint_of, count_pinned
 from mlxchat.cache import Cache, kv_bytes_per_token, tokens_evicted
-from mlxchat.cache.side_by_side import RowsCache, find_support, most_together
-from mlxchat.engine.batch import ROW_FAILURES, Batch, prefill_together
+from mlxchat.cache.layers import most_together
+from mlxchat.cache.side_by_side import RowsCache, find_support
+from mlxchat.engine.batch import ROW_FAILURES, Batch, Begun, SharedPrefixes, prefill_together
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.generate import generate
 from mlxchat.engine.prefill import Pace, ShouldStop, first_step, prefill
 from mlxchat.engine.reply import asked
 from mlxchat.engine.sampling import Token
-from mlxchat.engine.shared_prefix import Begun, SharedPrefixes
 from mlxchat.errors import DeviceError, MlxchatError, UsageError, device_failures
 from mlxchat.request import BatchRequest
 from mlxchat.rows.output import WAIT_S, BatchFigures, Pending, Result, ResultFile

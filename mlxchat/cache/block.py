@@ -9,28 +9,27 @@ Source: Prompt Cache (Gim et al., 2023), reusing attention states of text module
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import mlx.core as mx
 import numpy as np
 
 from mlxchat.cache.layers import LayerCache, plain_refusal, recurrent_states, windows
-from mlxchat.cache.window import WindowCache
+from mlxchat.cache.ring import Entries
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Keys and values `(1, H_kv, T, D)` of T tokens, the first of them at `position`.
-
-    One pair per window; None for a window that the model does not use.
-    """
+    """Keys and values `(1, H_kv, T, D)` of T tokens, the first of them at `position`, for each
+    window; none for a window that the model does not use."""
 
     position: int
-    layers: tuple[tuple[mx.array, mx.array] | None, ...]
+    layers: tuple[Entries, ...]
 
     @property
     def tokens(self) -> int:
         """T."""
-        return next(pair[0].shape[2] for pair in self.layers if pair is not None)
+        return max(entries.tokens for entries in self.layers)
 
 
 class BlockRecorder:
@@ -42,19 +41,19 @@ class BlockRecorder:
     def __init__(self, cache: Sequence[LayerCache]) -> None:
         self._windows = windows(cache)
         self._position = max(window.offset for window in self._windows)
-        self._steps: list[list[tuple[mx.array, mx.array] | None]] = []
+        self._steps: list[list[Entries]] = []
 
     def __call__(self, step: np.ndarray) -> None:
-        taken = [_latest(window, len(step)) for window in self._windows]
-        # Evaluated now: a lazy slice would keep the whole cache alive.
-        mx.eval([pair for pair in taken if pair is not None])
+        latest = [window.entries.between(-len(step), None) for window in self._windows]
+        # Copied now: a lazy slice would keep the whole cache alive.
+        taken = [Entries(*each[:2]).each(mx.contiguous) for each in latest]
+        mx.eval([each.arrays for each in taken])
         self._steps.append(taken)
 
     def block(self) -> Block:
         """The copies, as one block."""
-        return Block(
-            self._position, tuple(_joined(steps) for steps in zip(*self._steps, strict=True))
-        )
+        layers = tuple(reduce(Entries.followed_by, each) for each in zip(*self._steps, strict=True))
+        return Block(self._position, layers)
 
 
 def block_refusal(cache: Sequence[LayerCache]) -> str | None:
@@ -75,24 +74,8 @@ def join_block(cache: Sequence[LayerCache], block: Block, start: int, stop: int)
 
     The cache must have been made joinable.
     """
-    for window, pair in zip(windows(cache), block.layers, strict=True):
-        if pair is not None:
-            keys, values = (array[..., start:stop, :] for array in pair)
+    for window, entries in zip(windows(cache), block.layers, strict=True):
+        if entries.tokens:
             distance = window.offset - block.position - start
-            window.update_and_fetch(*window.moved(keys, values, distance))
+            window.update_and_fetch(*window.moved(*entries.between(start, stop).pair, distance))
     mx.eval([layer.state for layer in cache])
-
-
-def _latest(window: WindowCache, tokens: int) -> tuple[mx.array, mx.array] | None:
-    keys, values, _ = window.entries
-    if keys is None or values is None:
-        return None
-    return mx.contiguous(keys[..., -tokens:, :]), mx.contiguous(values[..., -tokens:, :])
-
-
-def _joined(steps: Sequence[tuple[mx.array, mx.array] | None]) -> tuple[mx.array, mx.array] | None:
-    present = [pair for pair in steps if pair is not None]
-    if not present:
-        return None
-    keys = mx.concatenate([pair[0] for pair in present], axis=2)
-    return keys, mx.concatenate([pair[1] for pair in present], axis=2)

@@ -5,12 +5,13 @@ for layers that have both.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList
 
-from mlxchat.cache.ring import DRAFT_SLOTS
+from mlxchat.cache.ring import DRAFT_SLOTS, Entries, Mask
 from mlxchat.cache.window import WindowCache
 from mlxchat.errors import CacheError
 
@@ -50,6 +51,29 @@ class ChunkCache(WindowCache):
         return start <= stop <= self._ring.size
 
 
+class EndingsWindow(WindowCache):
+    """A window of B texts, to be read in one step, after the tokens of another window, which are
+    `shared` and stored once. The step must not evict any token. `attended` is set once the model
+    has attended to the shared ones."""
+
+    def __init__(self, start: WindowCache) -> None:
+        super().__init__(start.max_size)
+        self.shared = Entries(*start.entries[:2])
+        self.offset = self.shared.tokens
+        self.attended = False
+
+    def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Mask:
+        """The mask of the texts' own tokens."""
+        check_not_narrower(window_size, self.max_size)
+        return super().make_mask(N, None, return_array)
+
+
+def check_not_narrower(window_size: int | None, max_size: int | None) -> None:
+    """Raise ValueError for a view narrower than the window: all see the shared tokens."""
+    if window_size is not None and (max_size is None or window_size < max_size):
+        raise ValueError("a view narrower than the window")
+
+
 class Cache(list[LayerCache]):
     """One object per layer, for `model(tokens, cache=…)`.
 
@@ -65,7 +89,7 @@ class Cache(list[LayerCache]):
     def fork(self) -> "Cache":
         """An independent copy; a window's arrays are copied only when either side writes."""
         self.settle()
-        return Cache(_fork_layer(layer) for layer in self)
+        return Cache(replaced(layer, _forked) for layer in self)
 
     @property
     def draft_room(self) -> int:
@@ -152,16 +176,21 @@ def plain_refusal(cache: Sequence[LayerCache], in_order: str | None = None) -> s
     return None
 
 
-def _fork_layer(layer: LayerCache) -> LayerCache:
-    if isinstance(layer, WindowCache):
-        return layer.copy()
-    other = copy.copy(layer)
-    if isinstance(layer, CacheList):
-        other.caches = tuple(_fork_layer(each) for each in layer.caches)
-    elif isinstance(layer, ArraysCache):
+def _forked(leaf: LayerCache) -> LayerCache:
+    if isinstance(leaf, WindowCache):
+        return leaf.copy()
+    other = copy.copy(leaf)
+    if isinstance(leaf, ArraysCache):
         # Its arrays are replaced, never modified, so copying the list is enough.
-        other.cache = list(layer.cache)
+        other.cache = list(leaf.cache)
     return other
+
+
+def replaced(layer: LayerCache, replace: Callable[[LayerCache], LayerCache]) -> LayerCache:
+    """The layer with its windows and recurrent states replaced, including those in lists."""
+    if isinstance(layer, CacheList):
+        return CacheList(*(replaced(each, replace) for each in layer.caches))
+    return replace(layer)
 
 
 def leaves(cache: Sequence[LayerCache]) -> Iterator[LayerCache]:
@@ -202,3 +231,30 @@ def tokens_evicted(cache: Sequence[LayerCache]) -> int:
 def bytes_held(cache: Sequence[LayerCache]) -> int:
     """Bytes allocated by all layers."""
     return sum(layer.nbytes for layer in cache)
+
+
+# Several rows, prefilled together
+
+
+def most_together(cache: Sequence[LayerCache]) -> int | None:
+    """Up to how many tokens several rows may be prefilled in one cache, shorter ones padded at
+    their ends; None for any number. A recurrent state would include the padding, and it would evict
+    tokens from a full window."""
+    if recurrent_states(cache):
+        return 0
+    return min((w.max_size for w in windows(cache) if w.max_size is not None), default=None)
+
+
+def repeated(cache: Cache, rows: int) -> Cache:
+    """A cache with several rows, all like the one in `cache`, which does not change."""
+    copies = cache.fork()
+    for window in windows(copies):
+        several = window.entries.each(lambda x: mx.repeat(x, rows, axis=0))
+        window.restore(several, window.placement)
+    return copies
+
+
+def after(start: Cache) -> Cache:
+    """An empty cache for several texts that begin with the one in `start`, to be read in one step
+    by a model whose rows share it. Up to `most_together` tokens each."""
+    return Cache(replaced(layer, EndingsWindow) for layer in start)

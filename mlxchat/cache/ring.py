@@ -57,7 +57,7 @@ class Entries(NamedTuple):
         if not self.tokens or not other.tokens:
             return self if self.tokens else other
         pairs = zip(self.pair, other.pair, strict=True)
-        return Entries(*(mx.concatenate(both, axis=2) for both in pairs))
+        return Entries(*(mx.concatenate([*both], axis=2) for both in pairs))
 
     def put(self, slot: int, new: Entries) -> None:
         """Overwrite the tokens from this slot on, in place."""

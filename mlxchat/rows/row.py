@@ -148,7 +148,7 @@ def shortened(value: Any) -> str:
 def of_openai(line: Fields) -> dict[str, Any]:
     """The fields of ours that ask for the same as a line of OpenAI's batch files. Raises
     RowError."""
-    body = _given(valid(dict[str, Any], line["body"], "body"))
+    body: dict[str, Any] = _given(valid(dict[str, Any], line["body"], "body"))
     fields: dict[str, Any] = {
         RENAMED.get(name, name): value
         for name, value in body.items()

@@ -300,7 +300,7 @@ class DiskBlocks:
         self._files.touch([key])
         arrays = tensor_file.loaded(tensors)
         layers = tuple(
-            (arrays[f"{i}.keys"], arrays[f"{i}.values"]) if f"{i}.keys" in arrays else None
+            Entries(arrays.get(f"{i}.keys"), arrays.get(f"{i}.values"))
             for i in range(len(windows(run_lazily(self._model.network))))
         )
         return Block(len(head), layers)
@@ -311,9 +311,9 @@ class DiskBlocks:
             self.error = OSError("the disk has less free space than the cache may use")
             return
         arrays: dict[str, mx.array] = {}
-        for i, pair in enumerate(block.layers):
-            if pair is not None:
-                arrays[f"{i}.keys"], arrays[f"{i}.values"] = pair
+        for i, entries in enumerate(block.layers):
+            if entries.tokens:
+                arrays[f"{i}.keys"], arrays[f"{i}.values"] = entries.pair
         try:
             self._files.write(self._key(head, ids), tensor_file.hold(arrays), time.time())
         except OSError as error:
