@@ -14,6 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
 
+from mlxchat.cache import Cache
 from mlxchat.chat.conversation import Conversation
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
@@ -180,15 +181,27 @@ def test_a_forced_token_does_not_wait_for_the_one_after_its_draft(
     indices: list[int] = []
     draw = Chooser.draw
 
-    def noted(self: Chooser, logits: mx.array, index: int, *after: mx.array) -> Drawn:
-        indices.append(index)
-        return draw(self, logits, index, *after)
+    def noted(self: Chooser, logits: mx.array, after: mx.array | None = None) -> Drawn:
+        indices.append(self.index)
+        return draw(self, logits, after)
 
     monkeypatch.setattr(Chooser, "draw", noted)
     tokens = generate(answer(Constraint.from_choices(["incontrovertible", "incontrovertibly"])))
     assert next(tokens).text == "i"
     assert not indices
     assert "".join(token.text for token in tokens) in ("ncontrovertible", "ncontrovertibly")
+
+
+def test_a_cache_that_refuses_drafts_gets_no_forced_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All forced tokens but the last were drafted."""
+
+    def refuse(self: Cache) -> None:
+        raise AssertionError("drafted")
+
+    monkeypatch.setattr(Cache, "draft_room", property(lambda _: 0))
+    monkeypatch.setattr(Cache, "begin_draft", refuse)
+    constraint = Constraint.from_choices(["incontrovertible"])
+    assert text_of(answer(constraint)) == "incontrovertible"
 
 
 def test_no_thought_begins_within_a_character() -> None:

@@ -28,7 +28,7 @@ CEILINGS = {
     "constraint": 850,
     "cache": 2_371,
     "models": 3_623,
-    "engine": 2_045,
+    "engine": 2_039,
     "chat": 1_704,
     "store": 1_367,
     "sessions": 1_656,

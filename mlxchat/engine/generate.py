@@ -6,6 +6,7 @@ mlx-lm's `generate_step`; `generate` turns the tokens into text until the reply 
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import mlx.core as mx
 import numpy as np
@@ -174,42 +175,35 @@ def decode(
         steps.settle()
 
 
+@dataclass(slots=True)
 class _Steps:
     """Runs the network for a token, or for several of which all but the first are drafted, and
     draws from its logits."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        cache: Cache,
-        chooser: Chooser,
-        on_held: OnHeld | None,
-        drafter: Drafter | None,
-    ) -> None:
-        self._network = network
-        self._cache = cache
-        self._chooser = chooser
-        self._on_held = on_held
-        self._drafter = drafter
-        # A token and the draft after it, and the logits after each; the cache knows how many of
-        # them were accepted.
-        self._rows: list[int] = []
-        self._logits = mx.zeros(0)
-        self._is_guess = False
-        # The next tokens, if a constraint leaves only one way to continue.
-        self._forced: list[int] = []
+    network: nn.Module
+    cache: Cache
+    chooser: Chooser
+    on_held: OnHeld | None
+    drafter: Drafter | None
+    # A token and the draft after it, and the logits after each; the cache knows how many of them
+    # were accepted.
+    _rows: list[int] = field(default_factory=list[int])
+    _logits: mx.array = field(default_factory=lambda: mx.zeros(0))
+    _is_guess: bool = False
+    # The next tokens, if a constraint leaves only one way to continue.
+    _forced: list[int] = field(default_factory=list[int])
 
     @property
     def must_wait(self) -> bool:
         """Whether the current token has to be known before the next step: it decides which tokens
         may follow, or which rows of a draft count, or a draft will probably follow it."""
-        if self._chooser.constrained is not None or self._cache.is_drafting:
+        if self.chooser.constrained is not None or self.cache.is_drafting:
             return True
-        return self._drafter is not None and self._drafter.is_promising
+        return self.drafter is not None and self.drafter.is_promising
 
     def after(self, id_: int, room: int = 0) -> Drawn:
         """Begin drawing the token that follows `id_`, and at most `room` drafted ones."""
-        cache = self._cache
+        cache = self.cache
         # If the caller has evicted tokens, the draft has ended.
         if cache.is_drafting and self._rows[cache.accepted : cache.accepted + 1] == [id_]:
             cache.accept()
@@ -221,32 +215,32 @@ class _Steps:
         if not self._forced:
             return self.draw(logits)
         mx.async_eval(logits)
-        return self._chooser.certain(self._forced.pop(0))
+        return self.chooser.certain(self._forced.pop(0))
 
     def run(self, tokens: mx.array) -> mx.array:
         """The logits `(1, V)` after the last of the `tokens: (S,)`."""
-        return self._network(tokens[None], cache=self._cache)[:, -1, :]
+        return self.network(tokens[None], cache=self.cache)[:, -1, :]
 
     def draw(self, logits: mx.array, after: mx.array | None = None) -> Drawn:
         """Begin drawing the next token from logits `(1, V)`, or the one `after` it, if that has not
         been taken yet."""
-        if self._chooser.constrained is not None:
+        if self.chooser.constrained is not None:
             # Computed while the mask is.
             mx.async_eval(logits)
-        drawn = self._chooser.draw(logits, after)
+        drawn = self.chooser.draw(logits, after)
         mx.async_eval(drawn.token, *drawn.scores)
         return drawn
 
     def hold(self, id_: int) -> None:
         """The cache holds this token now."""
-        if self._on_held is not None:
-            self._on_held(np.array([id_], np.int32))
+        if self.on_held is not None:
+            self.on_held(np.array([id_], np.int32))
 
     def settle(self) -> None:
         """End the draft: the cache keeps the tokens accepted."""
-        cache, rows, accepted = self._cache, self._rows, self._cache.accepted
-        if rows and self._is_guess and self._drafter is not None:
-            self._drafter.learn(len(rows) - 1, accepted - 1)
+        cache, rows, accepted = self.cache, self._rows, self.cache.accepted
+        if rows and self._is_guess and self.drafter is not None:
+            self.drafter.learn(len(rows) - 1, accepted - 1)
         if cache.is_drafting and accepted < len(rows) and recurrent_states(cache):
             # Recurrent states include all rows: compute the accepted ones again.
             cache.drop_draft()
@@ -260,21 +254,21 @@ class _Steps:
 
     def _begin_rows(self, id_: int, room: int) -> mx.array:
         """Run the network for this token and a draft; the logits `(1, V)` after the token."""
-        self._forced = [*self._chooser.forced()]
-        room = min(room, self._cache.draft_room - 1) if room > 0 else 0
+        self._forced = [*self.chooser.forced()]
+        room = max(min(room, self.cache.draft_room - 1), 0) if room > 0 else 0
         self._is_guess = not self._forced
         draft = self._forced[:room] if self._forced else self._guess(room)
         if not draft:
             return self.run(mx.array([id_]))
         self._rows = [id_, *draft]
-        self._cache.begin_draft()
-        self._cache.accept()
-        self._logits = self._network(mx.array([self._rows]), cache=self._cache)[0]
+        self.cache.begin_draft()
+        self.cache.accept()
+        self._logits = self.network(mx.array([self._rows]), cache=self.cache)[0]
         return self._logits[:1]
 
     def _guess(self, room: int) -> Sequence[int]:
         """At most `room` tokens that will probably follow."""
-        if room < 1 or self._drafter is None:
+        if room < 1 or self.drafter is None:
             return ()
-        draft, constrained = self._drafter.propose(room), self._chooser.constrained
+        draft, constrained = self.drafter.propose(room), self.chooser.constrained
         return draft if constrained is None else constrained.accepted(draft)
