@@ -35,8 +35,8 @@ CEILINGS = {
     "rows": 868,
     "distributed": 577,
     "app": 3_183,
-    "bench": 979,
-    "terminal": 3_399,
+    "bench": 907,
+    "terminal": 3_394,
     "doctor": 229,
     "cli": 1_504,
 }

@@ -25,12 +25,11 @@ SENTENCES = (
 
 @dataclass
 class Subject:
-    """`dtype`, `device` and `adapter` have the options' values. `scratch` is an empty directory."""
+    """`dtype`, `device` and `adapter` have the options' values."""
 
     directory: Path
     name: str
     load: Callable[[], Model]
-    scratch: Path
     notify: Notify
     dtype: str = "auto"
     device: str = "auto"

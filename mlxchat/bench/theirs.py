@@ -3,10 +3,7 @@
 Anything that imports transformers is imported on use: it takes seconds.
 """
 
-import json
 import os
-import shutil
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,18 +13,13 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from mlxchat import platform
-from mlxchat.bench.subject import THEIRS, Subject
+from mlxchat.bench.subject import THEIRS
 from mlxchat.cache.powers import mlx_lms_own
-from mlxchat.errors import UsageError
 from mlxchat.models.model import Model
-from mlxchat.models.skeleton import named_parameters, read_json
 from mlxchat.text.spans import TokenIds
 
 NAME = THEIRS
 DEFAULT_STEP_SIZE = 2_048
-
-WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".npz", ".index.json")
 
 
 def load_tokenizer(directory: Path) -> Any:
@@ -76,39 +68,3 @@ def keeps_window(network: nn.Module, max_kv_size: int | None) -> bool:
     return max_kv_size is None or all(
         type(layer) is not KVCache for layer in make_prompt_cache(network, max_kv_size)
     )
-
-
-def command(*arguments: str) -> list[str]:
-    """mlx-lm's `generate` as a process."""
-    return [sys.executable, "-m", "mlx_lm", "generate", *arguments]
-
-
-def environment() -> dict[str, str]:
-    """Its environment, with the BLAS that mlxchat loads by itself."""
-    same_blas = {"LD_PRELOAD": platform.OPENBLAS} if sys.platform == "linux" else {}
-    return {**os.environ, **same_blas}
-
-
-def same_weights(subject: Subject) -> Path:
-    """A directory from which mlx-lm loads the weights in mlxchat's dtype: the model's own, or a
-    copy in `scratch`. Raises UsageError if there is an adapter."""
-    if subject.adapter is not None:
-        raise UsageError("startup is compared only without --adapter")
-    if platform.on_gpu() and subject.dtype in ("auto", "stored"):
-        return subject.directory
-    # A temporary model: this process should not keep one while others load theirs.
-    model = subject.model if subject.has_model else subject.load()
-    weights = dict(named_parameters(model.network))
-    if any(name.endswith(".scales") for name in weights):
-        return subject.directory
-    target = subject.scratch / "same-weights"
-    target.mkdir(exist_ok=True)
-    for file in subject.directory.iterdir():
-        if file.is_file() and not file.name.endswith(WEIGHTS):
-            shutil.copy(file, target)
-    config = read_json(target / "config.json")
-    for packing in ("quantization", "quantization_config"):
-        config.pop(packing, None)
-    (target / "config.json").write_text(json.dumps(config))
-    mx.save_safetensors(str(target / "model.safetensors"), weights, {"format": "mlx"})
-    return target

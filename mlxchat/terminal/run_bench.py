@@ -1,7 +1,6 @@
 """Runs `mlxchat bench`: each benchmark in turn, reported even if interrupted."""
 
 import shutil
-import tempfile
 import textwrap
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -84,15 +83,11 @@ def _run_benches(asked: BenchRequest, ranks: Alone, worker: Worker) -> int:
         line.update(TaskID(0), completed=done, total=total, description=text, refresh=True)
 
     status = ExitStatus.OK
-    with (
-        tempfile.TemporaryDirectory(prefix="mlxchat-bench-") as scratch,
-        worker.stoppable() as stop,
-    ):
+    with worker.stoppable() as stop:
         subject = Subject(
             found.directory,
             found.name,
             partial(load_model, setup, found, messages.warn, ranks=ranks),
-            scratch=Path(scratch),
             dtype=setup.dtype,
             device=setup.device,
             quick=request.quick,
