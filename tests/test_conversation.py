@@ -168,8 +168,11 @@ class Played:
             return
         message, begun = self.said[-1]
         with suppress(WindowFull):
-            added = read(self.conversation.continue_reply())
-            self.said[-1] = message, begun + added
+            read(self.conversation.continue_reply())
+        turn = self.conversation.turns[-1]
+        self.said[-1] = message, text_of(turn)
+        # Half a character that was shown may be whole now.
+        assert turn.thought or turn.reply.startswith(begun.rstrip("\ufffd"))
 
     def take_back(self, _: int) -> None:
         if self.conversation.take_back():
@@ -248,10 +251,15 @@ class Played:
             held = conversation.model.tokenizer.decode(ledger.ids)
             assert "Earlier" not in held, "the quote has left"
             assert all(turn.user in held for turn in conversation.state.retained if turn.pinned)
+            prompt, pinned = (
+                conversation.rendering.ids(conversation.state),
+                conversation.window.pinned,
+            )
+            assert ledger.ids[:pinned].tolist() == prompt[:pinned].tolist(), "never the system"
             last = conversation.turns[-1]
             if ledger.overflowed == 0 and last.ids is not None:
                 # The last token may have been drawn and not read, or end the reply.
-                seen = np.concatenate([conversation.rendering.ids(conversation.state), last.ids])
+                seen = np.concatenate([prompt, last.ids])
                 shared = min(len(seen), len(ledger))
                 assert ledger.ids[:shared].tolist() == seen[:shared].tolist()
                 assert abs(len(seen) - len(ledger)) <= 1
@@ -295,46 +303,6 @@ def check_usage(conversation: Conversation) -> None:
             conversation.rendering.ids(each) for each in (state.add(EMPTY), state.only(EMPTY))
         )
         assert usage.tokens == len(whole) - len(empty) + usage.pinned
-
-
-def test_the_oldest_turns_are_forgotten_but_never_the_system_prompt() -> None:
-    conversation = make_conversation(300, system="Be brief.")
-    forgotten = []
-    for number in range(12):
-        forgotten += say(conversation, f"question {number} " + "x" * 30)
-        text = conversation.model.tokenizer.decode(conversation.ledger.ids)
-        assert text.startswith("system\nBe brief.")
-        check_in_step(conversation)
-    assert sum(each.turns for each in forgotten) == len(conversation.state.forgotten) > 5
-    flags = [turn.forgotten for turn in conversation.turns]
-    assert flags == sorted(flags, reverse=True)
-    assert len(conversation.turns) == 12
-
-
-def test_a_reply_that_fills_the_window_evicts_whole_turns() -> None:
-    conversation = make_conversation(300, max_tokens=20)
-    for number in range(3):
-        say(conversation, f"question {number}")
-    conversation.generation = GenerationSettings(max_tokens=200, ignore_eos=True)
-    said = list(conversation.say("tell me more"))
-    forgotten = [each.turns for each in said if isinstance(each, Forgot)]
-    assert forgotten == [1] * len(forgotten) != []
-    assert not conversation.turns[-1].forgotten
-    assert "".join(each.text for each in said) == conversation.turns[-1].reply
-    check_in_step(conversation)
-
-
-def test_undo_restores_the_turns_that_were_forgotten_for_it() -> None:
-    conversation = make_conversation(300)
-    before = conversation.ledger.ids
-    while not conversation.state.forgotten:
-        before = conversation.ledger.ids
-        say(conversation, "question " + "x" * 40)
-    turn = conversation.undo()
-    assert turn.user == "question " + "x" * 40
-    assert not conversation.state.forgotten
-    np.testing.assert_array_equal(conversation.ledger.ids, before)
-    check_in_step(conversation)
 
 
 def test_retrying_costs_the_same_after_the_window_has_wrapped() -> None:

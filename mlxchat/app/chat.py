@@ -15,7 +15,14 @@ from contextlib import closing, suppress
 from dataclasses import fields, replace
 from typing import Any, Self
 
-from mlxchat.app.opening import Loaded, find_model, known_prefixes, open_found, start
+from mlxchat.app.opening import (
+    Loaded,
+    find_model,
+    known_prefixes,
+    open_found,
+    report_positions,
+    start,
+)
 from mlxchat.app.ranks import check_ranks
 from mlxchat.app.session import (
     Saving,
@@ -168,7 +175,7 @@ class Chat:
             drafter=make_drafter(loaded.model, options.generation),
             recalls=options.recalls,
         )
-        self._report_template(conversation)
+        self._report(conversation)
         if self._saving is not None:
             self._saving.resume(conversation, system=self._options.system)
         self._conversation = conversation
@@ -196,7 +203,7 @@ class Chat:
         conversation.change_model(loaded.model, loaded.settings, loaded.sampling, drafter)
         conversation.prefixes = self._known_to(loaded.model)
         self._found = found
-        self._report_template(conversation)
+        self._report(conversation)
         self._describe()
 
     def _load(self, found: ResolvedModel) -> Loaded:
@@ -239,7 +246,8 @@ class Chat:
         self._prefixes = known_prefixes(setup, model, self._observer.note)
         return self._prefixes
 
-    def _report_template(self, conversation: Conversation) -> None:
+    def _report(self, conversation: Conversation) -> None:
+        report_positions(conversation.settings, conversation.cache, self._notify)
         for notice in conversation.rendering.notices:
             self._notify(notice)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlx import nn
@@ -44,7 +44,7 @@ class Loaded:
     model: Model
     settings: CacheSettings
     sampling: SamplingSettings
-    cache: Cache
+    cache: Cache = field(default_factory=Cache)
 
     @property
     def keep(self) -> int:
@@ -152,9 +152,19 @@ def open_model(
     start(setup, observer.warn)
     found = find_model(setup, observer, ranks)
     with observer.waiting(f"loading {found.name} …"):
-        return open_found(
+        loaded = open_found(
             setup, found, observer.warn, blocks=blocks, ranks=ranks, count_pinned=count_pinned
         )
+        settings = loaded.settings
+        cache = loaded.model.make_cache(settings.max_kv_size, settings.keep)
+    report_positions(settings, cache, observer.warn)
+    return replace(loaded, cache=cache)
+
+
+def report_positions(settings: CacheSettings, cache: Cache, notify: Notify) -> None:
+    """Warn if the positions grow with the text."""
+    if settings.max_kv_size is not None and not positions_bounded(cache):
+        notify(POSITIONS_RUN_ON)
 
 
 def open_found(
@@ -169,7 +179,8 @@ def open_found(
         model.generation_config
     ),
 ) -> Loaded:
-    """The same with the model's files. `sampling_for` is the sampling if nothing else is chosen."""
+    """The same with the model's files, without a cache, which takes a tenth of a second to make.
+    `sampling_for` is the sampling if nothing else is chosen."""
     pinned = 0
 
     def check(network: nn.Module, tokenizer: Tokenizer) -> None:
@@ -183,13 +194,10 @@ def open_found(
     fitting = fit_window(setup, model, notify)
     # Other ranks have shards of other sizes, and no session.
     settings = ranks.same(lambda: _keeping(fitting, pinned))
-    cache = model.make_cache(settings.max_kv_size, settings.keep)
-    if settings.max_kv_size is not None and not positions_bounded(cache):
-        notify(POSITIONS_RUN_ON)
     sampling = setup.sampling_settings(sampling_for(model))
     for message in sampling.without_effect(setup.sampling):
         notify(message)
-    return Loaded(str(found.directory.resolve()), model, settings, sampling, cache)
+    return Loaded(str(found.directory.resolve()), model, settings, sampling)
 
 
 def _keeping(settings: CacheSettings, pinned: int) -> CacheSettings:
