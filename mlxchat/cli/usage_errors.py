@@ -23,15 +23,11 @@ CLOSE = 0.7
 MIN_PREFIX = 3
 
 
-def in_words(error: TyperException) -> str:
-    """Typer's message as the program's messages are written."""
-    message = " ".join(error.format_message().split())
-    return f"{message[:1].lower()}{message[1:]}".removesuffix(".")
-
-
 def explain(error: TyperException, arguments: Sequence[str], root: Any) -> str:
     """The error in one line, with a hint and the help to look at. `root` is the program's group."""
-    message = in_words(error)
+    # As the program's own messages are written.
+    written = " ".join(error.format_message().split())
+    message = f"{written[:1].lower()}{written[1:]}".removesuffix(".")
     context: Any = getattr(error, "ctx", None)
     path = "mlxchat" if context is None else context.command_path
     if path == "mlxchat chat" and arguments[:1] != ["chat"]:
@@ -99,18 +95,14 @@ def _paths(command: Any, before: tuple[str, ...] = ()) -> Iterator[str]:
 
 def _hint_for_command(word: str, paths: Sequence[str]) -> str:
     """The command that was meant, ours or another program's."""
-    near = _near(word.lower(), paths)
-    # More than one are commands of groups, such as `session show`.
-    hint = hint_for_command(word.lower()) if len(near) != 1 else None
+    word, near = word.lower(), [word.lower()] if word.lower() in paths else []
+    if not near and COMMAND_WORD.fullmatch(word):
+        commands = [each for each in paths if " " not in each]
+        begun = [each for each in commands if each.startswith(word) and len(word) >= MIN_PREFIX]
+        near = begun or get_close_matches(word, commands, n=1, cutoff=CLOSE)
+        # Those of groups, such as `session show`, may be several.
+        near = near or [each for each in paths if each.endswith(f" {word}")]
+    hint = hint_for_command(word) if len(near) != 1 else None
     if hint is None and near:
         hint = f"did you mean {' or '.join(f'`mlxchat {each}`' for each in near)}?"
     return f" ({hint})" if hint else ""
-
-
-def _near(word: str, paths: Sequence[str]) -> Sequence[str]:
-    if word in paths or not COMMAND_WORD.fullmatch(word):
-        return [word] if word in paths else []
-    commands = [each for each in paths if " " not in each]
-    inner = [each for each in paths if each.endswith(f" {word}")]
-    begun = [each for each in commands if each.startswith(word) and len(word) >= MIN_PREFIX]
-    return begun or get_close_matches(word, commands, n=1, cutoff=CLOSE) or inner
