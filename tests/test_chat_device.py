@@ -17,7 +17,6 @@ from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
 from mlxchat.terminal import chat_loop, visible
 from mlxchat.terminal.editor import EndOfInput
-from mlxchat.terminal.output import Messages
 from mlxchat.terminal.worker import Worker
 from tests.failing_device import FailingDevice, failing_evaluations
 from tests.in_process import run_in_process
@@ -148,7 +147,7 @@ def chat(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Callable[..., int
         monkeypatch.setattr(chat_loop, "PlainInput", lambda *_: Typed(*lines))
         with Worker() as worker:
             chat = Chat(options, session)
-            return chat_loop.ChatLoop(chat, worker, Messages(), ChatShown(plain=True)).run()
+            return chat_loop.ChatLoop(chat, worker, ChatShown(plain=True)).run()
 
     return have
 

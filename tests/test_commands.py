@@ -27,7 +27,6 @@ from mlxchat.terminal.commands import (
     suggestions,
     without_draft,
 )
-from mlxchat.terminal.output import Messages
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.worker import Stop, Worker
 from tests.in_process import run_in_process
@@ -51,7 +50,7 @@ def shown(window: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     setup = Setup(str(tiny_model), window=window, keep=0, seed=7)
     options = ChatOptions(setup=setup, generation=GenerationSettings(max_tokens=3))
     with Worker() as worker, Chat.open(options, session="mine") as chat:
-        shown = ChatScreen(chat, worker, Messages(), ChatShown())
+        shown = ChatScreen(chat, worker, ChatShown())
         shown.wait_for_model()
         yield shown
         worker.call(chat.close)

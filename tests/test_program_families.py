@@ -220,9 +220,10 @@ def test_so_does_a_chat_in_a_terminal(kind: str, write_kind: WriteKind) -> None:
     continued.shows(f"^voyage .* 3 turns  {re.escape(MESSAGES[0])}$")
     continued.says(MESSAGES[-1])
     assert last_reply() == reply
-    continued.shows(r"^turn 4 .*prefilled \d+ of \d+")
-    prefilled, prompt = map(int, re.findall(r"prefilled (\d+) of (\d+)", continued.text())[-1])
-    assert prefilled <= NEW_TOKENS < prompt
+    figures = r"prompt (\d+) tokens, (\d+) cached"
+    continued.shows(rf"^turn 4 .*{figures}")
+    prompt, cached = map(int, re.findall(figures, continued.text())[-1])
+    assert prompt - cached <= NEW_TOKENS < prompt
     continued.send(CTRL_D)
     assert continued.ends() == 0
     assert "Traceback" not in chat.written + continued.written

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from mlxchat.app.chat import Chat
-from mlxchat.chat.answering import Watch
 from mlxchat.chat.state import Change, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Stats
@@ -13,8 +12,6 @@ from mlxchat.request.commands import ChatShown
 from mlxchat.terminal import Terminated
 from mlxchat.terminal.editor import edit
 from mlxchat.terminal.figures import compacted_line, incomplete, turn_line, window_line
-from mlxchat.terminal.output import Messages
-from mlxchat.terminal.progress import Count, progress
 from mlxchat.terminal.reply import PlainView, reply_view
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.talk import Begin, Talk
@@ -36,7 +33,6 @@ class ChatScreen(Talk):
         self,
         chat: Chat,
         worker: Worker,
-        messages: Messages,
         shown: ChatShown,
         *,
         think: str = "on",
@@ -44,14 +40,14 @@ class ChatScreen(Talk):
     ) -> None:
         """`think` is on, off or hide; `files` are names and texts to put before the first
         message."""
-        super().__init__(chat, worker, messages)
+        super().__init__(chat, worker, shown)
         self.screen = Screen()
         self.think = think
         # The constraint on the next answer, and that on the last.
         self.constraint: Constraint | None = None
         self._obeyed: Constraint | None = None
         self.figures = ""
-        self.shown, self.files = shown, files
+        self.files = files
 
     def wait_for_model(self) -> None:
         super().wait_for_model()
@@ -144,17 +140,9 @@ class ChatScreen(Talk):
 
     def compact(self, words: str) -> None:
         """Replace all turns in view but the last with a note, and show it."""
-        with progress(self.messages.quiet) as line:
-            compacted = self.chat.compact(
-                words,
-                Watch(
-                    on_encode=Count(line, "tokenizing", "characters"),
-                    on_prefill=Count(line, "reading", "tokens"),
-                    on_note=Count(line, "writing a note", "tokens"),
-                    should_stop=self.stop.requested,
-                ),
-            )
-            self.stop.over()
+        with self.watching() as watch:
+            compacted = self.chat.compact(words, watch)
+            watch.on_end()
         if compacted is None:
             self.screen.say("stopped: nothing has changed")
         else:

@@ -21,11 +21,10 @@ def stats_line(stats: Stats, written: Written | None = None) -> str:
     parts = [_prompt_figures(stats)]
     if stats.ttft_s:
         generated = count(stats.generated_tokens, "token")
-        parts += [
-            f"generated {generated}{and_rate(stats.decode_tokens_per_s)}",
-            *_draft_figures(stats),
-            f"first token {stats.ttft_s:.2f} s",
-        ]
+        parts.append(f"generated {generated}{and_rate(stats.decode_tokens_per_s)}")
+        if stats.drafted_tokens:
+            parts.append(f"drafted {stats.drafted_tokens:,}, accepted {stats.accepted_tokens:,}")
+        parts.append(f"first token {stats.ttft_s:.2f} s")
     parts += [
         f"KV {stats.kv_tokens:,} tokens, {format_bytes(stats.kv_bytes)}",
         f"evicted {stats.evicted_tokens:,}",
@@ -39,14 +38,7 @@ def stats_line(stats: Stats, written: Written | None = None) -> str:
 
 def turn_line(turn: int, stats: Stats, seconds: float) -> str:
     """The figures of one turn."""
-    parts = [f"turn {turn}", f"{seconds:.2f} s"]
-    if stats.ttft_s:
-        parts[-1] += f", first token {stats.ttft_s:.2f} s"
-    parts.append(f"prefilled {stats.prefilled_tokens:,} of {stats.prompt_tokens:,} tokens")
-    if stats.ttft_s:
-        parts.append(f"generated {stats.generated_tokens:,}{and_rate(stats.decode_tokens_per_s)}")
-        parts += _draft_figures(stats)
-    return " · ".join([*parts, f"finish reason: {stats.finish_reason}"])
+    return f"turn {turn} · {seconds:.2f} s · {stats_line(stats)}"
 
 
 def forgotten_line(forgot: Forgot) -> str:
@@ -97,12 +89,6 @@ def _ranges(numbers: Sequence[int]) -> str:
         run = [number for _, number in group]
         written += map(str, run) if len(run) < 3 else [f"{run[0]} to {run[-1]}"]
     return " and ".join(filter(None, [", ".join(written[:-1]), written[-1]]))
-
-
-def _draft_figures(stats: Stats) -> list[str]:
-    if not stats.drafted_tokens:
-        return []
-    return [f"drafted {stats.drafted_tokens:,}, accepted {stats.accepted_tokens:,}"]
 
 
 def _prompt_figures(stats: Stats) -> str:

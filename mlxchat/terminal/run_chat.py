@@ -1,7 +1,7 @@
 """Runs `mlxchat chat`: opens the chat for a person, a pipe, or one question."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from mlxchat import platform
@@ -61,17 +61,19 @@ def run(
         if ranks.leads:
             turns = worker.read(lambda: _turns(shown, question, template, messages))
         if ranks.leads and question is None and template is None:
-            attached = worker.read(lambda: _attached(shown.files, messages))
+            attached = worker.read(
+                lambda: [
+                    (path, _text(read_input(None, [path], None), messages)) for path in shown.files
+                ]
+            )
         chat = worker.call(lambda: open_chat(ranks, turns is None))
         if turns is None and ranks.size == 1:
             from mlxchat.terminal.chat_loop import ChatLoop
 
-            loop = ChatLoop(chat, worker, messages, shown, think=options.think, files=attached)
-            return loop.run()
+            return ChatLoop(chat, worker, shown, think=options.think, files=attached).run()
         return PipedChat(
             chat,
             worker,
-            messages,
             shown,
             turns or iter(()),
             hides_thoughts=options.think != "on",
@@ -93,8 +95,7 @@ def _turns(
                 "stdin is not read, because mlx.launch does not report its end: use --file"
             )
         document = read_into(template, question, shown.files, piped_stdin())
-        _warn(document, messages)
-        return iter([Spoken("user", document.text)])
+        return iter([Spoken("user", _text(document, messages))])
     alone = platform.launched_rank() is None
     if sys.stdin is not None and sys.stdin.isatty() and not shown.events and alone:
         if not Stdout().is_terminal:
@@ -111,14 +112,7 @@ def _turns(
     return read_turns(stdin)
 
 
-def _attached(files: Sequence[str], messages: Messages) -> list[tuple[str, str]]:
-    """The names and texts of files, to go before the first message."""
-    documents = [(path, read_input(None, [path], None)) for path in files]
-    for _, document in documents:
-        _warn(document, messages)
-    return [(path, document.text) for path, document in documents]
-
-
-def _warn(document: Input, messages: Messages) -> None:
+def _text(document: Input, messages: Messages) -> str:
     for notice in document.notices:
         messages.warn(notice)
+    return document.text

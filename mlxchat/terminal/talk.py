@@ -46,10 +46,11 @@ class Talk:
     computes, and show it."""
 
     def __init__(
-        self, chat: Chat, worker: Worker, messages: Messages, attached: Sequence[str] = ()
+        self, chat: Chat, worker: Worker, shown: ChatShown, attached: Sequence[str] = ()
     ) -> None:
         """Starts to load the model. `attached` texts go before the next message."""
-        self.chat, self.worker, self.messages = chat, worker, messages
+        self.chat, self.worker, self.shown = chat, worker, shown
+        self.messages = Messages(shown.quiet)
         self.attached = list(attached)
         # What signals ask of the latest work.
         self.stop = Stop()
@@ -108,6 +109,13 @@ class Talk:
         """The reply as it comes, in `work`, with progress before it; it takes `seconds`. It ends
         early if it `is_enough`."""
         begun_s = time.perf_counter()
+        with self.watching(is_enough) as watch, closing(begin(watch)) as reply:
+            yield reply
+        self.seconds = time.perf_counter() - begun_s
+
+    @contextmanager
+    def watching(self, is_enough: Callable[[], bool] = lambda: False) -> Iterator[Watch]:
+        """Shows the progress of a turn, and stops it if signals ask for it, or it `is_enough`."""
         with progress(self.messages.quiet) as line:
 
             def on_end() -> None:
@@ -116,15 +124,13 @@ class Talk:
                 line.stop()
 
             stop = led(self.chat.ranks.lead, [asked(lambda: is_enough() or self.stop.requested())])
-            watch = Watch(
+            yield Watch(
                 on_encode=Count(line, "tokenizing", "characters"),
                 on_prefill=Count(line, "reading", "tokens"),
+                on_note=Count(line, "writing a note", "tokens"),
                 should_stop=lambda: stop(None) is not None,
                 on_end=on_end,
             )
-            with closing(begin(watch)) as reply:
-                yield reply
-        self.seconds = time.perf_counter() - begun_s
 
 
 class PipedChat(Talk):
@@ -134,7 +140,6 @@ class PipedChat(Talk):
         self,
         chat: Chat,
         worker: Worker,
-        messages: Messages,
         shown: ChatShown,
         turns: Iterator[Spoken],
         *,
@@ -144,8 +149,8 @@ class PipedChat(Talk):
         constraint: Constraint | None = None,
     ) -> None:
         """`answer` is the form of all answers, `constraint` that of those without their own."""
-        super().__init__(chat, worker, messages, attached)
-        self._turns, self._shown, self._hides_thoughts = turns, shown, hides_thoughts
+        super().__init__(chat, worker, shown, attached)
+        self._turns, self._hides_thoughts = turns, hides_thoughts
         self._form, self._constraint = answer, constraint
         self._stdout = Stdout()
         self._status = ExitStatus.OK
@@ -155,7 +160,7 @@ class PipedChat(Talk):
 
     def converse(self) -> int:
         self.wait_for_model()
-        if self._shown.events:
+        if self.shown.events:
             self.work(lambda: self._stdout.write(self._start()))
         try:
             # Only replies are ended gracefully: while waiting for the next line, a signal ends the
@@ -205,7 +210,7 @@ class PipedChat(Talk):
                 else:
                     self._reply_to(spoken)
         except MlxchatError as error:
-            if self._shown.events:
+            if self.shown.events:
                 self._stdout.write(self._done(error))
             if isinstance(error, DeviceError | RanksError | OutputError):
                 raise
@@ -230,20 +235,20 @@ class PipedChat(Talk):
         try:
             with self.answering(say, lambda: self._text.has_code) as reply:
                 self._has_begun = True
-                if self._shown.events:
+                if self.shown.events:
                     self.stop.before_leaving = lambda: self._stdout.write(self._done())
                 for said in reply:
                     text = self._written(said)
                     self._stdout.write(text)
                     last = text or last
-                text = self._done() if self._shown.events else self._text.end()
+                text = self._done() if self.shown.events else self._text.end()
                 self._stdout.write(text if (text or last).endswith("\n") else f"{text}\n")
         finally:
             if len(self.conversation.turns) == self._turn:
                 self.attached.clear()
         stats = self.conversation.stats
         assert stats is not None
-        self.messages.stats(turn_line(self._turn, stats, self.seconds), self._shown.stats)
+        self.messages.stats(turn_line(self._turn, stats, self.seconds), self.shown.stats)
         if stats.complete is False or not self._text.is_whole(stats.finish_reason):
             self.messages.warn(incomplete(stats))
             self._status = self._status or ExitStatus.INCOMPLETE
@@ -260,8 +265,8 @@ class PipedChat(Talk):
 
     def _written(self, said: Said) -> str:
         if not isinstance(said, Change):
-            return (self._events if self._shown.events else self._text).token(said)
-        if self._shown.events:
+            return (self._events if self.shown.events else self._text).token(said)
+        if self.shown.events:
             return self._events.change(said)
         self.messages.warn(window_line(said))
         return ""
