@@ -35,8 +35,8 @@ CEILINGS = {
     "rows": 868,
     "distributed": 577,
     "app": 3_199,
-    "bench": 907,
-    "terminal": 3_367,
+    "bench": 905,
+    "terminal": 3_375,
     "doctor": 229,
     "cli": 1_496,
 }

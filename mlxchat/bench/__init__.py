@@ -1,7 +1,7 @@
 """Start-up, prefill, decode and batch, measured; nothing is printed. `terminal/run_bench` shows it.
 
 Each benchmark is a module of this folder with `comparisons(subject)`, a list. `compare` alternates
-their sides and makes tables, `record` lines of JSON. Quality is measured by `scripts/bench`. Read
+their sides and makes tables and lines of JSON. Quality is measured by `scripts/bench`. Read
 `prefill` first.
 """
 

@@ -14,8 +14,16 @@ from rich.progress import TaskID
 from mlxchat.app.opening import find_model, load_model, start
 from mlxchat.app.ranks import check_ranks
 from mlxchat.bench import Benchmark, load
-from mlxchat.bench.compare import Comparison, Table, table
-from mlxchat.bench.record import Record, circumstances, in_words, lines, this_machine
+from mlxchat.bench.compare import (
+    Comparison,
+    Record,
+    Table,
+    circumstances,
+    in_words,
+    lines,
+    table,
+    this_machine,
+)
 from mlxchat.bench.subject import Subject
 from mlxchat.errors import ExitStatus, MlxchatError, OutputError, UsageError, device_failures
 from mlxchat.files import reported_as
