@@ -50,7 +50,7 @@ class Entries(NamedTuple):
 
     def between(self, start: int, stop: int | None) -> Entries:
         """Tokens `start` to `stop`, in new objects: decode writes into the object itself."""
-        return self.each(lambda x: x[..., start:stop, :])
+        return Entries(*[None if x is None else x[..., start:stop, :] for x in self])
 
     def followed_by(self, other: Entries) -> Entries:
         """These keys and values and then the other ones."""

@@ -103,17 +103,17 @@ class WindowCache:
 
         T has the order of the mask that `make_mask(S)` returned before the call.
         """
-        new = Entries(keys, values)
+        new, added = Entries(keys, values), keys.shape[2]
         self._moved = 0
         if self._drafting:
             self._draft(new)
-        elif new.tokens == 1 and not self.in_order:
+        elif added == 1 and not self.in_order:
             self._decode(new)
         else:
             self._prefill(new)
         fetched = self._ring.used().pair
-        self.offset += new.tokens
-        self.total += new.tokens
+        self.offset += added
+        self.total += added
         if not self._drafting:
             # Between two steps of this layer: what was fetched still matches the step's queries.
             self._rebase_at_limit()
