@@ -22,7 +22,7 @@ CEILINGS = {
     "request": 764,
     "manual": 205,
     "config": 290,
-    "text": 2_201,
+    "text": 2_175,
     "recall": 408,
     "passages": 465,
     "constraint": 850,

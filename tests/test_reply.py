@@ -15,8 +15,8 @@ from tokenizers.models import BPE
 from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
 from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking, reply_view
-from mlxchat.text.reply_format import FORMATS
-from mlxchat.text.reply_reader import Decoder, Markers, Place, Reader, StreamDecoder
+from mlxchat.text.reply_format import FORMATS, Markers, Place
+from mlxchat.text.reply_reader import Decoder, Reader, StreamDecoder
 from tests.conftest import examples
 from tests.test_terminal import Terminal
 

@@ -6,12 +6,14 @@ from itertools import groupby, product
 
 import numpy as np
 
-from mlxchat.text.reply_format import NO_THOUGHTS, ReplyFormat, Role
-from mlxchat.text.reply_reader import Decoder, Markers, Place, Reader, StreamDecoder, joined
+from mlxchat.text.reply_format import NO_THOUGHTS, Markers, Place, ReplyFormat
+from mlxchat.text.reply_reader import Decoder, Reader, StreamDecoder, joined
 from mlxchat.text.spans import Kind, Segment, TokenIds
 
 # The tokens at the end of a prompt to search for the marker that begins the reply.
 PROMPT_TAIL = 16
+# Where a reply begins, as the prompt leaves it.
+BEGINNINGS = (Place.START, Place.THOUGHT, Place.ANSWER, Place.HEADER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,13 @@ class Replies:
             before, last = (last, place) if id_ in markers.roles else (before, last)
         role, text = markers.roles.get(tail[last]), self.decoder.decode(tail[last + 1 :]).strip()
         match role:
-            case Role.THOUGHT if text in ("", self.format.label.strip()):
+            case Place.THOUGHT if text in ("", self.format.label.strip()):
                 return Place.THOUGHT
-            case Role.BODY if not text and before >= 0:
+            case Place.BODY if not text and before >= 0:
                 return markers.after(
                     role, Place.HEADER, self.decoder.decode(tail[before + 1 : last])
                 )
-            case Role.HEADER:
+            case Place.HEADER:
                 return Place.HEADER
             case _:
                 return Place.START
@@ -98,23 +100,20 @@ class Replies:
 
     def _written(self, ids: list[int], reply: str, thought: str) -> list[Segment] | None:
         """The segments in the ids; None if they spell anything else."""
-        if not self.markers.roles:
-            # Tags that are not tokens may share one with text: one segment for all.
-            text, ways = (
-                self.decoder.spelled(ids),
-                product((Place.START, Place.THOUGHT), (False, True)),
-            )
-            if (thought, reply) in (self.split(text, p, keeps_newlines=keeps) for p, keeps in ways):
+        text = self.decoder.spelled(ids)
+        beginnings = BEGINNINGS if self.markers.roles else BEGINNINGS[:2]
+        for place, keeps_newlines in product(beginnings, (False, True)):
+            if self.markers.roles:
+                reader = Reader(StreamDecoder(self.decoder), self.markers, place)
+                if keeps_newlines:
+                    reader.keep_newlines()
+                found = list(self._read_by(reader, ids))
+                if [_text(found, kind) for kind in (Kind.THOUGHT, Kind.ANSWER)] == [thought, reply]:
+                    return found
+            elif self.split(text, place, keeps_newlines=keeps_newlines) == (thought, reply):
+                # Tags that are not tokens may share one with text: one segment for all.
                 kind = Kind.GAP if thought else Kind.ANSWER
                 return [Segment(text, np.array(ids, np.int32), kind)]
-            return None
-        for place, keeps_newlines in product(Place, (False, True)):
-            reader = Reader(StreamDecoder(self.decoder), self.markers, place)
-            if keeps_newlines:
-                reader.keep_newlines()
-            found = list(self._read_by(reader, ids))
-            if [_text(found, kind) for kind in (Kind.THOUGHT, Kind.ANSWER)] == [thought, reply]:
-                return found
         return None
 
     def _read_by(self, reader: Reader, ids: list[int]) -> Iterator[Segment]:

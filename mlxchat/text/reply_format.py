@@ -8,24 +8,27 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 
+from tokenizers import AddedToken
 
-class Role(Enum):
-    """What a marker begins."""
 
+class Place(Enum):
+    """A place in a reply, as a marker begins it."""
+
+    START = "start"
     THOUGHT = "thought"
     ANSWER = "answer"
     # The text up to BODY, which names what BODY begins.
     HEADER = "header"
-    BODY = "body"
-    # Nothing yet; after an answer, ends the turn.
-    END = "end"
     # Text to hide up to the next marker, such as the name of the section that has ended.
-    CLOSE = "close"
+    CLOSING = "closing"
+    # Of markers only: BODY, and one that ends the turn after an answer, and else begins nothing.
+    BODY = "body"
+    END = "end"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyFormat:
-    """The markers in a reply and their roles.
+    """The markers in a reply and what each begins.
 
     `opens` and `closes` enclose a thought that an answer follows; `label` follows the opening
     marker and belongs to it. In a format with channels, `begins` precedes an answer, and `thoughts`
@@ -33,7 +36,7 @@ class ReplyFormat:
     files may not name.
     """
 
-    markers: Mapping[str, Role]
+    markers: Mapping[str, Place]
     opens: str
     closes: str
     label: str = ""
@@ -56,9 +59,9 @@ class ReplyFormat:
 
 
 def _tags(
-    opens: str, closes: str, *, label: str = "", others: Mapping[str, Role] | None = None
+    opens: str, closes: str, *, label: str = "", others: Mapping[str, Place] | None = None
 ) -> ReplyFormat:
-    markers = {opens: Role.THOUGHT, closes: Role.ANSWER, **(others or {})}
+    markers = {opens: Place.THOUGHT, closes: Place.ANSWER, **(others or {})}
     return ReplyFormat(markers, opens, closes, label)
 
 
@@ -67,10 +70,10 @@ NO_THOUGHTS = ReplyFormat({}, "", "")
 # Source: OpenAI's description of harmony. Commentary is addressed to tools.
 HARMONY = ReplyFormat(
     {
-        "<|start|>": Role.HEADER,
-        "<|channel|>": Role.HEADER,
-        "<|message|>": Role.BODY,
-        "<|end|>": Role.END,
+        "<|start|>": Place.HEADER,
+        "<|channel|>": Place.HEADER,
+        "<|message|>": Place.BODY,
+        "<|end|>": Place.END,
     },
     begins="<|channel|>final<|message|>",
     opens="<|channel|>analysis<|message|>",
@@ -80,10 +83,10 @@ HARMONY = ReplyFormat(
 )
 SOLAR = ReplyFormat(
     {
-        "<|begin|>": Role.HEADER,
-        "<|think|>": Role.THOUGHT,
-        "<|content|>": Role.ANSWER,
-        "<|end|>": Role.END,
+        "<|begin|>": Place.HEADER,
+        "<|think|>": Place.THOUGHT,
+        "<|content|>": Place.ANSWER,
+        "<|end|>": Place.END,
     },
     begins="<|content|>",
     opens="<|think|>",
@@ -91,7 +94,7 @@ SOLAR = ReplyFormat(
 )
 # Source: mlx-lm 0.32.2's `_infer_structural_markers`.
 XTML = ReplyFormat(
-    {"<|open|>": Role.HEADER, "<|sep|>": Role.BODY, "<|close|>": Role.CLOSE},
+    {"<|open|>": Place.HEADER, "<|sep|>": Place.BODY, "<|close|>": Place.CLOSING},
     begins="<|open|>response<|sep|>",
     opens="<|open|>think<|sep|>",
     closes="<|close|>think<|sep|><|open|>response<|sep|>",
@@ -101,7 +104,7 @@ XTML = ReplyFormat(
 # Source: mlx-lm 0.32.2's `chat_templates.muse_spark`. A header names the recipient; another message
 # follows <|eom|>, even after an answer.
 MUSE = ReplyFormat(
-    {"<|start|>": Role.HEADER, "<|message|>": Role.BODY, "<|eom|>": Role.CLOSE},
+    {"<|start|>": Place.HEADER, "<|message|>": Place.BODY, "<|eom|>": Place.CLOSING},
     begins=" to=user<|message|>",
     opens=" to=self<|message|>",
     closes="<|eom|><|start|>assistant to=user<|message|>",
@@ -112,10 +115,10 @@ COHERE = _tags(
     "<|START_THINKING|>",
     "<|END_THINKING|>",
     others={
-        "<|START_RESPONSE|>": Role.ANSWER,
-        "<|END_RESPONSE|>": Role.END,
-        "<|START_TEXT|>": Role.ANSWER,
-        "<|END_TEXT|>": Role.END,
+        "<|START_RESPONSE|>": Place.ANSWER,
+        "<|END_RESPONSE|>": Place.END,
+        "<|START_TEXT|>": Place.ANSWER,
+        "<|END_TEXT|>": Place.END,
     },
 )
 GEMMA = _tags("<|channel>", "<channel|>", label="thought\n")
@@ -157,3 +160,53 @@ def infer_format(tokens: Collection[str], template: str) -> ReplyFormat:
     named = (each for each in as_tokens if not each.has_channels)
     unnamed = KIMI_VL if MOONSHOT in template else NO_THOUGHTS
     return next(chain(mentioned, named), unnamed)
+
+
+# What a marker that may be text begins, by place. A reply without a thought may begin with the
+# closing tag.
+_EXPECTED = {Place.START: (Place.THOUGHT, Place.ANSWER), Place.THOUGHT: (Place.ANSWER,)}
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """A format's markers by id; without any, its tags are searched for in the text.
+
+    Those that are not `special` count as text wherever they are not expected, since models also
+    write about `<think>`.
+    """
+
+    format: ReplyFormat
+    roles: Mapping[int, Place]
+    special: frozenset[int] = frozenset()
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The opening and closing tag, if they are not tokens."""
+        is_text = not self.roles and self.format is not NO_THOUGHTS
+        return (self.format.opens, self.format.closes) if is_text else ()
+
+    def role(self, id_: int, place: Place) -> Place | None:
+        """What the token begins at this place; None for text."""
+        role = self.roles.get(id_)
+        is_certain = id_ in self.special or role in _EXPECTED.get(place, ())
+        return role if is_certain else None
+
+    def having(self, *roles: Place) -> frozenset[int]:
+        """The markers that have one of the roles."""
+        return frozenset(id_ for id_, role in self.roles.items() if role in roles)
+
+    def after(self, role: Place, place: Place, header: str) -> Place:
+        """The place that a marker begins."""
+        if role is Place.BODY and place is Place.HEADER:
+            return Place.THOUGHT if self.format.is_thought(header) else Place.ANSWER
+        return Place.START if role in (Place.BODY, Place.END) else role
+
+
+def find_markers(added: Mapping[int, AddedToken], template: str) -> Markers:
+    """The format, and its markers among the tokens added to a vocabulary."""
+    ids = {token.content: id_ for id_, token in added.items()}
+    format_ = infer_format(ids, template)
+    named = format_.markers.items() if format_.needs <= ids.keys() else ()
+    roles = {ids[text]: role for text, role in named if text in ids}
+    special = {id_ for id_ in roles if added[id_].special or "|" in added[id_].content}
+    return Markers(format_, roles, frozenset(special))

@@ -5,13 +5,11 @@ Markers are recognized by their token ids; tags that are not tokens are searched
 Both are removed from the text, as are headers. `replies` reads those of earlier turns.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Collection, Iterable, Sequence
 
 import tokenizers
 
-from mlxchat.text.reply_format import NO_THOUGHTS, ReplyFormat, Role
+from mlxchat.text.reply_format import Markers, Place
 
 # Whether it is a thought, and its text.
 Piece = tuple[bool, str]
@@ -106,62 +104,6 @@ class StreamDecoder:
         return text
 
 
-class Place(Enum):
-    """The part of a reply in which the next token falls."""
-
-    START = "start"
-    THOUGHT = "thought"
-    ANSWER = "answer"
-    HEADER = "header"
-    CLOSING = "closing"
-
-
-_AFTER = {
-    Role.THOUGHT: Place.THOUGHT,
-    Role.ANSWER: Place.ANSWER,
-    Role.HEADER: Place.HEADER,
-    Role.CLOSE: Place.CLOSING,
-}
-# What a marker that may be text begins, by place. A reply without a thought may begin with the
-# closing tag.
-_EXPECTED = {Place.START: (Role.THOUGHT, Role.ANSWER), Place.THOUGHT: (Role.ANSWER,)}
-
-
-@dataclass(frozen=True, slots=True)
-class Markers:
-    """A format's markers by id; without any, its tags are searched for in the text.
-
-    Those that are not `special` count as text wherever they are not expected, since models also
-    write about `<think>`.
-    """
-
-    format: ReplyFormat
-    roles: Mapping[int, Role]
-    special: frozenset[int] = frozenset()
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """The opening and closing tag, if they are not tokens."""
-        is_text = not self.roles and self.format is not NO_THOUGHTS
-        return (self.format.opens, self.format.closes) if is_text else ()
-
-    def role(self, id_: int, place: Place) -> Role | None:
-        """What the token begins at this place; None for text."""
-        role = self.roles.get(id_)
-        is_certain = id_ in self.special or role in _EXPECTED.get(place, ())
-        return role if is_certain else None
-
-    def having(self, *roles: Role) -> frozenset[int]:
-        """The markers that have one of the roles."""
-        return frozenset(id_ for id_, role in self.roles.items() if role in roles)
-
-    def after(self, role: Role, place: Place, header: str) -> Place:
-        """The place that a marker begins."""
-        if role is Role.BODY and place is Place.HEADER:
-            return Place.THOUGHT if self.format.is_thought(header) else Place.ANSWER
-        return _AFTER.get(role, Place.START)
-
-
 class Reader:
     """Reads a reply from `place` on. `may_think` if a thought is to be expected; `thoughts` counts
     those begun so far, including one begun by the prompt."""
@@ -192,7 +134,7 @@ class Reader:
     @property
     def ends_by_marker(self) -> bool:
         """Whether a token can end the turn in one place, and something else in another."""
-        return bool(self._markers.having(Role.END))
+        return bool(self._markers.having(Place.END))
 
     @property
     def has_pending(self) -> bool:
@@ -213,8 +155,8 @@ class Reader:
         """The tokens that may begin something else here, such as a thought."""
         if self.place is not Place.START:
             return ()
-        others = (Role.THOUGHT, Role.HEADER) if self._may_think else ()
-        return self._markers.having(Role.ANSWER, *others)
+        others = (Place.THOUGHT, Place.HEADER) if self._may_think else ()
+        return self._markers.having(Place.ANSWER, *others)
 
     @property
     def closing_tag(self) -> str:
@@ -234,7 +176,7 @@ class Reader:
     def ends(self, id_: int) -> bool:
         """Whether this token ends the turn here, even if it does not elsewhere."""
         is_answer = self.place is Place.ANSWER or self._has_no_header
-        return is_answer and self._markers.role(id_, self.place) is Role.END
+        return is_answer and self._markers.role(id_, self.place) is Place.END
 
     def add(self, id_: int) -> list[Piece]:
         """Take one more token and return the text completed by it, in pieces."""
@@ -245,7 +187,7 @@ class Reader:
             # Bytes of an incomplete character began the answer, in which a tag is text.
             return [*begun, *self.add(id_)]
         header, pieces = "", list[Piece]()
-        if self.place is Place.HEADER and role is not Role.END:
+        if self.place is Place.HEADER and role is not Place.END:
             header = f"{self._held}{self._decoder.finish()} "
         else:
             pieces = self._rest()

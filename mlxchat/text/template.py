@@ -8,7 +8,7 @@ import datetime
 import json
 import re
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NoReturn
@@ -33,6 +33,7 @@ _READS_FIELD = re.compile(r"""[.'"]reasoning_content\b""")
 # Texts to look for in what a template renders, which may escape any other characters.
 _MARK, _THOUGHT = "aprobingtext", "aprobingthought"
 _QUESTION: Message = {"role": "user", "content": "aprobingquestion"}
+_PROBE: Message = {"role": "user", "content": _MARK}
 
 NO_SYSTEM_ROLE = (
     "this model's chat template does not accept this system prompt: it becomes part of the first "
@@ -59,6 +60,8 @@ class ChatTemplate:
         except Exception as error:
             place = _place(error, name)
             raise TemplateError(f"cannot parse {name}{place}: {_one_line(error)}") from error
+        self._roles_in_parts = set[str]()
+        self._find_roles_in_parts()
 
     def render(
         self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any
@@ -68,28 +71,35 @@ class ChatTemplate:
         `variables` are the template's own, such as `enable_thinking`. Source: the variables and
         functions are those of Hugging Face's `apply_chat_template`.
         """
-        return self._render(messages, self._roles_in_parts, add_generation_prompt, variables)
-
-    def _render(
-        self,
-        messages: Sequence[Message],
-        in_parts: Collection[str],
-        add_generation_prompt: bool = True,
-        variables: Mapping[str, Any] | None = None,
-    ) -> str:
-        """Render the messages, with the content of those whose role is `in_parts` as a list."""
         try:
             return self._template.render(
-                messages=[_message(each, each["role"] in in_parts) for each in messages],
+                messages=[self._with_parts(each) for each in messages],
                 add_generation_prompt=add_generation_prompt,
                 tools=None,
                 documents=None,
                 **self._special_texts,
-                **(variables or {}),
+                **variables,
             )
         except Exception as error:
             place = _place(error, self.name)
             raise TemplateError(f"{self.name}{place} rejects this: {_one_line(error)}") from error
+
+    def _with_parts(self, message: Message) -> dict[str, Any]:
+        """The message as the template takes it, its content as text or as a list of one part."""
+        if message["role"] not in self._roles_in_parts:
+            return {**message}
+        return {**message, "content": [{"type": "text", "text": message["content"]}]}
+
+    def _find_roles_in_parts(self) -> None:
+        """Find the roles whose text the template writes only as part of a list, as in models that
+        also take images."""
+        for role, others in (("user", ()), ("system", (_QUESTION,)), ("assistant", (_QUESTION,))):
+            first = [_QUESTION] if role == "assistant" else []
+            messages = [*first, {"role": role, "content": _MARK}, *others]
+            if _MARK not in self.tried(messages):
+                self._roles_in_parts.add(role)
+                if _MARK not in self.tried(messages):
+                    self._roles_in_parts.remove(role)
 
     def tried(self, messages: Sequence[Message], *how: Any, **variables: Any) -> str:
         """What `render` returns, and nothing if the template rejects the messages."""
@@ -98,34 +108,22 @@ class ChatTemplate:
         except TemplateError:
             return ""
 
-    @cached_property
-    def _roles_in_parts(self) -> Collection[str]:
-        """The roles whose text the template writes only as part of a list, as in models that also
-        take images."""
-        found: set[str] = set()
-
-        def writes(messages: Sequence[Message], in_parts: Collection[str]) -> bool:
-            try:
-                return _MARK in self._render(messages, in_parts)
-            except TemplateError:
-                return False
-
-        for role, others in (("user", ()), ("system", (_QUESTION,)), ("assistant", (_QUESTION,))):
-            first = [_QUESTION] if role == "assistant" else []
-            messages = [*first, {"role": role, "content": _MARK}, *others]
-            if not writes(messages, found) and writes(messages, {*found, role}):
-                found.add(role)
-        return found
-
     def check(self) -> None:
         """Raise TemplateError if the template rejects a user's message or omits its text."""
-        if _MARK not in self.render([{"role": "user", "content": _MARK}]):
-            raise TemplateError(f"{self.name} does not write the user's messages")
+        self.render([_PROBE])
+        self.check_text()
+
+    def check_text(self) -> None:
+        """Raise TemplateError if the template omits a user's text, rather than reject it."""
+        if self._omits_text:
+            raise TemplateError(
+                f"{self.name} does not write the user's messages: give another one with "
+                "--chat-template"
+            )
 
     @cached_property
-    def omits_text(self) -> bool:
-        """Whether the template renders a user's message without its text, rather than reject it."""
-        rendered = self.tried([{"role": "user", "content": _MARK}])
+    def _omits_text(self) -> bool:
+        rendered = self.tried([_PROBE])
         return bool(rendered) and _MARK not in rendered
 
     def _takes_system(self, system: str) -> bool:
@@ -195,12 +193,6 @@ class Thoughts:
     inline: bool
     opened: str = ""
     closes: str = ""
-
-
-def _message(message: Message, in_parts: bool) -> dict[str, Any]:
-    """The message as templates take it, its content as text or as a list of one part."""
-    content: Any = message["content"]
-    return {**message, "content": [{"type": "text", "text": content}] if in_parts else content}
 
 
 def _place(error: BaseException, name: str) -> str:

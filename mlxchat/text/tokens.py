@@ -16,8 +16,8 @@ import tokenizers
 from mlxchat.errors import TemplateError
 from mlxchat.text.encoder import Encoder, token_bytes, unused_marks
 from mlxchat.text.replies import Replies, enclosed
-from mlxchat.text.reply_format import NO_THOUGHTS, Role, infer_format
-from mlxchat.text.reply_reader import Decoder, Markers, Reader, joined
+from mlxchat.text.reply_format import NO_THOUGHTS, Place, find_markers
+from mlxchat.text.reply_reader import Decoder, Reader, joined
 from mlxchat.text.spans import Kind, Segment, TokenIds, known_segments, split_at
 from mlxchat.text.template import NO_SYSTEM_ROLE, THOUGHT_FIELDS, ChatTemplate, Message, Thoughts
 from mlxchat.units import Progress
@@ -99,20 +99,12 @@ class Tokenizer:
         self.template = template
         self._files_eos_ids = frozenset(eos_ids)
         source = template.source if template is not None else ""
-        self.replies = self._find_replies(source)
+        added = {} if template is None else backend.get_added_tokens_decoder()
+        self.replies = Replies(find_markers(added, source), self._decoder)
         self._encoder = Encoder(backend, source, self.replies.markers.roles)
         self._thoughts: dict[str, Thoughts] = {}
         # A conversation is rendered repeatedly, with the same replies.
         self._segments = lru_cache(maxsize=1024)(self.replies.segments)
-
-    def _find_replies(self, source: str) -> Replies:
-        added = {t.content: (id_, t) for id_, t in self._backend.get_added_tokens_decoder().items()}
-        format_ = NO_THOUGHTS if self.template is None else infer_format(added, source)
-        named = format_.markers if format_.needs <= added.keys() else {}
-        found = {added[text]: role for text, role in named.items() if text in added}
-        special = frozenset(id_ for id_, t in found if t.special or "|" in t.content)
-        markers = Markers(format_, {id_: role for (id_, _), role in found.items()}, special)
-        return Replies(markers, self._decoder)
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
@@ -124,7 +116,7 @@ class Tokenizer:
         after = () if self.template is None else self.template.texts_after_answer()
         ends |= {self._first_control(text, roles) for text in after}
         # A token that also closes a thought does not end the turn by itself.
-        closing = {id_ for id_, role in roles.items() if role is Role.END}
+        closing = {id_ for id_, role in roles.items() if role is Place.END}
         return (self._files_eos_ids | {id_ for id_ in ends if id_ is not None}) - closing
 
     def _first_control(self, text: str, left_out: Collection[int]) -> int | None:
@@ -340,11 +332,7 @@ class Tokenizer:
     def _require_template(self) -> ChatTemplate:
         if self.template is None:
             raise TemplateError("this model has no chat template: use --raw to continue plain text")
-        if self.template.omits_text:
-            raise TemplateError(
-                f"{self.template.name} does not write the user's messages: give another "
-                "one with --chat-template"
-            )
+        self.template.check_text()
         return self.template
 
     def raw_prompt(self, text: str, on_progress: Progress | None = None) -> Prompt:
