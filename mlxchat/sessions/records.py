@@ -15,6 +15,7 @@ import threading
 import time
 import unicodedata
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -181,7 +182,12 @@ def _update(
 
 def _as_json(value: Any) -> str:
     found = {each.name: getattr(value, each.name) for each in fields(value)}
-    return clean(json.dumps(found, ensure_ascii=False, default=np.ndarray.tolist))
+    return clean(json.dumps(found, ensure_ascii=False, default=_ids_as_text))
+
+
+def _ids_as_text(ids: np.ndarray) -> str:
+    # As numbers, they would take most of the time of reading a session.
+    return b64encode(ids.astype("<i4").tobytes()).decode()
 
 
 def clean(text: str) -> str:
@@ -190,7 +196,7 @@ def clean(text: str) -> str:
 
 
 def _checksum(table: str, key: object, text: object) -> int:
-    return zlib.crc32(json.dumps([table, key, text], default=bytes.hex).encode())
+    return zlib.crc32(f"{table} {key} {text}".encode())
 
 
 # Sessions
@@ -290,7 +296,7 @@ def _turn(value: dict[str, Any]) -> Turn:
     return Turn(
         **value
         | {
-            "ids": None if ids is None else np.array(ids, np.int32),
+            "ids": None if ids is None else np.frombuffer(b64decode(ids), "<i4").astype(np.int32),
             "later_thoughts": tuple(value["later_thoughts"]),
         }
     )

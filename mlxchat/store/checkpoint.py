@@ -53,10 +53,11 @@ class Checkpoint:
     """Open to this process alone until `close`. `state` is the latest state; `run` is the content
     of run.json after `begin` or `open`."""
 
+    run: RunRecord
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.state = StateFile(self._path("state"))
-        self._run: RunRecord | None = None
         self._lock = Lock(directory / "lock", f"the checkpoint {directory}")
         self._lock.sign()
 
@@ -88,15 +89,10 @@ class Checkpoint:
         path = directory / "run.json"
         try:
             with reported_as(SnapshotBroken, f"read {path}"), open_to_read(path) as file:
-                checkpoint._run = from_json(RunRecord, json.loads(file.read()))
+                checkpoint.run = from_json(RunRecord, json.loads(file.read()))
         except (ValueError, RecursionError) as error:
             raise SnapshotBroken(f"cannot read {path}: {error}") from error
         return checkpoint
-
-    @property
-    def run(self) -> RunRecord:
-        assert self._run is not None, "not begun"
-        return self._run
 
     def close(self) -> None:
         self.state.background.wait()
@@ -117,7 +113,7 @@ class Checkpoint:
 
     def change(self, run: RunRecord) -> None:
         """Replace the request, and reopen a run that had ended. Raises OutputError."""
-        self._run = run
+        self.run = run
         data = json.dumps(to_json(run), indent=2).encode()
         with self._writing():
             write_atomically(self.directory / "run.json", data)
