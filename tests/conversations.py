@@ -19,7 +19,7 @@ from mlxchat.chat.state import Forgot
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import byte_tokenizer, tiny_config

@@ -4,7 +4,7 @@ import pytest
 
 from mlxchat.chat.memory import Memory, quotes
 from mlxchat.chat.state import State, Turn
-from mlxchat.recall.words import Said
+from mlxchat.recall.choice import Said
 
 QUESTION = "What is my sister's name?"
 STATED = ("My sister's name is Clara.", "Nice.")

@@ -16,7 +16,7 @@ from mlxchat.engine.drafts import Drafter, History
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.prefix_cache import PrefixCache
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from scripts.families import build_family
 from tests import chat_templates
 from tests.conversations import check_in_step, make_conversation, network, prompt_of, say

@@ -14,7 +14,7 @@ from mlxchat.chat.state import NOTE_BEGINS, Compacted, Recalled
 from mlxchat.chat.window import Window
 from mlxchat.errors import DeviceError, UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from scripts.families import build_family
 from tests import chat_templates
 from tests.conversations import check_in_step, make_conversation, say

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxchat.recall.choice import Index, chosen, closest
-from mlxchat.recall.words import excerpt, informative, is_about_own, kinds
+from mlxchat.recall.choice import Index, chosen, closest, excerpt, informative, is_about_own, kinds
 
 TEXTS = (
     "My name is Ada and I live in Turin.",

@@ -32,7 +32,7 @@ from mlxchat.request import BatchRequest
 from mlxchat.rows.output import WAIT_S, BatchFigures, Pending, Result, ResultFile
 from mlxchat.rows.read import Rows
 from mlxchat.rows.row import Row
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from mlxchat.units import Notify, Observer, count
 
 # More rows than this hardly generate more tokens per second.

@@ -31,7 +31,7 @@ from mlxchat.settings import OnLoop, Overflow
 from mlxchat.store.checkpoint import Checkpoint, RunRecord
 from mlxchat.store.output_file import OutputFile, set_aside
 from mlxchat.text.documents import Document, Input
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from mlxchat.text.tokens import Prompt
 from mlxchat.units import Observer
 

@@ -25,7 +25,7 @@ from mlxchat.request import Request
 from mlxchat.request.written import thinking_variables
 from mlxchat.settings import GenerationSettings
 from mlxchat.text.documents import SEPARATOR, Document
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from mlxchat.text.tokens import Prompt
 from mlxchat.units import Observer, Progress
 

@@ -15,7 +15,7 @@ from mlxchat.engine.prefill import Pace, first_step, prefill
 from mlxchat.errors import SessionError, SnapshotError
 from mlxchat.request import ChatOptions
 from mlxchat.sessions.session import Session
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from mlxchat.units import Observer, Progress
 
 PROBE = "What have we talked about so far, and what did you say about it?"

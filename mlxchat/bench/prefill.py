@@ -16,7 +16,7 @@ from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 
 STEPS, QUICK_STEPS = (64, 128, 256, 512, 1_024, 2_048), (64, 128)
 LENGTHS, QUICK_LENGTHS = (512, 4_232), (256,)

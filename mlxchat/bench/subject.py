@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mlxchat.models.model import Model
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from mlxchat.units import Notify
 
 OURS, THEIRS = "mlxchat", "mlx-lm"

@@ -16,7 +16,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from mlxchat.bench.subject import THEIRS
 from mlxchat.cache.powers import mlx_lms_own
 from mlxchat.models.model import Model
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 
 NAME = THEIRS
 DEFAULT_STEP_SIZE = 2_048

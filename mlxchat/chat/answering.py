@@ -29,8 +29,8 @@ from mlxchat.errors import WindowFull
 from mlxchat.models.model import Model
 from mlxchat.request.written import allows_thinking
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
+from mlxchat.text.encoder import TokenIds
 from mlxchat.text.reply_reader import Reader, joined
-from mlxchat.text.spans import TokenIds
 from mlxchat.text.tokens import Prompt
 from mlxchat.units import Progress
 

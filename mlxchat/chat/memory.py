@@ -8,10 +8,15 @@ from datetime import datetime
 
 from mlxchat.chat.rendering import Rejected, Rendering, fitted, is_too_long
 from mlxchat.chat.state import Recalled, State, Turn
-from mlxchat.recall.choice import COMMON, Fit, Index, Text, chosen, closest
-from mlxchat.recall.words import (
+from mlxchat.recall.choice import (
     CALENDAR_WORDS,
+    COMMON,
+    Fit,
+    Index,
     Said,
+    Text,
+    chosen,
+    closest,
     excerpt,
     informative,
     is_short_number,
@@ -19,7 +24,7 @@ from mlxchat.recall.words import (
     sentences,
     words,
 )
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 
 # What was asked or answered counts less than what was stated, and has to say more of the message.
 ASKED = 0.5

@@ -13,7 +13,7 @@ from mlxchat.engine.brief import MAX_TEMP, SPARE_TOKENS, write_brief
 from mlxchat.engine.reply import Reply
 from mlxchat.errors import UsageError
 from mlxchat.settings import GenerationSettings
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 
 # A note's maximum share of the window, and its maximum tokens.
 NOTE_SHARE = 4

@@ -13,7 +13,7 @@ from mlxchat.chat.state import State, Turn
 from mlxchat.chat.window import Ledger
 from mlxchat.errors import InputError, TemplateError, UsageError, WindowTooSmall
 from mlxchat.request.written import thinking_variables
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from mlxchat.text.tokens import ChatMessage, Tokenizer
 from mlxchat.units import Progress
 

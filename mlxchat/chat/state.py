@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from mlxchat.engine.reply import Stats
 from mlxchat.engine.sampling import Token
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from mlxchat.cache import Cache
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.errors import CacheError
 from mlxchat.models.model import Model
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 
 
 @dataclass(slots=True)

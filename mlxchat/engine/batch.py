@@ -21,7 +21,7 @@ from mlxchat.engine.generate import CLEAR_EVERY
 from mlxchat.engine.reply import Reply
 from mlxchat.engine.sampling import Drawn, Token
 from mlxchat.errors import ConstraintError, ModelError
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 
 # What costs one row, and no other.
 ROW_FAILURES = (ModelError, ConstraintError)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from mlxchat.models.model import Model
 from mlxchat.settings import MAX_DRAFT, GenerationSettings
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 
 # Tokens that must match, at least.
 KEY = 3

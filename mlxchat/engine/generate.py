@@ -22,7 +22,7 @@ from mlxchat.engine.sampling import Chooser, Drawn, Token
 from mlxchat.errors import ConstraintError, device_failures
 from mlxchat.platform import wired_limit
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from mlxchat.units import Progress
 
 # MLX keeps freed buffers for reuse. Releasing them after this many tokens bounds the memory.

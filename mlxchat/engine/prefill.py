@@ -18,7 +18,7 @@ from mlxchat import platform
 from mlxchat.cache import Block, BlockRecorder, Cache, join_block, make_joinable, max_positions
 from mlxchat.cache.layers import windows
 from mlxchat.models.skeleton import named_parameters
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from mlxchat.text.tokens import Prompt
 from mlxchat.units import Progress
 

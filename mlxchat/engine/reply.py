@@ -19,8 +19,8 @@ from mlxchat.engine.sampling import Chooser, Token
 from mlxchat.errors import CacheError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings, with_seed
+from mlxchat.text.encoder import TokenIds
 from mlxchat.text.reply_reader import Piece, Reader, State, StopTexts
-from mlxchat.text.spans import TokenIds
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from mlxchat.engine.constrained import Constrained
 from mlxchat.errors import UsageError
 from mlxchat.settings import GenerationSettings, SamplingSettings
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 
 # How many of the latest tokens are looked at by the penalties (mlx-lm's default), by DRY, and by
 # anything at all.

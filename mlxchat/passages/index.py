@@ -17,7 +17,7 @@ from pathlib import Path
 from mlxchat.errors import InputError
 from mlxchat.files import make_private_directory, prune, replacing, reported_as
 from mlxchat.passages.split import Span, split
-from mlxchat.recall.words import words
+from mlxchat.recall.choice import words
 from mlxchat.text.documents import Document
 from mlxchat.units import Notify, Progress
 

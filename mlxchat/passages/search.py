@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from mlxchat.passages.index import Outdated, Passage, PassageIndex
-from mlxchat.recall.choice import COMMON, by_share
-from mlxchat.recall.words import excerpt
+from mlxchat.recall.choice import COMMON, by_share, excerpt
 
 # A passage that contains less than this share of what the best one contains is not read.
 ENOUGH_OF_BEST = 0.3

@@ -13,7 +13,7 @@ from pathlib import Path
 from mlxchat import paths
 from mlxchat.errors import SessionError
 from mlxchat.files import by_use, holder
-from mlxchat.recall.words import words
+from mlxchat.recall.choice import words
 from mlxchat.sessions import backup, records
 from mlxchat.sessions import session as sessions
 from mlxchat.sessions.database import Database, session_errors

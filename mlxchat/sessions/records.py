@@ -27,7 +27,7 @@ import numpy as np
 from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.files import force_to_disk, open_file, open_to_read, write_all
-from mlxchat.recall.words import words
+from mlxchat.recall.choice import words
 from mlxchat.text.reply_reader import Piece
 
 Scalar = str | int | float | bool | None

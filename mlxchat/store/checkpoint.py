@@ -30,7 +30,7 @@ from mlxchat.request import Request
 from mlxchat.settings import SamplingSettings
 from mlxchat.store import tensor_file
 from mlxchat.store.snapshot import StateFile
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from mlxchat.models.model import Model
 from mlxchat.store import tensor_file
 from mlxchat.store.snapshot import Background, made_by
 from mlxchat.store.tensor_file import OLDER_S, CacheFiles, Tensors
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 
 PAGE = 128  # tokens
 # A shorter prompt is read faster than it is found.

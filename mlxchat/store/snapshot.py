@@ -34,7 +34,7 @@ from mlxchat.models.model import Model
 from mlxchat.paths import __version__
 from mlxchat.store import tensor_file
 from mlxchat.store.tensor_file import Tensors
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from mlxchat.units import format_bytes
 
 # What is restored, and the copy that the next snapshot takes.

@@ -16,8 +16,9 @@ import tokenizers
 from tokenizers.models import Unigram
 
 from mlxchat.errors import InputError, ModelBroken, ModelUnsupported
-from mlxchat.text.spans import TokenIds
 from mlxchat.units import Progress
+
+TokenIds = np.ndarray  # one dimension, int32
 
 # Characters per call of the tokenizer, during which Ctrl-C waits. Its bookkeeping takes some 150
 # bytes per token, which would be gigabytes for a document of 100 MB in one piece.

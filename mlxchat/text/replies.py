@@ -1,19 +1,43 @@
-"""One model's replies: where each begins after its prompt, and the segments of earlier ones."""
+"""One model's replies: where each begins after its prompt, and the segments of earlier ones.
 
-from collections.abc import Iterable, Iterator, Sequence
+A reply encoded again may yield other tokens than the model wrote. So texts with known ids are
+tracked through a chat template: marks around them show which of them it leaves unchanged.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import groupby, product
 
 import numpy as np
 
+from mlxchat.text.encoder import TokenIds
 from mlxchat.text.reply_format import NO_THOUGHTS, Markers, Place, ReplyFormat
 from mlxchat.text.reply_reader import Decoder, Reader, StreamDecoder, joined
-from mlxchat.text.spans import Kind, Segment, TokenIds
 
 # The tokens at the end of a prompt to search for the marker that begins the reply.
 PROMPT_TAIL = 16
 # Where a reply begins, as the prompt leaves it.
 BEGINNINGS = (Place.START, Place.THOUGHT, Place.ANSWER, Place.HEADER)
+
+
+class Kind(Enum):
+    """The kind of a segment of a reply; a GAP is text between a marker and the text shown."""
+
+    MARKER = auto()
+    GAP = auto()
+    THOUGHT = auto()
+    ANSWER = auto()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A text, with its ids if they are known."""
+
+    text: str
+    ids: TokenIds | None = None
+    kind: Kind = Kind.ANSWER
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +175,37 @@ def enclosed(segments: Sequence[Segment], opened: str, closes: str) -> list[Segm
 
 def _text(segments: Iterable[Segment], kind: Kind) -> str:
     return "".join(segment.text for segment in segments if segment.kind is kind)
+
+
+# Renders each segment as the function given has it.
+Render = Callable[[Callable[[Segment], str]], str]
+
+
+def known_segments(render: Render, segments: Iterable[Segment], mark: str) -> list[Segment]:
+    """What the template renders, in parts: the segments with ids that it leaves unchanged keep
+    these. `mark` is a character that occurs in none."""
+    rendered = render(lambda each: each.text)
+    found = [Segment(rendered)]
+    known = [each for each in segments if each.ids is not None]
+    # Marks would keep a template from trimming: leave out first the texts that it could trim.
+    untrimmed = [each for each in known if each.text == each.text.strip()]
+    for some in (untrimmed, known if len(known) > len(untrimmed) else []):
+        parts = split_at(render, some, mark) if some else found
+        if "".join(each.text for each in parts) == rendered:
+            found = parts
+    return found
+
+
+def split_at(render: Render, segments: Iterable[Segment], mark: str) -> list[Segment]:
+    """What the template renders, in parts: the segments that it leaves unchanged, once, are apart
+    from what is between them."""
+    any_mark = re.compile(f"{mark}[0-9]+{mark}")
+    marks = {each: f"{mark}{n}{mark}" for n, each in enumerate(segments)}
+    rendered = render(lambda each: f"{marks.get(each, '')}{each.text}{marks.get(each, '')}")
+    found: list[Segment] = []
+    for each, own in marks.items():
+        before, *after = rendered.split(f"{own}{each.text}{own}")
+        if len(after) == 1:
+            found += [Segment(any_mark.sub("", before)), each]
+            (rendered,) = after
+    return [*found, Segment(any_mark.sub("", rendered))]

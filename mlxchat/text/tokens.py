@@ -14,11 +14,10 @@ import numpy as np
 import tokenizers
 
 from mlxchat.errors import TemplateError
-from mlxchat.text.encoder import Encoder, token_bytes, unused_marks
-from mlxchat.text.replies import Replies, enclosed
+from mlxchat.text.encoder import Encoder, TokenIds, token_bytes, unused_marks
+from mlxchat.text.replies import Kind, Replies, Segment, enclosed, known_segments, split_at
 from mlxchat.text.reply_format import NO_THOUGHTS, Place, find_markers
 from mlxchat.text.reply_reader import Decoder, Reader, joined
-from mlxchat.text.spans import Kind, Segment, TokenIds, known_segments, split_at
 from mlxchat.text.template import NO_SYSTEM_ROLE, THOUGHT_FIELDS, ChatTemplate, Message, Thoughts
 from mlxchat.units import Progress
 

@@ -26,7 +26,7 @@ from mlxchat.engine.prefill import BlockReader, prefill
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.store.prefix_cache import DiskBlocks
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from mlxchat.text.tokens import Part, Prompt
 
 LIMIT_BYTES = 1 << 33

@@ -23,7 +23,7 @@ from mlxchat.engine.sampling import Token
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings, GenerationSettings
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from mlxchat.text.tokens import ChatMessage
 
 SYSTEM = "You are a ship's cook called Zorblax. Answer in one short sentence."

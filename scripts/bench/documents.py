@@ -27,7 +27,7 @@ from mlxchat.models.model import Model
 from mlxchat.request import Request, Setup
 from mlxchat.settings import CacheSettings, Overflow, SamplingSettings
 from mlxchat.text.documents import SEPARATOR, open_documents
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from mlxchat.units import Observer
 
 IN_VIEW = "fact in view"

@@ -21,7 +21,7 @@ from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings
 from mlxchat.store.prefix_cache import PAGE, PrefixCache
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 
 LIMIT_BYTES = 1 << 33
 STEP = 512

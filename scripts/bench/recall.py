@@ -25,10 +25,10 @@ from mlxchat.chat.memory import Memory
 from mlxchat.chat.state import Recalled, State, Turn
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
-from mlxchat.recall.words import sentences
+from mlxchat.recall.choice import sentences
 from mlxchat.request.commands import MOST_RECALLS
 from mlxchat.settings import CacheSettings
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 
 FILLERS = (
     "What is special about {}?",

@@ -36,7 +36,7 @@ from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.models.resolve import resolve_model
 from mlxchat.settings import DEFAULT_PREFILL_STEP_SIZE, GenerationSettings
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 from mlxchat.text.tokens import ChatMessage
 
 OURS = "mlxchat"

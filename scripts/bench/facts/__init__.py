@@ -20,7 +20,7 @@ import numpy as np
 
 from mlxchat.cache import Cache
 from mlxchat.models.model import Model
-from mlxchat.text.spans import TokenIds
+from mlxchat.text.encoder import TokenIds
 
 PREFILL_STEP = 512
 
