@@ -25,8 +25,8 @@ import mlx_lm.models
 from mlx import nn
 from mlx.utils import tree_map_with_path
 
-from mlxchat.cache import Cache, make_cache, make_joinable, positions_bounded
-from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.cache.build import make_cache, make_joinable
+from mlxchat.cache.layers import Cache, positions_bounded, recurrent_states, windows
 from mlxchat.errors import CacheError, ModelUnsupported
 from mlxchat.models.skeleton import build_skeleton
 from scripts import metal

@@ -11,8 +11,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.cache import make_cache, tokens_held
-from mlxchat.cache.layers import windows
+from mlxchat.cache.build import make_cache
+from mlxchat.cache.layers import tokens_held, windows
 from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import Forgot

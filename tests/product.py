@@ -19,16 +19,17 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxchat.cache import (
-    Block,
+from mlxchat.cache import build, powers
+from mlxchat.cache.block import Block
+from mlxchat.cache.build import make_cache, make_joinable
+from mlxchat.cache.layers import (
     Cache,
     ChunkCache,
-    build,
-    make_cache,
-    make_joinable,
-    powers,
+    most_together,
+    plain_refusal,
+    recurrent_states,
+    windows,
 )
-from mlxchat.cache.layers import most_together, plain_refusal, recurrent_states, windows
 from mlxchat.cache.positions import KeyShift
 from mlxchat.cache.side_by_side import RowsCache, find_support
 from mlxchat.chat.window import Ledger

@@ -9,8 +9,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 
-from mlxchat.cache import Cache
-from mlxchat.cache.layers import windows
+from mlxchat.cache.layers import Cache, windows
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.generate import generate

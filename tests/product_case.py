@@ -13,7 +13,8 @@ import mlxchat  # noqa: F401  first, to prepare OpenBLAS and mlx-lm's modules
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.cache import Cache, make_cache
+from mlxchat.cache.build import make_cache
+from mlxchat.cache.layers import Cache
 from mlxchat.errors import CacheError
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model

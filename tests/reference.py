@@ -14,8 +14,8 @@ import numpy as np
 from mlx import nn
 from mlx_lm.models.cache import ArraysCache, CacheList, RotatingKVCache
 
-from mlxchat.cache import Cache, build
-from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.cache import build
+from mlxchat.cache.layers import Cache, recurrent_states, windows
 from mlxchat.cache.window import REANCHOR_EVERY
 
 

@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxchat.cache import make_cache
+from mlxchat.cache.build import make_cache
 from mlxchat.models.load import load
 from scripts.bench import plot, stream
 from scripts.bench.common import losses

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from mlxchat import paths
-from mlxchat.cache import Block, BlockRecorder, make_cache
+from mlxchat.cache.block import Block, BlockRecorder
+from mlxchat.cache.build import make_cache
 from mlxchat.engine.prefill import prefill
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file

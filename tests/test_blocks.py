@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.cache import Block, Cache, make_cache, make_joinable
-from mlxchat.cache.layers import windows
+from mlxchat.cache.block import Block
+from mlxchat.cache.build import make_cache, make_joinable
+from mlxchat.cache.layers import Cache, windows
 from mlxchat.engine.prefill import BlockReader, join_refusal, prefill
 from mlxchat.text.tokens import Prompt
 from scripts.families import build_family

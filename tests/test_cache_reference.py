@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx import nn
 
-from mlxchat.cache import Cache, build, make_cache, tokens_held
-from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.cache import build
+from mlxchat.cache.build import make_cache
+from mlxchat.cache.layers import Cache, recurrent_states, tokens_held, windows
 from mlxchat.errors import CacheError
 from scripts import metal
 from scripts.families import build_family

@@ -7,8 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxchat.cache import Cache, tokens_held
-from mlxchat.cache.layers import windows
+from mlxchat.cache.layers import Cache, tokens_held, windows
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import Recalled
 from mlxchat.constraint.constraint import Constraint

@@ -7,7 +7,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxchat.cache import ChunkCache, build, make_cache
+from mlxchat.cache import build
+from mlxchat.cache.build import make_cache
+from mlxchat.cache.layers import ChunkCache
 from scripts.families import CONFIGS, build_family
 from tests.reference import logits, random_tokens, restored
 

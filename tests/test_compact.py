@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mlxchat.cache import tokens_held
+from mlxchat.cache.layers import tokens_held
 from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.note import NOTE_SHARE

@@ -14,7 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
 
-from mlxchat.cache import Cache
+from mlxchat.cache.layers import Cache
 from mlxchat.chat.conversation import Conversation
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained

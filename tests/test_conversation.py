@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxchat.cache import tokens_held
+from mlxchat.cache.layers import tokens_held
 from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import EMPTY, RESERVE, Rendering

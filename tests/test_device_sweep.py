@@ -8,7 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from mlxchat.cache import Cache
+from mlxchat.cache.layers import Cache
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import Forgot, Said, Turn
 from mlxchat.engine.sampling import Token

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx import nn
 
-from mlxchat.cache import Cache, make_cache, tokens_held
-from mlxchat.cache.layers import windows
+from mlxchat.cache.build import make_cache
+from mlxchat.cache.layers import Cache, tokens_held, windows
 from mlxchat.cache.ring import DRAFT_SLOTS
 from mlxchat.chat.conversation import Conversation
 from mlxchat.engine.drafts import Drafter, History

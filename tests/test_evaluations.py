@@ -12,8 +12,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxchat.cache import Cache, make_cache
-from mlxchat.cache.layers import windows
+from mlxchat.cache.build import make_cache
+from mlxchat.cache.layers import Cache, windows
 from mlxchat.chat.window import Ledger
 from mlxchat.engine.prefill import prefill
 from mlxchat.models.model import Model

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from mlxchat.cache import build, make_cache
+from mlxchat.cache import build
+from mlxchat.cache.build import make_cache
 from mlxchat.errors import CacheError, ModelUnsupported
 from mlxchat.models.load import load_directory
 from scripts import metal

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.cache import Cache, make_cache, tokens_held
+from mlxchat.cache.build import make_cache
+from mlxchat.cache.layers import Cache, tokens_held
 from mlxchat.engine.generate import decode, generate
 from mlxchat.engine.prefill import prefill
 from mlxchat.engine.reply import Reply, ResumePoint, asked

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from mlxchat import platform
-from mlxchat.cache import Cache
+from mlxchat.cache.layers import Cache
 from mlxchat.errors import ModelError, SnapshotBroken
 from mlxchat.models import catalog
 from mlxchat.models import load as loading

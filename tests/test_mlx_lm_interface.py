@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import can_trim_prompt_cache, trim_prompt_cache
 
-from mlxchat.cache import make_cache
+from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import windows
 from scripts.families import build_family
 from tests.reference import logits, random_tokens

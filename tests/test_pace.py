@@ -10,7 +10,7 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.app import verify
 from mlxchat.app.verify import compare, read_again
-from mlxchat.cache import make_cache
+from mlxchat.cache.build import make_cache
 from mlxchat.engine import prefill as prefilling
 from mlxchat.engine.prefill import Pace, first_step, prefill
 from tests.conftest import build_random_model

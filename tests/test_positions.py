@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.cache import build, make_cache, positions_bounded, tokens_evicted, window
-from mlxchat.cache.layers import windows
+from mlxchat.cache import build, window
+from mlxchat.cache.build import make_cache
+from mlxchat.cache.layers import positions_bounded, tokens_evicted, windows
 from mlxchat.errors import CacheError
 from scripts import metal
 from scripts.families import build_family

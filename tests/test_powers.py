@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.cache import make_cache, powers
+from mlxchat.cache import powers
+from mlxchat.cache.build import make_cache
 from mlxchat.cache.powers import attention, install_powers, mlx_lms_own, swiglu
 from mlxchat.errors import CacheError
 from scripts.bench.workloads import prefilled_cache

@@ -14,8 +14,8 @@ import pytest
 from mlx import nn
 from mlx_lm.models.cache import QuantizedKVCache
 
-from mlxchat.cache import Cache, make_cache
-from mlxchat.cache.layers import plain_refusal, recurrent_states, windows
+from mlxchat.cache.build import make_cache
+from mlxchat.cache.layers import Cache, plain_refusal, recurrent_states, windows
 from mlxchat.engine.generate import generate
 from mlxchat.engine.prefill import prefill
 from mlxchat.engine.reply import Reply

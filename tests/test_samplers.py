@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxchat.cache import make_cache
+from mlxchat.cache.build import make_cache
 from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply, check_min_tokens
 from mlxchat.engine.sampling import MAX_REPETITION, make_draw, make_dry, make_penalty

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx import nn
 
-from mlxchat.cache import Cache, make_cache
-from mlxchat.cache.layers import leaves, most_together, windows
+from mlxchat.cache.build import make_cache
+from mlxchat.cache.layers import Cache, leaves, most_together, windows
 from mlxchat.cache.side_by_side import STEPS, RowsCache, compute_alike, find_support
 from mlxchat.engine.batch import prefill_together
 from mlxchat.errors import CacheError, ModelUnsupported

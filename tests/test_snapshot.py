@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.cache import Cache, make_cache
-from mlxchat.cache.layers import windows
+from mlxchat.cache.build import make_cache
+from mlxchat.cache.layers import Cache, windows
 from mlxchat.chat.window import Ledger
 from mlxchat.engine.generate import decode
 from mlxchat.engine.prefill import prefill

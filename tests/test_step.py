@@ -10,8 +10,8 @@ import pytest
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.cache import Cache, make_cache
-from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.cache.build import make_cache
+from mlxchat.cache.layers import Cache, recurrent_states, windows
 from mlxchat.engine.prefill import compute_step, prefill
 from scripts.families import build_family
 from tests.conftest import build_random_model

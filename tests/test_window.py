@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.cache import Cache, WindowCache, make_cache, tokens_evicted, tokens_held
+from mlxchat.cache.build import make_cache
+from mlxchat.cache.layers import Cache, tokens_evicted, tokens_held
 from mlxchat.cache.positions import KeyShift
+from mlxchat.cache.window import WindowCache
 from mlxchat.errors import CacheError
 from scripts.families import build_family
 from scripts.tiny_model import tiny_config

@@ -18,8 +18,8 @@ from mlxchat import platform
 from mlxchat.app.batch_row import RowPlanner, RowRun
 from mlxchat.app.opening import Loaded, known_prefixes, open_model
 from mlxchat.app.prompt import constraint_of, count_pinned
-from mlxchat.cache import Cache, kv_bytes_per_token, tokens_evicted
-from mlxchat.cache.layers import most_together
+from mlxchat.cache.build import kv_bytes_per_token
+from mlxchat.cache.layers import Cache, most_together, tokens_evicted
 from mlxchat.cache.side_by_side import RowsCache, find_support
 from mlxchat.engine.batch import ROW_FAILURES, Batch, Begun, SharedPrefixes, prefill_together
 from mlxchat.engine.drafts import make_drafter

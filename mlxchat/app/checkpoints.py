@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mlxchat.app.opening import Loaded
-from mlxchat.cache import Cache
+from mlxchat.cache.layers import Cache
 from mlxchat.chat.window import Ledger
 from mlxchat.engine.reply import RESUMABLE, ResumePoint
 from mlxchat.errors import (

@@ -9,7 +9,8 @@ from mlx import nn
 
 from mlxchat import paths, platform
 from mlxchat.app.ranks import check_ranks
-from mlxchat.cache import Cache, check_bound, check_joinable, make_joinable, positions_bounded
+from mlxchat.cache.build import check_bound, check_joinable, make_joinable
+from mlxchat.cache.layers import Cache, positions_bounded
 from mlxchat.distributed import Ranks
 from mlxchat.distributed.load import load_shared
 from mlxchat.engine.prefill import BlockReader, join_refusal

@@ -6,7 +6,7 @@ from mlxchat.app.begin import begin, resume
 from mlxchat.app.chat import Chat
 from mlxchat.app.opening import open_model
 from mlxchat.app.run import Run
-from mlxchat.cache import make_cache
+from mlxchat.cache.build import make_cache
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import Forgot
 from mlxchat.constraint.constraint import Constraint

@@ -10,7 +10,7 @@ import numpy as np
 from mlx import nn
 
 from mlxchat.app.chat import Chat
-from mlxchat.cache import Cache
+from mlxchat.cache.layers import Cache
 from mlxchat.engine.prefill import Pace, first_step, prefill
 from mlxchat.errors import SessionError, SnapshotError
 from mlxchat.request import ChatOptions

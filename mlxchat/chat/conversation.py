@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from mlxchat.cache import Cache
+from mlxchat.cache.layers import Cache
 from mlxchat.chat.answering import (
     SEEDS,
     UNWATCHED,

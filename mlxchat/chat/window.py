@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mlxchat.cache import Cache
+from mlxchat.cache.layers import Cache
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.errors import CacheError
 from mlxchat.models.model import Model

@@ -12,7 +12,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.cache import is_uniform
+from mlxchat.cache.build import is_uniform
 from mlxchat.distributed import Ranks
 from mlxchat.errors import MlxchatError, ModelUnsupported, RanksError
 from mlxchat.models.load import Check, load_directory, without_overflow

@@ -14,8 +14,7 @@ import numpy as np
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.cache import Cache
-from mlxchat.cache.layers import after, repeated
+from mlxchat.cache.layers import Cache, after, repeated
 from mlxchat.cache.side_by_side import RowsCache
 from mlxchat.engine.generate import CLEAR_EVERY
 from mlxchat.engine.reply import Reply

@@ -12,8 +12,7 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from mlxchat.cache import Cache
-from mlxchat.cache.layers import draft_refusal, recurrent_states
+from mlxchat.cache.layers import Cache, draft_refusal, recurrent_states
 from mlxchat.cache.ring import DRAFT_SLOTS
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.prefill import BlockReader, OnHeld, Pace, ShouldStop, prefill

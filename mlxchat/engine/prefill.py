@@ -15,8 +15,9 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.cache import Block, BlockRecorder, Cache, join_block, make_joinable, max_positions
-from mlxchat.cache.layers import windows
+from mlxchat.cache.block import Block, BlockRecorder, join_block, max_positions
+from mlxchat.cache.build import make_joinable
+from mlxchat.cache.layers import Cache, windows
 from mlxchat.models.skeleton import named_parameters
 from mlxchat.text.encoder import TokenIds
 from mlxchat.text.tokens import Prompt

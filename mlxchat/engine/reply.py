@@ -12,7 +12,7 @@ from typing import Any, Self
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.cache import Cache, bytes_held, tokens_evicted, tokens_held
+from mlxchat.cache.layers import Cache, bytes_held, tokens_evicted, tokens_held
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.sampling import Chooser, Token

@@ -12,7 +12,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import paths, platform
-from mlxchat.cache import drafting, kv_bytes_per_token
+from mlxchat.cache.build import drafting, kv_bytes_per_token
 from mlxchat.errors import (
     HubError,
     MlxchatError,

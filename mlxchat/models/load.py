@@ -14,7 +14,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.cache import make_cache
+from mlxchat.cache.build import make_cache
 from mlxchat.cache.powers import install_powers
 from mlxchat.errors import MlxchatError, ModelBroken, device_failures, first_line
 from mlxchat.models.adapter import Adapter, apply_adapter, find_adapter

@@ -10,8 +10,9 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.cache import Cache, kv_bytes_per_token, learned_positions, make_cache
-from mlxchat.cache.layers import windows
+from mlxchat.cache.build import kv_bytes_per_token, make_cache
+from mlxchat.cache.layers import Cache, windows
+from mlxchat.cache.positions import learned_positions
 from mlxchat.errors import ModelBroken, ModelError, device_failures, first_line
 from mlxchat.models.adapter import Adapter
 from mlxchat.models.skeleton import held_bytes

@@ -18,9 +18,11 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.cache import Block, Cache, WindowCache, run_lazily
-from mlxchat.cache.layers import plain_refusal, recurrent_states, windows
+from mlxchat.cache.block import Block
+from mlxchat.cache.build import run_lazily
+from mlxchat.cache.layers import Cache, plain_refusal, recurrent_states, windows
 from mlxchat.cache.ring import Entries
+from mlxchat.cache.window import WindowCache
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.models.model import Model
 from mlxchat.store import tensor_file

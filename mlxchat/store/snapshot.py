@@ -23,8 +23,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mlxchat import paths, platform
-from mlxchat.cache import Cache, tokens_held
-from mlxchat.cache.layers import recurrent_states, windows
+from mlxchat.cache.layers import Cache, recurrent_states, tokens_held, windows
 from mlxchat.cache.ring import Entries, Placement
 from mlxchat.chat.window import Ledger
 from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotTooLarge

@@ -21,7 +21,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat.bench.compare import settle
-from mlxchat.cache import Cache
+from mlxchat.cache.layers import Cache
 from mlxchat.engine.prefill import BlockReader, prefill
 from mlxchat.models.load import load
 from mlxchat.models.model import Model

@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from mlxchat.cache import make_cache
+from mlxchat.cache.build import make_cache
 from mlxchat.models.load import load
 
 KEEP, STEP, WINDOW = 4, 256, 512

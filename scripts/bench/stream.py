@@ -21,7 +21,7 @@ import numpy as np
 from mlx import nn
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
-from mlxchat.cache import make_cache
+from mlxchat.cache.build import make_cache
 from mlxchat.models.load import load
 from mlxchat.settings import DEFAULT_KEEP
 

@@ -26,7 +26,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from mlxchat.bench import theirs
 from mlxchat.bench.compare import Side, Spread, interleave, ratios
-from mlxchat.cache import Cache
+from mlxchat.cache.layers import Cache
 from mlxchat.cache.powers import mlx_lms_own
 from mlxchat.engine.drafts import Drafter, make_drafter
 from mlxchat.engine.generate import generate

@@ -18,7 +18,7 @@ from scripts.bench.common import logprobs, picked
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.cache import Cache
+from mlxchat.cache.layers import Cache
 from mlxchat.models.model import Model
 from mlxchat.text.encoder import TokenIds
 
