@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from mlxchat.errors import InputError
 from mlxchat.passages import index as index_module
 from mlxchat.passages.index import (
+    MAX_BYTES,
     Outdated,
     PassageIndex,
     find_index,
     make_index,
     open_index,
+    split,
 )
 from mlxchat.passages.search import Found, Search, quoted
-from mlxchat.passages.split import MAX_BYTES, split
 from mlxchat.text.documents import READ_BYTES, Document, open_documents, read_input
 
 FILLER = "The committee met on the usual day and talked about the budget at some length. "

@@ -18,9 +18,15 @@ from mlxchat.engine.brief import MAX_TEMP, write_brief
 from mlxchat.engine.prefill import ShouldStop
 from mlxchat.engine.reply import Reply
 from mlxchat.errors import InputError
-from mlxchat.passages.index import MIN_KEPT_BYTES, Outdated, Passage, PassageIndex, open_index
+from mlxchat.passages.index import (
+    MIN_KEPT_BYTES,
+    Outdated,
+    Passage,
+    PassageIndex,
+    open_index,
+    split,
+)
 from mlxchat.passages.search import LineRange, Read, Search, heading, left_out, place_of, quoted
-from mlxchat.passages.split import split
 from mlxchat.request import Request
 from mlxchat.request.written import thinking_variables
 from mlxchat.settings import GenerationSettings
