@@ -150,7 +150,8 @@ def device_failures(*, of_model: bool = True) -> Iterator[None]:
     except Exception as error:
         detail = first_line(error)
         is_of_mlx = isinstance(error, RuntimeError)
-        if isinstance(error, MemoryError) or (is_of_mlx and _is_of_memory(detail)):
+        is_of_memory = is_of_mlx and any(each in detail for each in OUT_OF_MEMORY)
+        if is_of_memory or isinstance(error, MemoryError):
             wrong = "out of memory: use a smaller window, a smaller or more heavily quantized model"
             raise DeviceError(f"{wrong}, or close other programs ({detail})") from error
         if is_of_mlx and detail.startswith(FAILED_COMMANDS):
@@ -159,10 +160,6 @@ def device_failures(*, of_model: bool = True) -> Iterator[None]:
         if of_model and _is_of_model(error):
             raise DeviceError(f"the model's code failed: {detail}") from error
         raise
-
-
-def _is_of_memory(detail: str) -> bool:
-    return any(each in detail for each in OUT_OF_MEMORY)
 
 
 def _is_of_model(error: Exception) -> bool:

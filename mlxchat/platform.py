@@ -320,16 +320,6 @@ def on_network_disk(path: Path) -> bool:
     return any(network in kind.lower() for network in NETWORK_DISKS)
 
 
-def process_memory_bytes() -> int:
-    """Memory used by this process, in bytes: a lower bound.
-
-    The resident size misses most of a GPU's buffers, by an unknown amount, so on a GPU this is the
-    greater of the resident size and the memory that MLX holds.
-    """
-    resident = psutil.Process(os.getpid()).memory_info().rss
-    return max(resident, mlx_memory_bytes()) if on_gpu() else resident
-
-
 @contextmanager
 def keep_awake(system: str = sys.platform) -> Iterator[None]:
     """While the body runs, keep a Mac from idle sleep; do nothing on other systems.

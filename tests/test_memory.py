@@ -1,6 +1,5 @@
 """Memory limits: simulated Macs and containers, and the models that fit them."""
 
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,21 +198,6 @@ def test_a_snapshot_is_read_although_metal_recommends_no_more(
     monkeypatch.setattr(snapshot, "differences", lambda *_: [])
     with pytest.raises(SnapshotBroken, match="inconsistent"):
         snapshot.restore(tmp_path / "x", Cache(), {})
-
-
-def test_the_memory_of_a_process_on_a_gpu_is_mlxs(
-    metal: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For a 4 GB model on a Mac, the status line showed 300 MB: the resident size excludes most of
-    Metal's buffers."""
-    resident = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=300 * 10**6))
-    monkeypatch.setattr(psutil, "Process", lambda pid: resident if pid == os.getpid() else None)
-    fake = metal(MAC_16)
-    assert platform.process_memory_bytes() == 300 * 10**6
-    fake.active, fake.cached = 4 * GB, GB
-    assert platform.process_memory_bytes() == 5 * GB
-    metal(CONTAINER).active = 4 * GB
-    assert platform.process_memory_bytes() == 300 * 10**6
 
 
 def test_loading_in_another_dtype_never_keeps_all_weights_in_both(

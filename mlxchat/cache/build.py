@@ -115,7 +115,7 @@ def _make_layers(model: nn.Module, max_kv_size: int | None, keep: int) -> Cache:
         raise CacheError(
             f"a window of {max_kv_size} tokens cannot keep {keep}: it needs room for one more"
         )
-    module = _module_name(model)
+    module = type(model).__module__.rpartition(".")[2]
     if max_kv_size is not None and module in UNBOUNDABLE:
         raise CacheError(
             f"--max-kv-size cannot bound a {module} model: {UNBOUNDABLE[module]}; run "
@@ -128,10 +128,6 @@ def _make_layers(model: nn.Module, max_kv_size: int | None, keep: int) -> Cache:
     for window in windows(layers):
         window.in_order = module in IN_ORDER
     return layers
-
-
-def _module_name(model: nn.Module) -> str:
-    return type(model).__module__.rpartition(".")[2]
 
 
 def _native_cache(model: nn.Module) -> list[LayerCache]:

@@ -16,7 +16,6 @@ from typer.exceptions import TyperException
 
 from mlxchat import platform
 from mlxchat.cli import chat, generate, group, machine
-from mlxchat.cli.cache import cache_app
 from mlxchat.cli.config import config_app
 from mlxchat.cli.group import HELP_NAMES, App, Group
 from mlxchat.cli.models import models_app
@@ -121,7 +120,7 @@ app.command(cls=Configured, epilog=generate.EPILOG)(generate.generate)
 app.command(cls=Configured, epilog=generate.BATCH_EPILOG)(generate.batch)
 app.add_typer(models_app, name="models")
 app.add_typer(session_app, name="session")
-app.add_typer(cache_app, name="cache")
+app.add_typer(machine.cache_app, name="cache")
 app.command(epilog=machine.EPILOG)(machine.bench)
 app.add_typer(config_app, name="config")
 app.command(epilog="Example: mlxchat doctor --offline")(machine.doctor)

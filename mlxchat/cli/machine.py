@@ -1,17 +1,21 @@
-"""`mlxchat bench` and `mlxchat doctor`: what this machine can do, and what is wrong with it."""
+"""`mlxchat bench`, `doctor` and `cache`: what this machine can do, what is wrong with it, and the
+prompts and documents whose keys and values are kept on its disk."""
 
 import sys
 from typing import Annotated, Any, Literal
 
 import typer
 
+from mlxchat import paths
 from mlxchat.bench import BENCHES
-from mlxchat.cli.options import Json, build, with_options
-from mlxchat.errors import ExitStatus
+from mlxchat.cli.group import App
+from mlxchat.cli.options import Json, Yes, agrees, build, with_options
+from mlxchat.errors import ExitStatus, OutputError
+from mlxchat.files import reported_as
 from mlxchat.request.commands import COMMANDS
 from mlxchat.terminal.output import Messages
 from mlxchat.terminal.table import format_finding, format_table, write, write_json_lines
-from mlxchat.units import count
+from mlxchat.units import count, format_bytes
 
 OPTIONS = ("model", "adapter", "offline", "device", "dtype", "pipeline", "quiet")
 
@@ -90,3 +94,38 @@ def doctor(
     problems, warnings = tally[Verdict.PROBLEM], tally[Verdict.WARNING]
     Messages().note(f"{count(problems, 'problem')}, {count(warnings, 'warning')}")
     raise typer.Exit(ExitStatus.FAILURE if problems else ExitStatus.OK)
+
+
+cache_app = App(
+    help="Manage the prefix cache of long prompts and blocks.",
+    epilog="""\
+Examples:
+  mlxchat generate -f report.txt "Who wrote this?"
+  mlxchat cache size
+
+It holds up to 4 GB; --no-prefix-cache of chat and generate turns it off.
+""",
+)
+
+
+@cache_app.command(epilog="Example: mlxchat cache size")
+def size() -> None:
+    """Show how much the cache holds, and where it is."""
+    from mlxchat.store.tensor_file import CacheFiles
+
+    directory = paths.prefix_cache_dir()
+    with reported_as(OutputError, f"use {directory}"):
+        write(f"{format_bytes(CacheFiles(directory).size_bytes())} in {directory}\n")
+
+
+@cache_app.command(epilog="Example: mlxchat cache clear")
+def clear(yes: Yes = False) -> None:
+    """Delete all prefixes and blocks."""
+    from mlxchat.store.tensor_file import CacheFiles
+
+    files = CacheFiles(paths.prefix_cache_dir())
+    with reported_as(OutputError, f"use {files.directory}"):
+        held = format_bytes(files.size_bytes())
+        if agrees(f"Delete the whole cache, {held}?", yes=yes):
+            files.prune(-1)
+            write(f"deleted {held}\n")

@@ -122,7 +122,9 @@ class Said:
             # "My dog limps, what can I do?" states something first.
             clauses = _CLAUSE_END.split(sentence)
             first = 0
-            while first < len(clauses) - 1 and not _begins_asking(clauses[first]):
+            while first < len(clauses) - 1 and WORDS["asking"].isdisjoint(
+                words(clauses[first])[:1]
+            ):
                 first += 1
             stated += clauses[:first]
             asked += clauses[first:]
@@ -174,10 +176,6 @@ def _requests(sentence: str) -> bool:
     said = words(sentence)
     first = said[1:2] if said and said[0] in _POLITE else said[:1]
     return not WORDS["requesting"].isdisjoint(first) and not is_about_own(sentence)
-
-
-def _begins_asking(clause: str) -> bool:
-    return not WORDS["asking"].isdisjoint(words(clause)[:1])
 
 
 # What fits

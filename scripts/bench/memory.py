@@ -9,8 +9,8 @@ from scripts.bench.common import parser, show
 # isort: split
 
 import mlx.core as mx
+import psutil
 
-from mlxchat import platform
 from mlxchat.bench.compare import settle
 from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply
@@ -36,7 +36,8 @@ def main() -> None:
                 tokens=count,
                 active_bytes=mx.get_active_memory(),
                 cache_bytes=mx.get_cache_memory(),
-                process_bytes=platform.process_memory_bytes(),
+                # On a GPU, the resident size misses most buffers.
+                process_bytes=max(psutil.Process().memory_info().rss, mx.get_active_memory()),
             )
 
 
