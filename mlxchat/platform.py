@@ -226,16 +226,12 @@ def prefill_streams() -> "Iterator[tuple[mx.Stream | mx.ThreadLocalStream, ...]]
     must send each other the same messages in the same order.
     """
     default = mx.default_stream(mx.default_device())
-    if sys.platform != "linux" or on_gpu() or cpu_cores() < 2 or launched_rank() is not None:
+    one_core = sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2
+    if one_core or on_gpu() or launched_rank() is not None:
         yield (default,)
         return
     with blas_threads_shared(2):
         yield (default, _second_cpu_stream())
-
-
-def cpu_cores() -> int:
-    """The number of cores this process may use, on Linux."""
-    return len(os.sched_getaffinity(0))
 
 
 @cache

@@ -146,7 +146,7 @@ def test_a_window_too_small_for_the_template_ends_it_at_once(
 
 LOADING_SLOWLY = """
 import pathlib, sys, time
-from mlxchat.app import chat
+from mlxchat.app import opening
 from mlxchat.cli import main
 
 def load_when_allowed(*args, **kwargs):
@@ -155,7 +155,7 @@ def load_when_allowed(*args, **kwargs):
     return load(*args, **kwargs)
 
 may_load = pathlib.Path(sys.argv.pop(1))
-load, chat.load_model = chat.load_model, load_when_allowed
+load, opening.load_model = opening.load_model, load_when_allowed
 main()
 """
 

@@ -106,9 +106,9 @@ def test_an_untested_version_is_reported(monkeypatch: pytest.MonkeyPatch):
 def test_a_full_disk_is_a_warning(monkeypatch: pytest.MonkeyPatch):
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=900_000_000))
-    assert only(doctor.sessions()).fix == "free some space"
-    finding = only(doctor.prefix_cache())
-    assert finding.verdict is Verdict.WARNING
+    found = list(doctor.directories())
+    assert [each.topic for each in found] == ["hub cache", "prefix cache", "sessions"]
+    assert {(each.verdict, each.fix) for each in found} == {(Verdict.WARNING, "free some space")}
 
 
 # The hub and the model
@@ -160,9 +160,9 @@ def test_no_check_can_stop_the_others(monkeypatch: pytest.MonkeyPatch):
     def fails(*_: object) -> Iterable[Finding]:
         raise RuntimeError("broken")
 
-    for name in ("versions", "memory", "configuration", "sessions"):
+    for name in ("versions", "memory", "configuration", "directories"):
         monkeypatch.setitem(doctor.CHECKS, name, fails)
     found = list(examine(offline=True))
     broken = [each.topic for each in found if "RuntimeError: broken" in each.found]
-    assert broken == ["versions", "memory", "configuration", "sessions"]
+    assert broken == ["versions", "memory", "configuration", "directories"]
     assert found[-1].topic == "hub token"

@@ -16,6 +16,7 @@ from mlxchat.app.ranks import check_ranks
 from mlxchat.engine.brief import write_brief
 from mlxchat.engine.reply import Reply
 from mlxchat.errors import UsageError
+from mlxchat.models.model import Alone
 from mlxchat.passages import index as index_module
 from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import Overflow
@@ -109,9 +110,13 @@ def test_what_needs_a_question_says_so(
     assert f"--overflow {arguments[0]} {error}" in run.stderr
 
 
+class TwoRanks(Alone):
+    size = 2
+
+
 def test_ranks_cannot_read_in_sections() -> None:
     with pytest.raises(UsageError, match=r"cannot be used under mlx\.launch"):
-        check_ranks(object(), overflow="map")  # type: ignore[arg-type]
+        check_ranks(TwoRanks(), overflow="map")
 
 
 # Passages

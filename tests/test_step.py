@@ -1,6 +1,7 @@
 """A prefill step computed in pieces on two streams fills the cache like a whole step."""
 
 import ctypes
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_a_prompt_can_be_read_in_another_thread() -> None:
 
 def test_ranks_and_gpus_compute_on_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that sent their messages in different orders would wait for each other forever."""
-    monkeypatch.setattr(platform, "cpu_cores", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2), raising=False)
     monkeypatch.setattr(platform.sys, "platform", "linux")
     monkeypatch.setattr(platform, "on_gpu", lambda: False)
     with platform.prefill_streams() as streams:

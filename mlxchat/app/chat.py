@@ -36,6 +36,7 @@ from mlxchat.chat.answering import UNWATCHED, Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import Rendering, check_room
 from mlxchat.chat.state import Compacted, Said, State, Turn
+from mlxchat.chat.window import BeginPrefix
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.prefill import ShouldStop
@@ -43,7 +44,7 @@ from mlxchat.engine.sampling import Token
 from mlxchat.errors import CacheError, RanksError, SessionError, TemplateError, UsageError
 from mlxchat.models.model import ALONE, Alone, Model
 from mlxchat.models.resolve import ResolvedModel
-from mlxchat.models.sampling import asks_for_greedy, chat_sampling
+from mlxchat.models.sampling import chat_sampling
 from mlxchat.options import options_of
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.written import thinking_variables
@@ -171,7 +172,7 @@ class Chat:
             generation=options.generation,
             variables=thinking_variables(options.think != "off"),
             template_args=options.template_args,
-            prefixes=self._known_to(loaded.model),
+            begin_prefix=self._known_to(loaded.model),
             drafter=make_drafter(loaded.model, options.generation),
             recalls=options.recalls,
         )
@@ -232,19 +233,20 @@ class Chat:
 
     def _sampling_for(self, model: Model) -> Mapping[str, Any]:
         """What suits a chat with this model: never silently greedy."""
-        if "temp" not in self._setup.sampling and asks_for_greedy(model.generation_config):
+        sampling = chat_sampling(model, think=self._options.think != "off")
+        if "temp" not in self._setup.sampling and sampling.get("temp") == 0:
             self._notify(GREEDY_BY_MAKERS)
-        return chat_sampling(model, think=self._options.think != "off")
+        return sampling
 
-    def _known_to(self, model: Model) -> PrefixCache | None:
-        """The prompts that the model has read before. A chat that saves nothing saves no keys and
-        values either."""
+    def _known_to(self, model: Model) -> BeginPrefix | None:
+        """How a prompt begins that the model has read before. A chat that saves nothing saves no
+        keys and values either."""
         if self._prefixes is not None:
             self._prefixes.close()
         wanted = self._setup.prefix_cache and self._saving is not None
         setup = replace(self._setup, prefix_cache=wanted)
         self._prefixes = known_prefixes(setup, model, self._observer.note)
-        return self._prefixes
+        return self._prefixes and self._prefixes.begin
 
     def _report(self, conversation: Conversation) -> None:
         report_positions(conversation.settings, conversation.cache, self._notify)

@@ -84,15 +84,12 @@ class Checkpointer:
         self._loaded = loaded
         self._file = file
         self._fingerprint = loaded.fingerprint()
-        self._every = checkpoint.run.request.overnight.checkpoint_every
+        # Tokens between checkpoints.
+        self.every = checkpoint.run.request.overnight.checkpoint_every
         self._outage = Outage(warn, f"checkpoints can be written to {checkpoint.directory} again")
         self._being_saved: Reached | None = None
         # Prompt tokens in the cache, and tokens at the latest checkpoint.
         self._prefilled, self._latest = begun.prefilled, begun.tokens
-
-    def tokens_to_next(self, generated: int) -> int:
-        """How many more tokens to generate before the next checkpoint."""
-        return self._every - generated % self._every
 
     def read(self, done: int, total: int) -> None:
         """`done` of `total` prompt tokens were read in this run; reading alone can take a night."""
@@ -105,7 +102,7 @@ class Checkpointer:
             self.save(Reached())
             self._checkpoint.state.background.wait()
             self._latest = 0
-        elif self._prefilled - self._latest >= self._every:
+        elif self._prefilled - self._latest >= self.every:
             self.save(Reached())
 
     def leave(self, reached: Reached, finish_reason: str) -> Written | None:

@@ -296,7 +296,7 @@ class Run:
         while True:
             stretch = generate(
                 reply,
-                tokens=-1 if saver is None else saver.tokens_to_next(reply.generated),
+                tokens=-1 if saver is None else saver.every - reply.generated % saver.every,
                 ends=ends,
                 step_size=self.loaded.settings.prefill_step_size,
                 pace=pace,

@@ -72,7 +72,8 @@ def read_again(
 def compare(network: nn.Module, restored: Cache, fresh: Cache, probe: TokenIds) -> Agreement:
     """Let forks of both states read `probe: (N,)`, and compare what they predict."""
     tokens = mx.array(probe)[None]
-    a, b = (_logits(network, cache.fork(), tokens) for cache in (restored, fresh))
+    logits = (network(tokens, cache=each.fork())[0] for each in (restored, fresh))
+    a, b = (np.array(each.astype(mx.float32), np.float64) for each in logits)
     log_a, log_b = (x - np.logaddexp.reduce(x, axis=-1, keepdims=True) for x in (a, b))
     return Agreement(
         tokens=len(probe),
@@ -80,7 +81,3 @@ def compare(network: nn.Module, restored: Cache, fresh: Cache, probe: TokenIds) 
         logit_difference=float(np.abs(a - b).max()),
         same_choice=int((a.argmax(axis=-1) == b.argmax(axis=-1)).sum()),
     )
-
-
-def _logits(network: nn.Module, cache: Cache, tokens: mx.array) -> np.ndarray:
-    return np.array(network(tokens, cache=cache)[0].astype(mx.float32), dtype=np.float64)

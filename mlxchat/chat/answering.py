@@ -17,7 +17,7 @@ from mlxchat.cache.layers import recurrent_states
 from mlxchat.chat.memory import with_quote
 from mlxchat.chat.rendering import Rendering, fitted, is_too_long
 from mlxchat.chat.state import Forgot, Said, State, Turn
-from mlxchat.chat.window import KnownPrefixes, Window
+from mlxchat.chat.window import BeginPrefix, Window
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
@@ -76,7 +76,7 @@ class Means:
     rendering: Rendering
     sampling: SamplingSettings
     generation: GenerationSettings
-    prefixes: KnownPrefixes | None
+    begin_prefix: BeginPrefix | None
     drafter: Drafter | None
     pace: Pace
 
@@ -176,7 +176,7 @@ class Answering:
         reader, turn = self._reader_after(turn, written)
         begun = Token(None, tokenizer.reader_after(prompt)[1])
         settings, constrained = self._within_window(len(written)), self._constrained(prompt)
-        cached = window.become(ids, self._earlier_windows(), means.prefixes)
+        cached = window.become(ids, self._earlier_windows(), means.begin_prefix)
         window.turns = self.state.in_view
         if means.drafter is not None and not len(means.drafter.history):
             means.drafter.history.extend(ids[:cached])

@@ -26,7 +26,7 @@ from mlxchat.chat.memory import Memory
 from mlxchat.chat.note import write_note
 from mlxchat.chat.rendering import Rejected, Rendering, check_note, check_pin, check_room
 from mlxchat.chat.state import Compacted, Said, State, Turn, Usage
-from mlxchat.chat.window import KnownPrefixes, Ledger, Window
+from mlxchat.chat.window import BeginPrefix, Ledger, Window
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.prefill import Pace, first_step
@@ -72,7 +72,7 @@ class Conversation(Means):
         generation: GenerationSettings | None = None,
         variables: Mapping[str, Any] | None = None,
         template_args: Mapping[str, Any] | None = None,
-        prefixes: KnownPrefixes | None = None,
+        begin_prefix: BeginPrefix | None = None,
         drafter: Drafter | None = None,
         recalls: int = 0,
     ) -> None:
@@ -83,7 +83,7 @@ class Conversation(Means):
             rendering,
             sampling or SamplingSettings(),
             generation or GenerationSettings(),
-            prefixes,
+            begin_prefix,
             drafter,
             Pace(first_step(model.network), model.ranks.lead),
         )

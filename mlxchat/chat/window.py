@@ -3,9 +3,8 @@ compared. It knows nothing about what they mean."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -59,13 +58,9 @@ class Ledger:
         return start
 
 
-class KnownPrefixes(Protocol):
-    """Remembers prompt prefixes across conversations."""
-
-    def begin(self, cache: Cache, ids: TokenIds, window: int | None) -> tuple[int, OnHeld | None]:
-        """Fill the empty cache with the known prefix of `ids`; return the prefix's length, and a
-        function to call with the ids of each step prefilled after it."""
-        ...
+# Fills an empty cache with the known prefix of the ids, for a window of this size; returns the
+# prefix's length, and a function to call with the ids of each step prefilled after it.
+BeginPrefix = Callable[[Cache, TokenIds, int | None], tuple[int, OnHeld | None]]
 
 
 @dataclass(slots=True)
@@ -103,16 +98,16 @@ class Window:
         self,
         ids: TokenIds,
         earlier: Iterable[Window] = (),
-        prefixes: KnownPrefixes | None = None,
+        begin: BeginPrefix | None = None,
     ) -> int:
         """Hold the longest prefix of `ids: (T,)` that needs no computing, and at most T - 1; return
         its length. If a layer cannot be rewound, this is one of the `earlier` windows, or empty. An
-        empty window is filled from known `prefixes`."""
+        empty window is filled by `begin`."""
         self._record = None
         held = self._held_of(ids, earlier)
-        if held or prefixes is None:
+        if held or begin is None:
             return held
-        held, self._record = prefixes.begin(self.cache, ids, self.ledger.window)
+        held, self._record = begin(self.cache, ids, self.ledger.window)
         self.ledger.add(ids[:held])
         return held
 

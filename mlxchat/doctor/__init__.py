@@ -136,27 +136,23 @@ def model() -> Iterator[Finding]:
     yield Finding(found, fix)
 
 
-def hub_cache() -> Iterator[Finding]:
-    yield _directory(hub_cache_dir(), "make it writable, or set HF_HOME, to download models")
+def directories() -> Iterator[Finding]:
+    download = "make it writable, or set HF_HOME, to download models"
+    yield _directory("hub cache", hub_cache_dir(), download)
+    read = "make it writable, to read no prompt twice"
+    yield _directory("prefix cache", paths.prefix_cache_dir(), read)
+    yield _directory("sessions", paths.sessions_dir(), "make it writable, to save chats")
 
 
-def prefix_cache() -> Iterator[Finding]:
-    yield _directory(paths.prefix_cache_dir(), "make it writable, to read no prompt twice")
-
-
-def sessions() -> Iterator[Finding]:
-    yield _directory(paths.sessions_dir(), "make it writable, to save chats")
-
-
-def _directory(directory: Path, fix: str) -> Finding:
+def _directory(topic: str, directory: Path, fix: str) -> Finding:
     """Whether the directory can be written, and the disk's free space."""
     nearest = next(each for each in (directory, *directory.parents) if os.path.lexists(each))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        return Finding(f"{directory} cannot be written", fix, is_problem=True)
+        return Finding(f"{directory} cannot be written", fix, is_problem=True, topic=topic)
     free_bytes = shutil.disk_usage(nearest).free
     is_full = free_bytes <= MIN_FREE_BYTES
     found = f"{directory}, {format_bytes(free_bytes)} free"
-    return Finding(found, "free some space" if is_full else None)
+    return Finding(found, "free some space" if is_full else None, topic=topic)
 
 
 def terminal() -> Iterator[Finding]:
@@ -202,9 +198,7 @@ CHECKS: dict[str, Callable[[], Iterable[Finding]]] = {
     "BLAS": blas,
     "configuration": configuration,
     "model": model,
-    "hub cache": hub_cache,
-    "prefix cache": prefix_cache,
-    "sessions": sessions,
+    "directories": directories,
     "terminal": terminal,
     "characters": characters,
     "hub token": token,

@@ -165,7 +165,8 @@ def make_draw(
     if settings.temp == 0:
         return lambda logits, index: mx.argmax(logits, axis=-1)
     assert settings.seed is not None
-    first = _scattered(settings.seed)
+    # Far from those of adjacent seeds: the number from which a generation's tokens are counted.
+    first = int.from_bytes(blake2b(settings.seed.to_bytes(8), digest_size=8).digest())
     sampler = make_sampler(
         temp=settings.temp,
         top_p=settings.top_p if settings.top_p < 1 else 0.0,
@@ -185,11 +186,6 @@ def make_draw(
         return sampler(logits)
 
     return draw
-
-
-def _scattered(seed: int) -> int:
-    """A number from which to count a generation's tokens: far from those of adjacent seeds."""
-    return int.from_bytes(blake2b(seed.to_bytes(8), digest_size=8).digest())
 
 
 def make_penalty(

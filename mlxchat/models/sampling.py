@@ -37,9 +37,6 @@ class Family:
     plain: Sampling = field(default_factory=dict[str, Any])
     name: str = ""
 
-    def matches(self, model_type: str, name: str) -> bool:
-        return model_type in self.types and re.search(self.name, name, re.IGNORECASE) is not None
-
 
 def _sampling(temp: float, top_p: float = 1.0, top_k: int = 0, **more: float) -> Sampling:
     return {"temp": temp, "top_p": top_p, "top_k": top_k, "min_p": 0.0, **more}
@@ -108,7 +105,7 @@ FAMILIES = (
 def chat_sampling(model: Model, *, think: bool) -> dict[str, Any]:
     """Sampling for a chat, by field of SamplingSettings. `think`: whether thoughts are on.
 
-    Greedy only if generation_config.json asks for it; see `asks_for_greedy`.
+    Greedy only if generation_config.json asks for it.
     """
     named = recommended(model.generation_config)
     if named.get("temp") is not None:
@@ -118,11 +115,6 @@ def chat_sampling(model: Model, *, think: bool) -> dict[str, Any]:
         # The omitted values are transformers' defaults.
         return {"temp": family.get("temp", TRANSFORMERS_TEMP)} | named
     return {**(family or GENERAL), **named}
-
-
-def asks_for_greedy(generation_config: Mapping[str, Any]) -> bool:
-    """Whether the model's files ask for greedy sampling, so that a reply may repeat itself."""
-    return recommended(generation_config).get("temp") == 0
 
 
 def _family_sampling(model: Model, *, think: bool) -> Sampling:
@@ -139,6 +131,6 @@ def family_of(model_type: str, name: str) -> Family | None:
     """The model's family, by its own type or else the type whose module runs it."""
     for each in (model_type, MODULE_OF_TYPE.get(model_type, model_type)):
         for family in FAMILIES:
-            if family.matches(each, name):
+            if each in family.types and re.search(family.name, name, re.IGNORECASE):
                 return family
     return None

@@ -297,7 +297,9 @@ def closest(index: Index, message: str) -> list[Fit]:
     found: list[Fit] = []
     for fit in by_share(index, message):
         text = index.texts[fit.number]
-        own = _own(message=about_own, text=text.is_own)
+        # How many of the two are about the speaker's own things. The text counts half if the
+        # message is about the world, such as "Can cats see colours?".
+        own = about_own + (1 if about_own else 0.5) * text.is_own
         if fit.share < (LEAST_SHARE_IF_OWN if own == 2 else LEAST_SHARE):
             continue
         if EVERYDAY_WORDS.issuperset(fit.words) and (own < 2 or fit.share < MOST_OF_IT):
@@ -317,12 +319,6 @@ def chosen(closeness: Mapping[int, float], at_most: int) -> list[int]:
     alike = sorted((n for n in near if closeness[n] >= ALIKE * nearest), reverse=True)
     rest = sorted({*near} - {*alike}, key=lambda number: closeness[number], reverse=True)
     return [*alike, *rest][:at_most]
-
-
-def _own(*, message: bool, text: bool) -> float:
-    """How many of the two are about the speaker's own things. The text counts half if the message
-    is about the world, such as "Can cats see colours?"."""
-    return message + (1 if message else 0.5) * text
 
 
 def _enough(texts: int, own: float, words: int) -> float:

@@ -170,7 +170,10 @@ def check_template_args(args: Any) -> dict[str, Any]:
 
 def format_template_args(args: Mapping[str, Any]) -> list[str]:
     """Write variables as `parse_template_args` reads them."""
-    return [f"{key}={_as_written(value)}" for key, value in args.items()]
+    return [
+        f"{key}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for key, value in args.items()
+    ]
 
 
 def thinking_variables(wanted: bool) -> dict[str, Any]:
@@ -185,10 +188,6 @@ def thinking_variables(wanted: bool) -> dict[str, Any]:
 def allows_thinking(variables: Mapping[str, Any]) -> bool:
     """Whether variables of a template leave thinking on."""
     return variables.get("enable_thinking") is not False
-
-
-def _as_written(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _value(written: str) -> Any:

@@ -120,7 +120,9 @@ class Editor:
             keys.add(sends, filter=at_prompt)(_send)
         # Enter typed ahead arrives as a newline character.
         for enter in ("enter", "c-j"):
-            keys.add("escape", enter, filter=at_prompt)(_insert_newline)
+            keys.add("escape", enter, filter=at_prompt)(
+                lambda event: event.current_buffer.insert_text("\n")
+            )
         keys.add("c-g", filter=at_prompt)(_open_editor)
         keys.add("c-c", filter=at_prompt)(self._interrupt)
         keys.add("<sigint>")(self._interrupt)
@@ -188,10 +190,6 @@ def _send(event: KeyPressEvent) -> None:
         buffer.insert_text("\n")
     elif message_of(buffer.text).strip():
         buffer.validate_and_handle()
-
-
-def _insert_newline(event: KeyPressEvent) -> None:
-    event.current_buffer.insert_text("\n")
 
 
 def _open_editor(event: KeyPressEvent) -> None:

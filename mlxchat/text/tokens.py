@@ -193,7 +193,8 @@ class Tokenizer:
         """
         texts = [part.text for part in parts]
         if raw:
-            render, (mark, span) = _content, unused_marks("".join(texts))
+            # What a template that adds nothing would render.
+            render, (mark, span) = (lambda said: said[0]["content"]), unused_marks("".join(texts))
         else:
             render, mark, span = self._renderer(system, variables, texts)
         begin = Segment("", NO_IDS)
@@ -398,8 +399,3 @@ class Tokenizer:
     def definition(self) -> str:
         """Everything that decides how text becomes tokens, for comparison."""
         return self._backend.to_str()
-
-
-def _content(messages: Sequence[Message]) -> str:
-    """What a template that adds nothing would render."""
-    return messages[0]["content"]
