@@ -141,7 +141,7 @@ def already_exists(name: str) -> SessionError:
 # Rows
 
 
-class _TurnRow(NamedTuple):
+class _JsonRow(NamedTuple):
     """`value` is None if it, or the `key`, is damaged."""
 
     id: int
@@ -151,10 +151,10 @@ class _TurnRow(NamedTuple):
 
 def _rows(
     connection: sqlite3.Connection, table: str, where: str, parameters: Sequence[object] = ()
-) -> list[_TurnRow]:
+) -> list[_JsonRow]:
     query = f"SELECT id, {_KEYS[table]}, value, checksum FROM {table} WHERE {where}"
     return [
-        _TurnRow(id_, key, json.loads(value) if checksum == _checksum(table, key, value) else None)
+        _JsonRow(id_, key, json.loads(value) if checksum == _checksum(table, key, value) else None)
         for id_, key, value, checksum in connection.execute(query, parameters)
     ]
 
@@ -235,7 +235,7 @@ def delete_session(connection: sqlite3.Connection, id_: int) -> None:
     connection.execute("DELETE FROM sessions WHERE id = ?", (id_,))
 
 
-def _session(row: _TurnRow) -> SessionRecord:
+def _session(row: _JsonRow) -> SessionRecord:
     if row.value is not None:
         return replace(SessionRecord(**row.value), id=row.id, damaged=False)
     is_known = isinstance(row.key, str) and is_name(row.key)
