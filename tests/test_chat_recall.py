@@ -201,7 +201,7 @@ def test_a_known_prefix_and_a_recall_give_the_same_cache(family: str, tmp_path: 
     for _ in range(2):
         conversation = forgetful(net=net)
         pages = PrefixCache(tmp_path, conversation.model, 1 << 30)
-        conversation.prefixes = KnownPrefixes(pages)
+        conversation.begin_prefix = KnownPrefixes(pages).begin
         for text in (QUESTION, "go on"):
             answer(conversation, text)
         pages.close()

@@ -202,7 +202,7 @@ class Chat:
             return
         drafter = make_drafter(loaded.model, conversation.generation)
         conversation.change_model(loaded.model, loaded.settings, loaded.sampling, drafter)
-        conversation.prefixes = self._known_to(loaded.model)
+        conversation.begin_prefix = self._known_to(loaded.model)
         self._found = found
         self._report(conversation)
         self._describe()
