@@ -3,6 +3,7 @@ and refused if unsupported."""
 
 import errno
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -225,12 +226,14 @@ def test_without_free_space_blocks_are_read_but_not_written(
     model: Model, open_blocks: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_blocks(model).save(HEAD, IDS, block_of(model))
-    full = open_blocks(model, 1 << 60)
+    usage = shutil.disk_usage("/")._replace(free=900_000_000)
+    full, other = open_blocks(model), text(80, seed=5)
     assert full.load(HEAD, IDS) is not None
-    other = text(80, seed=5)
-    full.save(HEAD, other, block_of(model, other))
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: usage)
+        full.save(HEAD, other, block_of(model, other))
     assert full.load(HEAD, other) is None
-    assert "less free space" in str(full.error)
+    assert str(full.error) == "the disk has less than 1 GB of free space"
 
     def fail(*_: object, **how: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -290,7 +290,6 @@ class DiskBlocks:
         self._files = CacheFiles(directory, limit_bytes)
         self._model = model
         self._made_by = made_by(model)
-        self._has_room = self._files.has_room()
         self.error: OSError | None = None
 
     def load(self, head: TokenIds, ids: TokenIds) -> Block | None:
@@ -309,8 +308,8 @@ class DiskBlocks:
 
     def save(self, head: TokenIds, ids: TokenIds, block: Block) -> None:
         """Store the block, and enforce the limit."""
-        if not self._has_room:
-            self.error = OSError("the disk has less free space than the cache may use")
+        if not self._files.has_room():
+            self.error = OSError("the disk has less than 1 GB of free space")
             return
         arrays: dict[str, mx.array] = {}
         for i, entries in enumerate(block.layers):

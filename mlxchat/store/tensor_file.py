@@ -47,6 +47,8 @@ TYPES: dict[str, Any] = {
 NAMES = {np.dtype(type_): name for name, type_ in TYPES.items()}
 
 SUFFIX = ".safetensors"
+# Free space on the disk that is left to others.
+SPARE_BYTES = 1_000_000_000
 # A page seems a little older than the one before it, so that it is deleted first.
 OLDER_S = 1e-5
 
@@ -209,10 +211,9 @@ class CacheFiles:
         self._bytes = prune(self.directory, limit_bytes)
 
     def has_room(self) -> bool:
-        """Whether the disk has room for as much as may be written."""
-        above = (self.directory, *self.directory.parents)
-        nearest = next(each for each in above if each.exists())
-        return shutil.disk_usage(nearest).free > self.limit_bytes
+        """Whether enough of the disk stays free for others."""
+        nearest = next(each for each in (self.directory, *self.directory.parents) if each.exists())
+        return shutil.disk_usage(nearest).free > SPARE_BYTES
 
     def size_bytes(self) -> int:
         """The size of all files. Raises OSError."""

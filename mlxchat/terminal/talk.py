@@ -175,8 +175,8 @@ class PipedChat(Talk):
         return self._status
 
     def _next(self) -> Spoken | None:
-        """The next turn, which rank 0 reads. None after the last: closing the chat, for whatever
-        reason, tells the other ranks."""
+        """The next turn, which rank 0 reads. None after the last; the other ranks end when the
+        chat is closed, for whatever reason."""
         ranks = self.chat.ranks
         spoken = self.worker.read(lambda: next(self._turns, None)) if ranks.leads else None
         if spoken is None and ranks.leads:
