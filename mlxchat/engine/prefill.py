@@ -1,4 +1,4 @@
-"""Prefill: many prompt tokens at a time, in steps that keep nobody waiting; or in blocks, each of
+"""Prefill: many prompt tokens at a time, in steps short enough to stop at; or in blocks, each of
 which is prefilled once and can then be joined to any prompt, at any position.
 
 On a CPU with several cores, a step is computed in pieces, two at a time: MLX's CPU backend computes

@@ -89,7 +89,7 @@ def _check(connection: sqlite3.Connection, pragma: str) -> None:
 
 
 def is_rebuilt(connection: sqlite3.Connection) -> bool:
-    """Rebuild the indexes; False if more is damaged. Nobody writes until the connection closes."""
+    """Rebuild the indexes; False if more is damaged. No other process writes meanwhile."""
     try:
         connection.execute("BEGIN EXCLUSIVE")
         _check(connection, "integrity_check")

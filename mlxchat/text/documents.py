@@ -75,7 +75,7 @@ class Document:
 
     @property
     def is_passing(self) -> bool:
-        """Whether it was piped in, so that nobody may have it again."""
+        """Whether it was piped in, and cannot be read again."""
         return not isinstance(self.source, Path)
 
     def bytes_at(self, offset: int, size_bytes: int) -> bytes:
