@@ -4,19 +4,23 @@ import json
 from functools import cache
 from typing import Any
 
-import jsonschema
+from jsonschema.validators import validator_for
 
 from tests import docs
 
 
 @cache
-def schema() -> Any:
-    return json.loads(docs.text().split("```json schema\n")[1].split("```")[0])
+def validator() -> Any:
+    """Of the schema, which is checked itself only once."""
+    written = json.loads(docs.text().split("```json schema\n")[1].split("```")[0])
+    kind = validator_for(written)
+    kind.check_schema(written)
+    return kind(written)
 
 
 def events_of(stdout: str) -> list[dict[str, Any]]:
     """Each line as an event of the schema."""
     events = [json.loads(line) for line in stdout.splitlines()]
     for event in events:
-        jsonschema.validate(event, schema())
+        validator().validate(event)
     return events
