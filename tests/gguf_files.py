@@ -25,14 +25,7 @@ CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 # Number of float16 factors in a block, and their offset; the other bytes are arbitrary.
-FACTORS = {
-    Kind.IQ4_XS: (1, 0),
-    Kind.Q2_K: (2, -1),
-    Kind.Q3_K: (1, -1),
-    Kind.Q4_K: (2, 0),
-    Kind.Q5_K: (2, 0),
-    Kind.Q6_K: (1, -1),
-}
+FACTORS = {Kind.Q4_K: (2, 0), Kind.Q5_K: (2, 0), Kind.Q6_K: (1, -1)}
 
 KindOf = Callable[[str], Kind]
 Metadata = dict[str, Any]
@@ -208,15 +201,11 @@ def tiny_gguf(
     return tiny
 
 
-def logits_of(config: dict[str, Any], weights: dict[str, mx.array], tokens: mx.array) -> np.ndarray:
-    """Logits of mlx-lm's model with these dense weights. tokens: (1, S)."""
-    model: Any = build_skeleton(config)
+def reference_logits(tiny: TinyGguf, tokens: mx.array) -> np.ndarray:
+    """Logits of mlx-lm's model with the dense weights. tokens: (1, S)."""
+    model: Any = build_skeleton(tiny.config)
+    weights = {name: mx.array(value) for name, value in tiny.weights.items()}
     if "lm_head.weight" not in weights and "lm_head" in model:
         model.sanitize(weights)  # makes gemma3 use its embeddings
     model.load_weights(list(weights.items()))
     return np.array(model(tokens))
-
-
-def reference_logits(tiny: TinyGguf, tokens: mx.array) -> np.ndarray:
-    weights = {name: mx.array(value) for name, value in tiny.weights.items()}
-    return logits_of(tiny.config, weights, tokens)
