@@ -1,5 +1,6 @@
 """Models of each reply format with a scripted reply: `Scripted` by name."""
 
+from mlxchat.text import reply_format
 from tests import chat_templates, reply_templates
 from tests.reply_templates import as_it_is
 from tests.scripted_model import Scripted
@@ -22,11 +23,6 @@ MISTRAL = Scripted(
         *("[THINK]", "[/THINK]"),
     ),
     "[THINK]Hm, duck?[/THINK]Yes!</s>",
-)
-SEED = Scripted(
-    reply_templates.SEED,
-    ("<seed:bos>", "<seed:eos>", "<seed:think>", "</seed:think>"),
-    "<seed:think>Hm, duck?</seed:think>Yes!<seed:eos>",
 )
 COHERE = Scripted(
     reply_templates.COHERE,
@@ -69,13 +65,6 @@ LONGCAT = Scripted(
     thought="Hm, duck?\n",
     plain=("<longcat_think>", "</longcat_think>"),
 )
-LONGCAT_ROUNDS = Scripted(
-    reply_templates.LONGCAT_ROUNDS,
-    ("</longcat_s>",),
-    "<longcat_think>\nHm, duck?\n</longcat_think>\nYes!</longcat_s>",
-    thought="\nHm, duck?\n",
-    plain=("<longcat_think>", "</longcat_think>"),
-)
 SOLAR_2 = Scripted(
     reply_templates.SOLAR_2,
     ("<|im:start|>", "<|im:content|>", "<|im:end|>", "<|think:start|>", "<|think:end|>"),
@@ -86,20 +75,6 @@ KIMI_VL = Scripted(
     reply_templates.KIMI_VL,
     KIMI.control,
     "◁think▷Hm, duck?◁/think▷\n\nYes!<|im_end|>",
-)
-# Kimi-Dev, given a template that names its tags.
-KIMI_DEV = Scripted(as_it_is("◁think▷"), (), KIMI_VL.reply)
-MINICPM = Scripted(
-    reply_templates.MINICPM,
-    ("<|thought_start|>", "<|thought_end|>"),
-    "<|thought_start|>\nHm, duck?\n<|thought_end|>\nYes!<|im_end|>",
-    thought="\nHm, duck?\n",
-)
-APRIEL = Scripted(
-    reply_templates.APRIEL,
-    ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
-    "<thinking>Hm, duck?</thinking>\nYes!<|end|>",
-    ends=("<|end|>",),
 )
 XTML = Scripted(
     reply_templates.XTML,
@@ -120,30 +95,32 @@ MUSE = Scripted(
 )
 
 
-def tagged(opens: str, closes: str) -> Scripted:
-    reply = f"{opens}Hm, duck?{closes}\n\nYes!<|im_end|>"
-    return Scripted(as_it_is(opens), (), reply, plain=(opens, closes))
-
+# All formats with tags, for a template that names the opening one and renders replies unchanged.
+TAGGED = {
+    each.opens: Scripted(
+        as_it_is(each.opens),
+        (),
+        f"{each.opens}{each.label}Hm, duck?{each.closes}\n\nYes!<|im_end|>",
+        plain=(each.opens, each.closes),
+    )
+    for each in reply_format.FORMATS
+    if not each.has_channels
+}
 
 FORMATS = {
     "harmony": HARMONY,
     "gemma": GEMMA,
     "mistral": MISTRAL,
-    "seed": SEED,
     "cohere": COHERE,
     "deepseek": DEEPSEEK,
     "kimi": KIMI,
     "solar": SOLAR,
     "qwen": QWEN,
-    "thinking": tagged("<thinking>", "</thinking>"),
-    "apriel": APRIEL,
+    "text": Scripted(as_it_is("<thinking>"), (), "<thinking>Hm, duck?</thinking>Yes!<|im_end|>"),
     "longcat": LONGCAT,
-    "longcat rounds": LONGCAT_ROUNDS,
-    "minicpm": MINICPM,
     "minimax": MINIMAX,
     "muse": MUSE,
     "think:start": SOLAR_2,
-    "kimi dev": KIMI_DEV,
     "kimi vl": KIMI_VL,
     "xtml": XTML,
 }

@@ -52,18 +52,6 @@ MISTRAL = (
     "{% endif %}{% endfor %}"
 )
 
-# Seed-OSS: content is trimmed; a thought in a field precedes it.
-SEED = (
-    "{% for m in messages %}"
-    "{% if m.role != 'assistant' %}<seed:bos>{{ m.role }}\n{{ m.content }}<seed:eos>"
-    "{% else %}<seed:bos>assistant"
-    "{% if m.reasoning_content %}"
-    "{{ '\n<seed:think>' + m.reasoning_content | trim + '</seed:think>' }}{% endif %}"
-    "{% if m.content | trim %}{{ '\n' + m.content | trim + '<seed:eos>' }}{% endif %}"
-    "{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<seed:bos>assistant\n{% endif %}"
-)
-
 # Command R7B: the template encloses answers in markers and omits thoughts.
 COHERE = (
     "<BOS_TOKEN>{% for m in messages %}"
@@ -116,16 +104,6 @@ LONGCAT = (
     "<longcat_assistant><longcat_think>\n{% else %}<longcat_assistant>{% endif %}{% endif %}"
 )
 
-# The first LongCat-Flash-Thinking: numbered rounds in plain text, and no tags: the reply opens its
-# thought itself.
-LONGCAT_ROUNDS = (
-    "{% set ns = namespace(n=0) %}{% for m in messages %}"
-    "{% if m.role == 'system' %}SYSTEM:{{ m.content }} "
-    "{% elif m.role == 'user' %}[Round {{ ns.n }}] USER:{{ m.content }} /think_on ASSISTANT:"
-    "{% set ns.n = ns.n + 1 %}"
-    "{% else %}{{ m.content }}</longcat_s> {% endif %}{% endfor %}"
-)
-
 # Solar Open 2: the prompt opens the thought or, with low effort, contains an empty one.
 SOLAR_2 = (
     "{% for m in messages %}"
@@ -143,24 +121,6 @@ KIMI_VL = (
     "{% for m in messages %}"
     "<|im_{{ m.role }}|>{{ m.role }}<|im_middle|>{{ m.content }}<|im_end|>{% endfor %}"
     "{% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}"
-)
-
-# MiniCPM3: ChatML; a thought in a field is rendered on separate lines.
-MINICPM = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{% if m.role == 'assistant' and m.thought %}"
-    "<|thought_start|>\n{{ m.thought }}\n<|thought_end|>\n{% endif %}"
-    "{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-# Apriel 1.5: a thought in a field follows the answer; thoughts in the content stay there.
-APRIEL = (
-    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}"
-    "{% if add_thoughts is defined and 'thought' in m %}"
-    "<thinking>{{ m.thought }}</thinking>{% endif %}"
-    "\n<|end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 
 # Kimi K3: elements with attributes; a thought, even if empty, precedes each answer, and the prompt

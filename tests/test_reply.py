@@ -2,7 +2,6 @@
 
 import io
 import re
-import sys
 
 import pyte
 import pytest
@@ -12,13 +11,11 @@ from rich.console import Console
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from mlxchat.errors import OutputError
 from mlxchat.terminal import visible
-from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking, reply_view
+from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking
 from mlxchat.text.reply_format import FORMATS, Markers, Place
-from mlxchat.text.reply_reader import Decoder, Reader, StreamDecoder
+from mlxchat.text.reply_reader import Decoder, Reader, StopTexts, StreamDecoder, joined
 from tests.conftest import examples
-from tests.test_terminal import Terminal
 
 WIDTH, HEIGHT = 60, 15
 TAGS = ("<think>", "</think>")
@@ -107,36 +104,18 @@ class EveryDrawing:
         return float((self._readings + 1) // 2)
 
 
-@settings(max_examples=examples(20))
-@given(st.sampled_from(REPLIES), cuts, st.sampled_from([4, 15, 60]))
+@settings(max_examples=examples(40))
+@given(
+    st.one_of(st.sampled_from(REPLIES), st.lists(st.sampled_from(ATOMS), max_size=40).map("".join)),
+    cuts,
+    st.sampled_from([4, 15, 60]),
+)
 def test_a_reply_in_pieces_ends_like_one_in_one_piece(
     reply: str, places: list[int], height: int
 ) -> None:
     console = terminal(height)
     stream(cut(reply, places), MarkdownView(console, clock=EveryDrawing()))
     assert letters(display(written(console), height)) == letters(in_one_piece(reply))
-
-
-@settings(max_examples=examples(20))
-@given(st.lists(st.sampled_from(ATOMS), max_size=40), cuts)
-def test_any_markdown_in_pieces_ends_like_one_in_one_piece(
-    atoms: list[str], places: list[int]
-) -> None:
-    reply = "".join(atoms)
-    console = terminal(60)
-    stream(cut(reply, places), MarkdownView(console, clock=EveryDrawing()))
-    assert letters(display(written(console), 60)) == letters(in_one_piece(reply))
-
-
-def test_a_drawing_waits_until_it_is_due() -> None:
-    console = terminal()
-    view = MarkdownView(console, clock=lambda: 1.0)
-    view.add("one")
-    drawn = written(console)
-    view.add(" two")
-    assert written(console) == drawn
-    view.finish()
-    assert display(written(console)) == ["one two"]
 
 
 def test_lines_of_an_open_code_block_are_printed_only_once() -> None:
@@ -153,11 +132,6 @@ def test_no_control_character_of_the_model_reaches_the_terminal(reply: str) -> N
     ours = r"\x1b\[(\?25[lh]|\d+A|J|[\d;]*m)|\r"
     text = re.sub(ours, "", written(console))
     assert text == visible(text)
-
-
-def test_deeply_nested_markdown_does_not_vanish() -> None:
-    for marker in ("> ", "- ", "1. "):
-        assert in_one_piece(marker * 30 + "deep")[-1].endswith("deep")
 
 
 def test_later_blocks_use_the_width_of_a_widened_terminal() -> None:
@@ -189,42 +163,6 @@ def test_a_reply_during_which_the_terminal_is_resized_is_written_once(reply: str
     assert letters(display(written(console), 40)) == letters(in_one_piece(reply))
 
 
-def test_no_line_is_padded_with_spaces() -> None:
-    """A terminal that was then made narrower wrapped them into empty lines."""
-    console = terminal()
-    stream(["text\n\n- item\n\n> quoted\n\n```\ncode\n```\n"], MarkdownView(console))
-    assert written(console).replace("\x1b[0m", "").count(" \n") == 0
-
-
-class Closed(io.StringIO):
-    def write(self, text: str, /) -> int:
-        if text:
-            raise OSError(5, "Input/output error")
-        return 0
-
-
-def test_a_closed_terminal_is_a_readable_error() -> None:
-    console = Console(file=Closed(), force_terminal=True, width=WIDTH, height=HEIGHT)
-    with pytest.raises(OutputError, match="Input/output error"):
-        stream(["text"], MarkdownView(console))
-
-
-SPOKEN_THOUGHT, SPOKEN_ANSWER = "\nIt is **so**.\n\nOr not.\n", "    code\n\n# Title"
-
-
-def test_thinking_is_shown_dim_and_as_written() -> None:
-    console = terminal()
-    with MarkdownView(console, "on", EveryDrawing()) as view:
-        for character in SPOKEN_THOUGHT:
-            view.add(character, True)
-        for character in SPOKEN_ANSWER:
-            view.add(character)
-    assert "\x1b[2mIt is **so**.\x1b[0m" in written(console)
-    shown = display(written(console))
-    assert shown[:5] == ["It is **so**.", "", "Or not.", "", "  code"]
-    assert shown[-1].strip() == "Title"
-
-
 @pytest.mark.parametrize("thinking", ["on", "hide"])
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize(
@@ -251,28 +189,11 @@ def test_thoughts_are_shown_apart_and_empty_ones_are_not(
     assert display(written(console)) == (shown if thinking == "on" else ["Yes!"])
 
 
-@pytest.mark.parametrize(
-    ("term", "plain", "kind"),
-    [("xterm", False, MarkdownView), ("xterm", True, PlainView), ("dumb", False, PlainView)],
-)
-def test_markdown_needs_a_terminal_that_can_move_its_cursor(
-    monkeypatch: pytest.MonkeyPatch, term: str, plain: bool, kind: type
-) -> None:
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    monkeypatch.setenv("TERM", term)
-    for name in ("TTY_COMPATIBLE", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    assert type(reply_view(plain=plain, thinking="on")) is kind
-
-
 def split(pieces: list[str], inside: bool = False) -> tuple[str, str]:
     (format_,) = (each for each in FORMATS if (each.opens, each.closes) == TAGS)
     decoder = StreamDecoder(Decoder(Tokenizer(BPE())))
-    place = Place.THOUGHT if inside else Place.START
-    reader = Reader(decoder, Markers(format_, {}), place)
-    found = [piece for text in pieces for piece in reader.read(text)] + reader.finish()
-    thinking = "".join(text for is_thinking, text in found if is_thinking)
-    return thinking, "".join(text for is_thinking, text in found if not is_thinking)
+    reader = Reader(decoder, Markers(format_, {}), Place.THOUGHT if inside else Place.START)
+    return joined([*(piece for text in pieces for piece in reader.read(text)), *reader.finish()])
 
 
 tagged = st.lists(st.sampled_from([*TAGS, "<", "think", "</th", ">", "\n", " ", "a"])).map("".join)
@@ -289,3 +210,23 @@ def test_thinking_is_split_off_however_it_is_split_into_pieces(
         ("".join(match.groups("")[::2]), "".join(match.groups("")[1::2])) if match else ("", text)
     )
     assert split(cut(text, places), inside) == expected
+
+
+@given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=4)), cuts)
+def test_text_is_shown_up_to_a_stop_text_in_any_pieces(
+    text: str, stops: list[str], places: list[int]
+) -> None:
+    """And what is held back is never more than could still begin one."""
+    reader, shown = StopTexts(stops), ""
+    for piece in cut(text, places):
+        shown += reader.add(piece)
+        if reader.found:
+            break
+        assert len(reader.held) < max(map(len, stops), default=1)
+    shown += reader.finish()
+    assert not any(stop in shown for stop in stops)
+    assert text.startswith(shown)
+    if reader.found:
+        assert text[len(shown) :].startswith(tuple(stops))
+    else:
+        assert shown == text

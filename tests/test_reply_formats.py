@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken
 
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import Forgot, State, Turn
@@ -16,8 +15,8 @@ from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from mlxchat.sessions.transcript import as_markdown
 from mlxchat.settings import CacheSettings, GenerationSettings
-from mlxchat.text.template import ChatTemplate
-from mlxchat.text.tokens import ChatMessage, Tokenizer
+from mlxchat.text.reply_reader import Piece, joined
+from mlxchat.text.tokens import ChatMessage
 from scripts.tiny_model import CHAT_TEMPLATE
 from tests.reply_formats import (
     COHERE,
@@ -30,9 +29,9 @@ from tests.reply_formats import (
     MISTRAL,
     MUSE,
     QWEN,
-    SEED,
     SOLAR,
     SOLAR_2,
+    TAGGED,
     XTML,
 )
 from tests.scripted_model import Scripted
@@ -71,18 +70,13 @@ def control_text(conversation: Conversation) -> str:
     return "".join(tokenizer.text_of(id_) for id_ in conversation.ledger.ids.tolist())
 
 
-def bytes_of(ids: np.ndarray) -> bytes:
-    """The tokens as bytes, with spaces for those that are not bytes."""
-    return bytes(id_ if id_ < 256 else 0 for id_ in ids.tolist())
-
-
 def check(turn: Turn, scripted: Scripted) -> None:
     assert (turn.thought, turn.reply) == (scripted.thought, scripted.answer)
     assert turn.finish_reason == "stop"
     assert turn.exact
 
 
-def test_several_thoughts_stay_apart_on_the_screen_in_sessions_and_exports() -> None:
+def test_several_thoughts_stay_apart_on_the_screen_and_in_a_session() -> None:
     """They were joined without a break: "…is one.Or two?"."""
     first, second = "<|channel|>analysis<|message|>Hm.", "<|channel|>analysis<|message|>Duck?"
     reply = HARMONY.reply.replace(
@@ -92,11 +86,9 @@ def test_several_thoughts_stay_apart_on_the_screen_in_sessions_and_exports() -> 
     tokens = say(conversation, "hello")
     (begins,) = (n for n, token in enumerate(tokens) if token.another)
     assert spoken(tokens[:begins]) == ("Hm.", "")
-    assert tokens[begins].text == ""
     with Session.open("mine", create=True) as session:
         session.record(None, conversation.turns)
     (turn,) = read_session("mine").turns
-    assert turn.thought == "Hm.Duck?"
     assert turn.thoughts == ["Hm.", "Duck?"]
     assert "Hm.\n\nDuck?\n" in as_markdown(State(turns=(turn,)))
 
@@ -138,36 +130,35 @@ def test_a_reply_is_split_and_kept_as_the_template_keeps_it(name: str, scripted:
     assert np.array_equal(again.ledger.ids, conversation.ledger.ids)
 
 
-def test_the_answer_keeps_its_generated_tokens(scripted: Scripted) -> None:
-    """Removing a thought must not change the tokens of the answer."""
-    backend = scripted.backend()
-    backend.add_tokens([AddedToken("es", special=False)])
-    tokenizer = Tokenizer(backend, ChatTemplate(scripted.template, {}))
-    ids = backend.encode(scripted.reply, add_special_tokens=False).ids
-    es = backend.token_to_id("es")
-    assert es is not None
-    place = next(i for i in range(len(ids)) if ids[i : i + 2] == [ord("Y"), es])
-    # As if the model had spelled it letter by letter.
-    ids[place : place + 2] = b"Yes"
-    if ids[-1] in tokenizer.eos_ids or scripted is FORMATS["solar"]:
-        del ids[-1]
-    if scripted is FORMATS["cohere"]:
-        del ids[-1]
-    reply = ChatMessage("assistant", scripted.answer, np.array(ids, np.int32), scripted.thought)
-    messages = [ChatMessage("user", "hello"), reply, ChatMessage("user", "again")]
-    written = tokenizer.chat(messages, variables={"enable_thinking": True}).ids
-    assert bytes_of(written).count(b"Yes!") == 1
-    assert tokenizer.decode(written.tolist()).count("Yes!") == 1
+@pytest.mark.parametrize("scripted", [*FORMATS.values(), *TAGGED.values()], ids=[*FORMATS, *TAGGED])
+def test_a_reader_restored_after_any_token_reads_the_rest_alike(scripted: Scripted) -> None:
+    """As a run that was stopped there resumes."""
+    tokenizer, ids = scripted.tokenizer(), scripted.ids()
+    prompt = tokenizer.prompt("hello", variables=thinking_variables(True)).ids
+    whole, before = tokenizer.reader(prompt), list[Piece]()
+    for place, id_ in enumerate(ids):
+        rest = tokenizer.reader(prompt)
+        rest.restore(whole.state)
+        after = [piece for each in ids[place:] for piece in rest.add(each)]
+        assert joined([*before, *after, *rest.finish()]) == (scripted.thought, scripted.answer)
+        before += whole.add(id_)
 
 
 @pytest.mark.parametrize("place", ["marker", "duck", "Yes"])
 def test_a_truncated_reply_continues_as_thought_or_answer(scripted: Scripted, place: str) -> None:
+    """And if it does not, later turns treat an unfinished thought as if it had been closed."""
     conversation = converse(scripted)
     before = 3 if place == "marker" else scripted.reply.index(place) + 1
     cut = scripted.backend().encode(scripted.reply[:before], add_special_tokens=False).ids
     conversation.generation = GenerationSettings(max_tokens=len(cut))
     first = spoken(say(conversation, "hello"))
     conversation.generation = GenerationSettings()
+    if place == "duck":
+        assert (conversation.turns[0].thought, conversation.turns[0].reply) == (first[0], "")
+        fork = converse(scripted)
+        fork.resume(None, conversation.turns)
+        say(fork, "again")
+        check(fork.turns[1], scripted)
     rest = spoken([each for each in conversation.continue_reply() if isinstance(each, Token)])
     check(conversation.turns[0], scripted)
     if place != "marker":
@@ -211,7 +202,6 @@ def test_end_tokens_come_from_the_files_the_template_and_the_format() -> None:
     assert ends(QWEN) == {"<|endoftext|>", "<|im_end|>"}
     assert ends(GEMMA) == {"<turn|>"}
     assert ends(MISTRAL) == {"</s>"}
-    assert ends(SEED) == {"<seed:eos>"}
     assert ends(COHERE) == {"<|END_OF_TURN_TOKEN|>"}
     assert ends(SOLAR) == set()
     # No control token follows the answer.
@@ -244,37 +234,6 @@ def test_text_that_spells_markers_stays_text(scripted: Scripted) -> None:
         return int(np.isin(prompt.ids, control).sum())
 
     assert count(scripted.reply * 2) == count("a")
-
-
-def test_an_unfinished_thought_is_not_an_answer(scripted: Scripted) -> None:
-    """Later turns treat it as if it had been closed."""
-    begun = scripted.backend().encode(scripted.reply.partition("duck?")[0] + "duck?").ids
-    conversation = converse(scripted, max_tokens=len(begun))
-    say(conversation, "hello")
-    turn = conversation.turns[0]
-    assert (turn.thought, turn.reply) == (scripted.thought.rstrip("\n"), "")
-    conversation.generation = GenerationSettings()
-    say(conversation, "again")
-    check(conversation.turns[1], scripted)
-    fresh = converse(scripted)
-    fresh.resume(None, conversation.turns)
-    say(fresh, "more")
-    say(conversation, "more")
-    assert np.array_equal(fresh.ledger.ids, conversation.ledger.ids)
-
-
-def test_the_answer_after_a_thought_longer_than_the_window_is_kept(scripted: Scripted) -> None:
-    thought = " ".join(f"w{n}" for n in range(70))
-    scripted = replace(
-        scripted,
-        reply=scripted.reply.replace("duck?", thought),
-        thought=scripted.thought.replace("duck?", thought),
-    )
-    conversation = converse(scripted, window=260, max_tokens=1000)
-    for text in ("hello", "again"):
-        list(conversation.say(text))
-        check(conversation.turns[-1], scripted)
-        assert len(conversation.ledger.ids) <= 260
 
 
 PLAIN = Scripted(CHAT_TEMPLATE, (), "")
@@ -316,27 +275,18 @@ def test_an_unusual_reply_is_an_answer_in_this_turn_and_the_next(case: str) -> N
         assert (turn.thought, turn.reply, turn.finish_reason) == ("", answer, "stop")
 
 
-def test_leading_blanks_are_not_held_back_without_a_format() -> None:
-    """A stop text among them was not found until other text followed."""
-    said = say(converse(replace(PLAIN, reply=" \nYes!<|im_end|>")), "hello")
-    assert [token.text for token in said][:3] == [" ", "\n", "Y"]
-
-
-def test_a_rejected_variable_leaves_the_conversation_unchanged() -> None:
-    """Some cannot turn thinking off; after `/think off` every later turn failed."""
+def test_a_rejected_variable_or_beginning_leaves_the_conversation_unchanged() -> None:
+    """Some cannot turn thinking off; after `/think off` every later turn failed. And the tokens of
+    a beginning that was too large stayed pinned."""
     refusal = (
         "{% if enable_thinking is false %}{{ raise_exception('it always thinks') }}{% endif %}"
     )
     conversation = converse(replace(QWEN, template=refusal + QWEN.template))
-    say(conversation, "hello")
     with pytest.raises(TemplateError, match="it always thinks"):
         conversation.render_with(conversation.rendering.with_thinking(False))
-    say(conversation, "again")
-    assert [turn.reply for turn in conversation.turns] == ["Yes!", "Yes!"]
+    say(conversation, "hello")
+    check(conversation.turns[0], QWEN)
 
-
-def test_a_beginning_too_large_leaves_the_conversation_unchanged() -> None:
-    """The refused beginning's tokens stayed pinned, and turns were cut short."""
     conversation = converse(HARMONY, window=300)
     before = conversation.usage().pinned
     args = {"reasoning_effort": "very " * 50}
