@@ -133,19 +133,14 @@ def key_changes(family: str, values: list[Any]) -> dict[str, Change]:
 
 CONFIGURATIONS: dict[str, Change] = {
     "tagged floats": config(x={"__float__": "NaN"}, y=[{"__float__": "-Infinity"}]),
-    "a tagged float": config(rope_theta={"__float__": "Infinity"}),
     "a tag of no number": config(rope_theta={"__float__": "x"}),
-    "a tag that is a list": config(rope_theta={"__float__": []}),
     "NaN": lambda d: (d / "config.json").write_text(
         (d / "config.json").read_text().replace("{", '{"x": NaN, "y": -Infinity,', 1)
     ),
     "extra keys": config(auto_map={"AutoModel": "m.M"}, trust_remote_code=True, vision_config={}),
     "own code": config(model_file="model.py"),
-    "no own code": config(model_file=None),
     "text_config in a text": config(text_config="x"),
-    "no text_config": config(text_config=None),
     "end tokens in a list": config(eos_token_id=[1, 2]),
-    "end tokens in a text": config(eos_token_id="</s>"),
     "no object": text("config.json", "[]"),
     "with a byte order mark": lambda d: (d / "config.json").write_bytes(
         b"\xef\xbb\xbf" + (d / "config.json").read_bytes()
@@ -195,22 +190,15 @@ INDEX = "model.safetensors.index.json"
 TWO = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 INDEXES: dict[str, Change] = {
     "of another build": text(INDEX, json.dumps({"weight_map": {"a": TWO[0], "b": TWO[1]}})),
-    "without a map": text(INDEX, "{}"),
-    "a list": text(INDEX, "[]"),
     "a map of null": text(INDEX, '{"weight_map": null}'),
-    "broken": text(INDEX, '{"weight_map": {'),
-    "empty": text(INDEX, ""),
     "not UTF-8": text(INDEX, b"\xff\xfe"),
     "missing": sharded(*TWO),
-    "of one of two": sharded(*TWO, index={"a": TWO[0]}),
     "of three for two": sharded(*TWO, index={"a": TWO[0], "b": "model-3.safetensors"}),
     "broken for two": sharded(*TWO, index="{"),
     "of numbers": sharded(*TWO, index={"a": 1, "b": 2}),
     "an extra file": sharded("model-00001-of-00001.safetensors", "model-extra.safetensors"),
     "one of two missing": both(sharded(*TWO), lambda d: (d / TWO[1]).unlink()),
-    "one of nine": sharded("model-1-of-9.safetensors"),
     "a name that is not read": sharded("weights.safetensors"),
-    "no weights": lambda d: (d / "model.safetensors").unlink(),
 }
 
 
@@ -236,9 +224,7 @@ WEIGHTS: dict[str, Change] = {
 } | {
     "one missing": reweighed(lambda w: w.pop(NORM)),
     "one too many": reweighed(lambda w: w.update(extra=w[NORM])),
-    "angles too": reweighed(lambda w: w.update({f"{ROUTE[:-7]}.rotary_emb.inv_freq": w[NORM]})),
     "one of another shape": reweighed(lambda w: w.update({NORM: w[NORM][:3]})),
-    "one transposed": reweighed(lambda w: w.update(head=w.pop("lm_head.weight").T)),
     "no head, tied": both(
         reweighed(lambda w: w.pop("lm_head.weight")), config(tie_word_embeddings=True)
     ),
@@ -248,36 +234,26 @@ WEIGHTS: dict[str, Change] = {
 
 GENERATION = "generation_config.json"
 GENERATIONS: dict[str, Change] = {
-    **{
-        name: text(GENERATION, contents)
-        for name, contents in {
-            "a comma too many": '{"temperature": 0.15,}',
-            "empty": "",
-            "null": "null",
-            "a list": "[1]",
-            "not UTF-8": b"\xff\xfe",
-            "NaN": '{"temperature": NaN, "top_p": Infinity}',
-            "huge": '{"top_k": 1e400, "temperature": 1e999, "eos_token_id": 1e400}',
-        }.items()
-    },
-    **{
-        f"{key}={new!r:.9}": text(GENERATION, json.dumps({key: new}))
-        for key in ("temperature", "top_p", "top_k", "min_p", "do_sample", "eos_token_id")
-        for new in ("x", -1, 0, 1.5, True, None, [], {}, [None, "a"], 10**400)
-    },
+    "a comma too many": text(GENERATION, '{"temperature": 0.15,}'),
+    "a list": text(GENERATION, "[1]"),
+    "not UTF-8": text(GENERATION, b"\xff\xfe"),
+    "not finite": text(GENERATION, '{"temperature": NaN, "top_k": 1e400, "eos_token_id": 1e400}'),
+} | {
+    f"{key}={new!r:.9}": text(GENERATION, json.dumps({key: new}))
+    for key in ("temperature", "top_p", "top_k", "min_p", "do_sample", "eos_token_id")
+    for new in ("x", -1, 0, 1.5, True, None, [], {}, [None, "a"], 10**400)
 }
 
 
 def packed(group_size: int = 32, bits: int = 4, mode: str = "affine", wide: str = "-") -> Change:
     """Packed weights; the paths with `wide` in 8 bits."""
 
+    def packing(path: str, module: Any) -> bool | Json:
+        is_wide = {"group_size": 32, "bits": 8, "mode": "affine"} if wide in path else True
+        return hasattr(module, "to_quantized") and is_wide
+
     def change(directory: Path) -> None:
-        network = build_family(json.loads((directory / "config.json").read_text())["model_type"])
-
-        def packing(path: str, module: Any) -> bool | Json:
-            is_wide = {"group_size": 32, "bits": 8, "mode": "affine"} if wide in path else True
-            return hasattr(module, "to_quantized") and is_wide
-
+        network = build_family("llama")
         nn.quantize(network, group_size, bits, mode=mode, class_predicate=packing)
         mx.save_safetensors(str(directory / "model.safetensors"), dict(named_parameters(network)))
 
@@ -305,23 +281,14 @@ PACKINGS = {
 }
 LEFT_OVER: dict[str, Any] = {
     "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"},
-    "fp8 of 32": {"quant_method": "fp8", "weight_block_size": [32, 32], "scale_fmt": "ue8m0"},
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"},
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False},
-    "gptq of 8": {"quant_method": "gptq", "bits": 8, "group_size": 128},
     "bitsandbytes": {"quant_method": "bitsandbytes", "load_in_4bit": True},
-    "compressed": {"quant_method": "compressed-tensors", "format": "float-quantized"},
-    "compressed nvfp4": {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"},
-    "compressed integers": {"quant_method": "compressed-tensors", "format": "pack-quantized"},
-    "modelopt": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
-    "modelopt, nested": {"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4"}},
-    "modelopt fp8": {"quant_method": "modelopt", "quant_algo": "FP8"},
+    "compressed": {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"},
+    "modelopt": {"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4"}},
     "mxfp4": {"quant_method": "mxfp4"},
-    "mxfp8": {"quant_method": "mxfp8"},
     "unheard of": {"quant_method": "unheard-of"},
-    "no method": {"bits": 4, "group_size": 32},
     "empty": {},
-    "null": None,
     "text": "4-bit",
 }
 
@@ -353,20 +320,18 @@ def quantizations() -> dict[str, Change]:
     }
     for name, packing in PACKINGS.items():
         right = dict(zip(("group_size", "bits", "mode"), packing, strict=True))
-        said: list[Any] = [right, {"group_size": 64, "bits": 2}, AFFINE | {"mode": "mxfp4"}]
-        said += [{}, "4-bit", None, right | {"model.norm": AFFINE, "other": False}]
-        layer = [right, {"group_size": packing[0], "bits": packing[1]}, {"mode": packing[2]}]
-        said += [right | {ROUTE: each} for each in (*layer, True, False, "4-bit", None)]
+        said: list[Any] = [right, {"group_size": 64, "bits": 2}, AFFINE | {"mode": "mxfp4"}, {}]
+        said += ["4-bit", right | {"model.norm": AFFINE, "other": False}]
+        said += [right | {ROUTE: each} for each in (right, {"mode": packing[2]}, True, False)]
         for i, quantization in enumerate(said):
             found[f"{name} said {i}"] = both(packed(*packing), config(quantization=quantization))
-        for method, left in LEFT_OVER.items():
-            for place, put in {
-                "": config(quantization_config=left),
-                " in text_config": config(text_config={"quantization_config": left}),
-                " in a file": text("hf_quant_config.json", json.dumps(left)),
-            }.items():
-                found[f"{name}, {method}{place}"] = both(packed(*packing), put)
     for method, left in LEFT_OVER.items():
+        for place, put in {
+            "": config(quantization_config=left),
+            " in text_config": config(text_config={"quantization_config": left}),
+            " in a file": text("hf_quant_config.json", json.dumps(left)),
+        }.items():
+            found[f"only {method}{place}"] = both(packed(16, 4, "nvfp4"), put)
         left_over = config(quantization_config=left)
         found[f"left over {method}"] = both(packed(), config(quantization=AFFINE), left_over)
         found[f"plain with {method}"] = left_over
@@ -386,7 +351,7 @@ CHANGES = {f"{kind}: {name}": each for kind, of in KINDS.items() for name, each 
 # Of these kinds, most changes differ in one value only.
 SLOW = re.compile(
     r"generation config: \w+=(?!'x'|-1)|key of .*=(?!removed|None|x)"
-    r"|quantization: ([\w ]+, |(8 bits|3 bits|nvfp4|mxfp8) said [1-9])"
+    r"|quantization: (only .* in |(8 bits|3 bits|nvfp4|mxfp8) said [1-9])"
 )
 
 
@@ -429,19 +394,11 @@ def test_mlx_lms_utilities_change_no_limit(monkeypatch: pytest.MonkeyPatch) -> N
     assert changed == []
 
 
-COMMANDS = [["generate", "Hi"], ["chat", "--no-save"], ["batch", "rows.jsonl", "-o", "out.jsonl"]]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_model_whose_code_fails_ends_in_one_line(
-    command: list[str], run_mlxchat: RunMlxchat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_whose_code_fails_ends_in_one_line(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:
     """A wrong value in config.json that only the first forward pass meets ended in a traceback."""
-    monkeypatch.chdir(tmp_path)
-    write_family(tmp_path / "m", "deepseek_v3")
-    config(routed_scaling_factor="x")(tmp_path / "m")
-    (tmp_path / "rows.jsonl").write_text('{"prompt": "Hi"}\n')
-    done = run_mlxchat(*command, "-m", "./m", stdin="Hi\n")
+    model = write_family(tmp_path / "m", "deepseek_v3")
+    config(routed_scaling_factor="x")(model)
+    done = run_mlxchat("generate", "Hi", "-m", str(model))
     assert (done.returncode, done.stdout) == (1, "")
     assert "the model's code failed: Cannot perform multiplication" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -2,13 +2,10 @@
 same ids, the same text and the same prompt, or one line that says why not."""
 
 import copy
-import io
 import json
 import os
 import random
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sentencepiece
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from mlxchat.errors import MlxchatError
+from mlxchat.models import tokenizer_files
 from mlxchat.models.tokenizer_files import load_tokenizer
 from mlxchat.models.tokenizer_rules import CHOSEN, CLASSES
 from mlxchat.text.tokens import ChatMessage, Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
+from tests.test_tokens import SPACES, SPECIAL, llama_decoder, trained
 
 CORPUS = [
     "the sea and the ships on the sea, it's 1234 ships",
@@ -44,7 +42,6 @@ CHATS = [
     [("system", "Be kind."), ("user", "two  ships?")],
     [("user", "a"), ("assistant", "the ships"), ("user", "  1234 海")],
 ]
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<unk>", "<s>", "</s>"]
 JINJA = CHAT_TEMPLATE.replace("<|im_start|>", "<|endoftext|>")
 PARTS = JINJA.replace("message['content']", "message['content'][0]['text']")
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 134515008\n"
@@ -107,8 +104,8 @@ template | chat_template.json | chat_template | "@JINJA"
 class Files:
     """The files of a directory: JSON, or bytes."""
 
-    def __init__(self, backend: Backend | None, model_type: str = "llama", **options: Any) -> None:
-        self.tokenizer: Any = None if backend is None else json.loads(backend.to_str())
+    def __init__(self, backend: Backend, model_type: str = "llama", **options: Any) -> None:
+        self.tokenizer: Any = json.loads(backend.to_str())
         self.options = {"eos_token": "<|im_end|>", "chat_template": CHAT_TEMPLATE} | options
         self.config = {"model_type": model_type}
         self.other: dict[str, Any] = {}
@@ -121,7 +118,7 @@ class Files:
     def write(self, directory: Path) -> Path:
         """Write them, `other` over the rest."""
         files = {"tokenizer_config.json": self.options, "config.json": self.config}
-        files |= {} if self.tokenizer is None else {"tokenizer.json": self.tokenizer}
+        files["tokenizer.json"] = self.tokenizer
         for name, value in (files | self.other).items():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             data = value if isinstance(value, bytes) else json.dumps(value).encode()
@@ -191,15 +188,6 @@ def _decoding(pre: str, decoder: Any, files: Files) -> None:
     files.tokenizer["decoder"] = None if decoder is None else json.loads(decoder.__getstate__())
 
 
-def _separate(moved: bool, files: Files) -> None:
-    """vocab.json and merges.txt in place of tokenizer.json."""
-    if moved:
-        _flagged("both", {}, files)
-    model, files.tokenizer = files.tokenizer["model"], None
-    pairs = "\n".join(["#version: 0.2", *(" ".join(pair) for pair in model.get("merges", ()))])
-    files.other |= {"vocab.json": model["vocab"], "merges.txt": pairs.encode()}
-
-
 def _write(name: str, data: bytes, files: Files) -> None:
     files.other[name] = data
 
@@ -208,9 +196,7 @@ def kinds() -> Mapping[str, Sequence[Change]]:
     """Every change, by kind."""
     flags = [{"special": True}, {"special": False}, {"lstrip": True}, {"rstrip": True}]
     flags += [{"normalized": True}, {"single_word": True}, {}]
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    spaced = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
-    others = (None, spaced, decoders.Metaspace(), decoders.Fuse(), decoders.WordPiece())
+    others = (None, llama_decoder(), decoders.Metaspace(), decoders.Fuse(), decoders.WordPiece())
     bad = (POINTER, b"\xef\xbb\xbf{}", b'{"\xe9": 1}', b"[]", b"{", b"")
     read = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
     read += ("added_tokens.json", "chat_template.json")
@@ -226,31 +212,11 @@ def kinds() -> Mapping[str, Sequence[Change]]:
             *(partial(_in_a_file, *each) for each in product((True, False), (True, False), (0, 1))),
         ],
         "decoder": [partial(_decoding, *e) for e in product(("bare", "sequence", "split"), others)],
-        "no tokenizer.json": [partial(_separate, moved) for moved in (True, False)],
         "broken file": [partial(_write, *each) for each in product(read, bad)]
         + [partial(_write, jinja, POINTER), partial(_write, "tokenizer.model", POINTER)],
         "template file": [partial(_write, jinja, each) for each in encoded]
         + [partial(_write, f"{more}{n}.jinja", JINJA.encode()) for n in ("default", "tool_use")],
     }
-
-
-def trained(pre: Any, decoder: Any, normalizer: Any, *, byte_fallback: bool = False) -> Backend:
-    """A small BPE, byte-level or with a token for each byte."""
-    backend = Backend(models.BPE(byte_fallback=byte_fallback, fuse_unk=byte_fallback))
-    backend.normalizer, backend.pre_tokenizer, backend.decoder = normalizer, pre, decoder
-    singles = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
-    trainer = trainers.BpeTrainer(
-        vocab_size=700,
-        special_tokens=[*SPECIAL, *singles],
-        initial_alphabet=[] if byte_fallback else pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator(CORPUS, trainer)
-    backend.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 4)])
-    made = json.loads(backend.to_str())
-    made["added_tokens"] = made["added_tokens"][: len(SPECIAL)]
-    made["model"]["unk_token"] = "<unk>" if byte_fallback else None
-    return Backend.from_str(json.dumps(made))
 
 
 @cache
@@ -263,41 +229,23 @@ def bases() -> dict[str, Files]:
     parts = {
         name: (each.pre_tokenizer, each.decoder, each.normalizer) for name, each in CLASSES.items()
     }
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    spaces = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    spaced = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
-    llama = trained(None, spaced, spaces, byte_fallback=True)
-    gemma = trained(*parts["GemmaTokenizer"], byte_fallback=True)
-    qwen = trained(*parts["Qwen2Tokenizer"])
+    llama = trained(CORPUS, None, llama_decoder(), SPACES, byte_fallback=True)
+    gemma = trained(CORPUS, *parts["GemmaTokenizer"], byte_fallback=True)
+    qwen = trained(CORPUS, *parts["Qwen2Tokenizer"])
     unigram = Backend(models.Unigram())
     unigram.pre_tokenizer, unigram.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    unigram.train_from_iterator(
-        CORPUS,
-        trainers.UnigramTrainer(
-            vocab_size=90, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
-        ),
+    trainer = trainers.UnigramTrainer(
+        vocab_size=90, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
     )
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(CORPUS),
-        model_writer=model,
-        vocab_size=330,
-        model_type="bpe",
-        byte_fallback=True,
-        user_defined_symbols=SPECIAL[1:3],
-        minloglevel=9,
-    )
-    old = Files(None, tokenizer_class="LlamaTokenizer")
-    old.other["tokenizer.model"] = model.getvalue()
+    unigram.train_from_iterator(CORPUS, trainer)
     return {
         "bytes": Files(byte_tokenizer()),
-        "byte-level": Files(trained(LEVEL, decoders.ByteLevel(), None), **fast),
+        "byte-level": Files(trained(CORPUS, LEVEL, decoders.ByteLevel()), **fast),
         "qwen": Files(qwen, "qwen3", tokenizer_class="Qwen2Tokenizer", **ends),
         "gemma": Files(gemma, "gemma3_text", tokenizer_class="GemmaTokenizer", **names, **more),
         "llama": Files(llama, tokenizer_class="LlamaTokenizer", **names),
         "sentencepiece": Files(llama, **fast, **names),
         "unigram": Files(unigram, **fast, unk_token="<unk>"),
-        "tokenizer.model": old,
     }
 
 
@@ -383,13 +331,13 @@ def test_changed_files_are_read_as_transformers_reads_them(
     kind: str, tmp_path: Path, auto: Any
 ) -> None:
     """Each change to one of the directories; the slow test makes them to all."""
-    found: Counter[bool] = Counter()
-    files = [each for each in bases().items() if each[0] != "tokenizer.model"]
+    files = [*bases().values()]
+    found = Counter[bool]()
     for number, made in enumerate(KINDS[kind]):
-        changed = copy.deepcopy(files[number % len(files)][1])
+        changed = copy.deepcopy(files[number % len(files)])
         made(changed)
         found[check_alike(changed.write(tmp_path / str(number)), auto)] += 1
-    print(f"{kind}: {found.total()} directories, {found[True]} alike, {found[False]} refused")
+    assert found[True] > 0
 
 
 @pytest.mark.slow
@@ -397,54 +345,35 @@ def test_changed_files_are_read_as_transformers_reads_them(
 def test_every_change_and_pairs_of_them_are_read_as_transformers_reads_them(
     name: str, tmp_path: Path, auto: Any
 ) -> None:
-    single = [(kind, made) for kind, each in KINDS.items() for made in each]
+    single = [made for each in KINDS.values() for made in each]
     dice = random.Random(name)
     pairs = [dice.sample(single, 2) for _ in range(200)]
-    found: Counter[tuple[str, bool]] = Counter()
     for number, changes in enumerate([*([each] for each in single), *pairs]):
         changed = copy.deepcopy(bases()[name])
-        try:
-            for _, made in changes:
+        # After the first change, nothing may be left for the second.
+        with suppress(TypeError, AttributeError):
+            for made in changes:
                 made(changed)
-        except (TypeError, AttributeError):
-            continue  # The first change leaves nothing for the second.
-        kind = changes[0][0] if len(changes) == 1 else "pairs"
-        found[kind, check_alike(changed.write(tmp_path / str(number)), auto)] += 1
-    for kind in (*KINDS, "pairs"):
-        print(f"{name}, {kind}: {found[kind, True]} alike, {found[kind, False]} refused")
+            check_alike(changed.write(tmp_path / str(number)), auto)
 
 
 def test_ordinary_directories_are_read_without_transformers(
-    tmp_path: Path, embedded_model: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Importing transformers takes longer than all else before the first token."""
-    names = ("bytes", "byte-level", "qwen", "gemma")
-    places = [str(bases()[name].write(tmp_path / name)) for name in names]
-    code = (
-        "import json, sys, pathlib\n"
-        "from mlxchat.models.tokenizer_files import load_tokenizer\n"
-        "for place in map(pathlib.Path, sys.argv[1:]):\n"
-        "    load_tokenizer(place, json.loads((place / 'config.json').read_text()))\n"
-        "print('transformers' in sys.modules)"
-    )
-    run = [sys.executable, "-c", code, *places, str(embedded_model)]
-    assert subprocess.check_output(run, text=True) == "False\n"
+    monkeypatch.setattr(tokenizer_files, "_read_with_transformers", None)
+    for name in ("bytes", "byte-level", "qwen", "gemma"):
+        load_tokenizer(bases()[name].write(tmp_path / name), bases()[name].config)
 
 
-def test_transformers_says_nothing_and_runs_no_code_of_the_model(tmp_path: Path) -> None:
+def test_transformers_says_nothing_and_runs_no_code_of_the_model(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     files = copy.deepcopy(bases()["llama"])
     files.options["auto_map"] = {"AutoTokenizer": [None, "own.Own"]}
     files.other["own.py"] = b"raise SystemExit('the code was run')"
-    code = (
-        "import sys, pathlib\n"
-        "from mlxchat.models.tokenizer_files import load_tokenizer\n"
-        "load_tokenizer(pathlib.Path(sys.argv[1]), {'model_type': 'llama'})\n"
-        "print('transformers' in sys.modules)"
-    )
-    env = {name: each for name, each in os.environ.items() if name != "TRANSFORMERS_VERBOSITY"}
-    run = [sys.executable, "-c", code, str(files.write(tmp_path))]
-    done = subprocess.run(run, env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+    load_tokenizer(files.write(tmp_path), files.config)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_classes_are_those_of_the_installed_transformers(auto: Any) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx import nn
 
 from mlxchat import platform
 from mlxchat.errors import (
@@ -20,12 +19,11 @@ from mlxchat.errors import (
     ModelBroken,
     ModelError,
     ModelUnsupported,
-    TemplateError,
 )
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model, automatic_window, check_window
 from mlxchat.models.precision import dequantize
-from mlxchat.models.skeleton import MODULE_OF_TYPE, build_skeleton, named_parameters, read_config
+from mlxchat.models.skeleton import MODULE_OF_TYPE, build_skeleton, named_parameters
 from scripts.families import write_family
 from scripts.tiny_model import tiny_config
 from tests.conftest import examples
@@ -41,39 +39,10 @@ def logits(model: Model) -> np.ndarray:
     return np.array(model.network(TOKENS).astype(mx.float32))
 
 
-def quantized_copy(directory: Path, target: Path, *, mixed: bool = False) -> Path:
-    """The model with 4-bit weights, or with 8-bit embeddings that the configuration omits."""
-    shutil.copytree(directory, target)
-    config = read_config(directory)
-    network = load(directory).network
-
-    def packing(path: str, module: nn.Module) -> bool | dict[str, int]:
-        if not hasattr(module, "to_quantized"):
-            return False
-        return {"group_size": 32, "bits": 8} if mixed and "embed" in path else True
-
-    nn.quantize(network, group_size=32, bits=4, class_predicate=packing)
-    mx.save_safetensors(str(target / "model.safetensors"), dict(named_parameters(network)))
-    config["quantization"] = {"group_size": 32, "bits": 4}
-    (target / "config.json").write_text(json.dumps(config))
-    return target
-
-
-@pytest.mark.parametrize("mixed", [False, True])
-def test_packed_weights_give_the_same_results_unpacked(
-    tiny_model: Path, tmp_path: Path, mixed: bool
-) -> None:
-    directory = quantized_copy(tiny_model, tmp_path / "q", mixed=mixed)
-    stored, unpacked = load(directory, "stored"), load(directory, "float32")
-    assert any("scales" in name for name, _ in named_parameters(stored.network))
-    assert not any("scales" in name for name, _ in named_parameters(unpacked.network))
-    np.testing.assert_allclose(logits(stored), logits(unpacked), atol=1e-4)
-
-
 def test_on_a_cpu_auto_is_float32_if_it_fits_and_else_as_stored_with_a_notice(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = quantized_copy(tiny_model, tmp_path / "q")
+    directory = write_family(tmp_path / "m", "llama", "4-bit")
     monkeypatch.setattr(platform, "on_gpu", lambda: False)
     assert load(directory).dtype == mx.float32
     stored_bytes = (directory / "model.safetensors").stat().st_size
@@ -116,24 +85,6 @@ def test_dequantizing_gives_scale_times_value_plus_bias_exactly(
     np.testing.assert_allclose(found, expected.reshape(found.shape), rtol=1e-6, atol=1e-6)
 
 
-def test_weights_in_several_files_are_found_by_the_index(tiny_model: Path, tmp_path: Path) -> None:
-    target = tmp_path / "sharded"
-    shutil.copytree(tiny_model, target)
-    weights = dict(named_parameters(load(tiny_model).network))
-    (target / "model.safetensors").unlink()
-    names = sorted(weights)
-    shards = {"model-00001-of-00002.safetensors": names[::2]}
-    shards["model-00002-of-00002.safetensors"] = names[1::2]
-    for file, part in shards.items():
-        mx.save_safetensors(str(target / file), {name: weights[name] for name in part})
-    index = {"weight_map": {name: file for file, part in shards.items() for name in part}}
-    (target / "model.safetensors.index.json").write_text(json.dumps(index))
-    np.testing.assert_allclose(logits(load(target)), logits(load(tiny_model)), atol=1e-6)
-    (target / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(ModelBroken, match=r"00002-of-00002\.safetensors is missing"):
-        load(target)
-
-
 def edit_json(path: Path, **changes: Any) -> None:
     value = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({key: v for key, v in value.items() if v is not None}))
@@ -154,8 +105,13 @@ def without(name: str) -> Callable[[Path], None]:
     return lambda directory: (directory / name).unlink()
 
 
-def edit_template(directory: Path) -> None:
-    edit_json(directory / "tokenizer_config.json", chat_template="{% if %}")
+def one_of_two_files(directory: Path) -> None:
+    arrays: Any = mx.load(str(directory / "model.safetensors"))
+    arrays.pop("model.norm.weight")
+    mx.save_safetensors(str(directory / "model-1.safetensors"), arrays)
+    (directory / "model.safetensors").unlink()
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 DAMAGE: list[tuple[Callable[[Path], object], type[MlxchatError], str]] = [
@@ -170,7 +126,7 @@ DAMAGE: list[tuple[Callable[[Path], object], type[MlxchatError], str]] = [
     (weights(b"not found" * 50), ModelBroken, "is damaged; download it again"),
     (weights(LFS_POINTER), ModelBroken, "run git lfs pull in"),
     (without("tokenizer.json"), ModelBroken, "no tokenizer"),
-    (edit_template, TemplateError, "chat template"),
+    (one_of_two_files, ModelBroken, r"model-2\.safetensors is missing: the download is incomplete"),
 ]
 
 

@@ -2,19 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
-import mlx.core as mx
 import pytest
 
-from mlxchat import paths
-from mlxchat.models import describe as describe_module
+from mlxchat import platform
 from mlxchat.models.catalog import CATALOG, HUB_ALIASES
 from mlxchat.models.describe import describe
 from mlxchat.models.hub_cache import hub_cache_dir, repo_dir
+from scripts.families import write_family
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.conftest import RunMlxchat
 from tests.fake_hub import put_in_cache, tiny_model_files
+from tests.gguf_files import tiny_gguf
 
 # scripts.tiny_model's default has 2 layers, 2 key-value heads of 8 values, float32.
 TINY_KV_BYTES = 2 * 2 * 2 * 8 * 4
@@ -72,14 +71,6 @@ def test_list_omits_models_that_do_not_generate_text(tiny_model: Path, run_mlxch
     )
 
 
-def test_a_name_on_the_disk_cannot_write_to_the_terminal(run_mlxchat: RunMlxchat):
-    """A directory's name may contain escape sequences, which must not set the terminal's title."""
-    write_tiny_model(paths.imported_models_dir() / "evil\x1b]0;title\x07\tname")
-    assert listed(run_mlxchat)[0]["name"] == "evil\x1b]0;title\x07\tname"
-    row = run_mlxchat("models", "list").stdout.splitlines()[0].split("\t")
-    assert (row[0], row[3:5], row[6]) == ("evil␛]0;title␇ name", ["yes", "yes"], "float32")
-
-
 def test_list_all_shows_the_catalogue_and_other_models_on_the_disk(
     cached_tiny: Path, run_mlxchat: RunMlxchat
 ):
@@ -97,55 +88,39 @@ def test_list_all_shows_the_catalogue_and_other_models_on_the_disk(
     )
 
 
-@pytest.mark.parametrize(
-    ("quantization", "words"),
-    [
-        ({"bits": 4, "group_size": 64}, "4-bit, group 64"),
-        ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "4-bit, group 32, mxfp4"),
-        ({"bits": 4, "group_size": 64, "lm_head": {"bits": 8}}, "32.0 bits per weight"),
-        (None, "float32"),
-    ],
-)
-def test_quantization_is_described_in_words(
-    tmp_path: Path, quantization: dict[str, object] | None, words: str
-):
-    """The headers all say float32; the description comes from the configuration."""
+def test_quantization_is_described_from_the_configuration(tmp_path: Path):
     directory = write_tiny_model(tmp_path / "model")
-    config = tiny_config() | {"quantization": quantization}
-    (directory / "config.json").write_text(json.dumps(config))
-    assert describe("x", directory).quantization == words
+    four: dict[str, object] = {"bits": 4, "group_size": 32}
+    for quantization, words in (
+        (four | {"mode": "mxfp4"}, "4-bit, group 32, mxfp4"),
+        (four | {"lm_head": {"bits": 8}}, "32.0 bits per weight"),
+    ):
+        config = tiny_config() | {"quantization": quantization}
+        (directory / "config.json").write_text(json.dumps(config))
+        assert describe("x", directory).quantization == words
 
 
 def test_the_memory_needed_is_that_of_the_stored_dtype_which_most_weights_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A CPU converts weights to float32, and so keys and values."""
-    directory = write_tiny_model(tmp_path / "model")
-    file = str(directory / "model.safetensors")
-    stored: Any = mx.load(file)
-    arrays = {
-        name: array if "norm" in name else array.astype(mx.bfloat16)
-        for name, array in stored.items()
-    }
-    mx.eval(arrays)
-    mx.save_safetensors(file, arrays)
-    monkeypatch.setattr(describe_module.platform, "on_gpu", lambda: False)
+    directory = write_family(tmp_path / "model", "llama", "bfloat16")
+    monkeypatch.setattr(platform, "on_gpu", lambda: False)
     facts = describe("x", directory)
-    assert facts.kv_bytes_per_token == TINY_KV_BYTES
-    weight_bytes = sum(array.nbytes for array in arrays.values())
-    assert facts.memory_needed_bytes == weight_bytes + 4096 * TINY_KV_BYTES // 2
+    weights = (directory / "model.safetensors").stat().st_size
+    assert facts.kv_bytes_per_token is not None
+    assert facts.context_length is not None
+    cache_bytes = min(facts.context_length, 8192) * facts.kv_bytes_per_token // 2
+    assert facts.memory_needed_bytes == pytest.approx(weights + cache_bytes, rel=0.01)
 
 
 def test_a_model_larger_than_the_free_memory_does_not_fit(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    needed_bytes = describe("x", tiny_model).memory_needed_bytes
-    assert needed_bytes is not None
-    for free_bytes, fits in ((needed_bytes, True), (needed_bytes - 1, False)):
-        monkeypatch.setattr(
-            describe_module.platform, "free_memory_bytes", lambda free=free_bytes: free
-        )
-        assert describe("x", tiny_model).fits is fits
+    needed_bytes = describe("x", tiny_model).memory_needed_bytes or 0
+    for free_bytes in (needed_bytes, needed_bytes - 1):
+        monkeypatch.setattr(platform, "free_memory_bytes", lambda free=free_bytes: free)
+        assert describe("x", tiny_model).fits is (free_bytes == needed_bytes)
 
 
 def test_rm_removes_one_model_from_the_hubs_cache(
@@ -170,30 +145,26 @@ def test_rm_never_removes_the_users_own_directory(tiny_model: Path, run_mlxchat:
     assert (tiny_model / "config.json").is_file()
 
 
-def test_rm_reports_a_model_that_is_not_on_the_disk(tmp_path: Path, run_mlxchat: RunMlxchat):
-    """A GGUF file that had not been converted was said not to be on the disk."""
+def test_rm_reports_a_model_that_is_not_on_the_disk(run_mlxchat: RunMlxchat):
     done = run_mlxchat("models", "rm", "--yes", "org/tiny")
     assert done.returncode == 1
     assert done.stderr == "mlxchat: error: org/tiny is not on this disk: nothing to delete\n"
-    file = tmp_path / "mine.gguf"
-    file.touch()
-    done = run_mlxchat("models", "rm", "--yes", str(file))
-    assert done.stderr == f"mlxchat: error: {file} has not been converted: nothing to delete\n"
-    assert file.exists()
 
 
 @pytest.mark.model
-def test_the_embedded_model_is_listed_described_and_removed(run_mlxchat: RunMlxchat):
+def test_the_embedded_model_is_listed_before_it_is_converted(run_mlxchat: RunMlxchat):
+    (line,) = run_mlxchat("models", "list", "--json").stdout.splitlines()
+    assert json.loads(line)["problem"] == "installed; converted when first used"
+
+
+def test_rm_removes_the_converted_copy_and_never_the_file(tmp_path: Path, run_mlxchat: RunMlxchat):
     """`models rm my.gguf` printed "removed my.gguf", as if the user's own file were gone."""
-    before = run_mlxchat("models", "list", "--json").stdout
-    assert json.loads(before)["problem"] == "installed; converted when first used"
-    facts = json.loads(run_mlxchat("models", "info", "smollm2", "--json").stdout)
-    assert facts["name"] == "smollm2"
-    assert facts["parameters"] == 134_515_008
-    assert facts["context_length"] == 8192
-    (after,) = run_mlxchat("models", "list", "--json").stdout.splitlines()
-    assert json.loads(after)["problem"] is None
-    deleted = run_mlxchat("models", "rm", "--yes", "smollm2").stdout
-    assert deleted.startswith("deleted the converted copy of smollm2, ")
+    file = tiny_gguf("llama").write(tmp_path / "mine.gguf")
+    done = run_mlxchat("models", "rm", "--yes", str(file))
+    assert done.stderr == f"mlxchat: error: {file} has not been converted: nothing to delete\n"
+    facts = json.loads(run_mlxchat("models", "info", str(file), "--json").stdout)
+    assert (facts["problem"], facts["context_length"]) == (None, 512)
+    done = run_mlxchat("models", "rm", "--yes", str(file))
+    assert done.stdout.startswith(f"deleted the converted copy of {file}, ")
     assert not Path(facts["directory"]).exists()
-    assert run_mlxchat("models", "list", "--json").stdout == before
+    assert file.exists()

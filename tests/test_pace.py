@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from mlxchat.app import verify
-from mlxchat.app.verify import compare, read_again
 from mlxchat.cache.build import make_cache
 from mlxchat.engine import prefill as prefilling
 from mlxchat.engine.prefill import Pace, first_step, prefill
@@ -104,18 +102,3 @@ class _Weights(nn.Module):
     def __init__(self, number: int, dtype: mx.Dtype) -> None:
         super().__init__()
         self.weight = mx.zeros((number,), dtype)
-
-
-def test_a_session_is_verified_at_the_same_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was read in steps of 512 tokens however long they took, without any display."""
-    device = SlowDevice(monkeypatch, 0.0, 0.05)
-    monkeypatch.setattr(verify, "first_step", lambda _: 512)
-    filled, shown = make_cache(device.network), list[int]()
-    network: Any = device
-    prefill(device.network, filled, PROMPT[:600], step_size=512)
-    fresh: Any = make_cache(device.network)
-    read_again(network, fresh, PROMPT[:600], 512, lambda done, _: shown.append(done))
-    agreement = compare(network, filled, fresh, PROMPT[:4])
-    assert device.steps == [512, 32, 32, 24, 4, 4]
-    assert shown == [0, 512, 544, 576, 600]
-    assert agreement.same_choice == 4

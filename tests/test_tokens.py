@@ -33,60 +33,60 @@ ENGLISH = (
 )
 
 
-def trained_byte_level(texts: list[str], vocabulary: int = 400) -> tokenizers.Tokenizer:
-    """Byte-level BPE as in GPT-2, Llama 3, Qwen and SmolLM."""
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+SPECIAL = [*CONTROL_TOKENS, "<unk>", "<s>", "</s>"]
+# Spaces as ▁, with a leading one.
+SPACES = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+
+
+def trained(
+    texts: list[str],
+    pre: Any,
+    decoder: Any,
+    normalizer: Any = None,
+    *,
+    byte_fallback: bool = False,
+    vocabulary: int = 700,
+) -> tokenizers.Tokenizer:
+    """A small BPE, byte-level or with a token for each byte, that begins texts with <s>."""
+    backend = tokenizers.Tokenizer(models.BPE(byte_fallback=byte_fallback, fuse_unk=byte_fallback))
+    backend.normalizer, backend.pre_tokenizer, backend.decoder = normalizer, pre, decoder
+    singles = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
-        special_tokens=list(CONTROL_TOKENS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[*SPECIAL, *singles],
+        initial_alphabet=[] if byte_fallback else pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
+    backend.train_from_iterator(texts, trainer)
+    backend.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 4)])
+    made = json.loads(backend.to_str())
+    # The trainer wrongly flags the bytes as special.
+    made["added_tokens"] = made["added_tokens"][: len(SPECIAL)]
+    made["model"]["unk_token"] = "<unk>" if byte_fallback else None
+    return tokenizers.Tokenizer.from_str(json.dumps(made))
+
+
+def trained_byte_level(texts: list[str], vocabulary: int = 400) -> tokenizers.Tokenizer:
+    """As in GPT-2, Llama 3, Qwen and SmolLM."""
+    pre = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return trained(texts, pre, decoders.ByteLevel(), vocabulary=vocabulary)
 
 
 def llama_decoder() -> Any:
-    replace = decoders.Replace("▁", " ")
-    return decoders.Sequence(
-        [replace, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-
-
-def trained_sentencepiece() -> tokenizers.Tokenizer:
-    """BPE with ▁ for spaces, a leading one, and byte fallback, as in Llama 2."""
-    byte_pieces = [f"<0x{byte:02X}>" for byte in range(256)]
-    tokenizer = tokenizers.Tokenizer(
-        models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>")
-    )
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    tokenizer.decoder = llama_decoder()
-    trainer = trainers.BpeTrainer(
-        vocab_size=600,
-        special_tokens=["<unk>", "<s>", "</s>", *CONTROL_TOKENS, *byte_pieces],
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(re.findall(r"\S+|\s", ENGLISH.replace("\n", "")), trainer)
-    # The trainer wrongly flags the bytes as special.
-    parts = json.loads(tokenizer.to_str())
-    parts["added_tokens"] = [
-        token for token in parts["added_tokens"] if token["content"] not in byte_pieces
-    ]
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(parts))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 1)]
-    )
-    return tokenizer
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    return decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
 
 
 BACKENDS = {
     "bytes": byte_tokenizer(),
     "byte level": trained_byte_level([ENGLISH] * 3),
-    "sentencepiece": trained_sentencepiece(),
+    "sentencepiece": trained(
+        re.findall(r"\S+|\s", ENGLISH.replace("\n", "")),
+        None,
+        llama_decoder(),
+        SPACES,
+        byte_fallback=True,
+    ),
 }
 TEMPLATE = ChatTemplate(CHAT_TEMPLATE, {})
 
@@ -145,13 +145,6 @@ def test_tokens_in_the_template_are_control_tokens_even_if_not_flagged() -> None
     assert (ids == backend.token_to_id("<think>")).sum() == 1
 
 
-def test_added_tokens_that_are_not_control_tokens_are_used() -> None:
-    backend = byte_tokenizer()
-    backend.add_tokens([AddedToken("    ", special=False), AddedToken("<table>", special=False)])
-    ids = make_tokenizer(backend).encode("<table>    x").tolist()
-    assert ids == [backend.token_to_id("<table>"), backend.token_to_id("    "), ord("x")]
-
-
 def test_look_alikes_that_normalize_to_a_control_token_are_refused() -> None:
     backend = byte_tokenizer()
     backend.normalizer = normalizers.NFKC()
@@ -173,19 +166,10 @@ def test_long_text_in_chunks_gets_the_same_tokens_as_in_one_piece(
     assert calls[-1] == (len(text), len(text))
 
 
-def test_long_text_without_lines_or_words_is_cut_without_loss(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(encoder_module, "CHUNK_CHARS", 100)
-    tokenizer = make_tokenizer(BACKENDS["byte level"])
-    text = "漢字=" * 500
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 @given(st.lists(st.integers(0, 599), max_size=40), st.sampled_from(sorted(BACKENDS)))
-@example([129, 0, 0, 296], "byte level")
-@example([129, 296, 97, 127], "byte level")
+@example([132, 0, 0, 299], "byte level")
+@example([132, 299, 100, 130], "byte level")
 def test_streamed_text_equals_the_text_decoded_at_once(ids: list[int], name: str) -> None:
     """A character came out as replacement characters if it contained control tokens, or if invalid
     bytes followed within three tokens."""
@@ -206,37 +190,21 @@ def test_streamed_text_equals_the_text_decoded_at_once(ids: list[int], name: str
         assert streamed == whole
 
 
-@settings(max_examples=100)
-@given(st.text(max_size=30))
-def test_streaming_never_shows_part_of_a_character(text: str) -> None:
-    tokenizer = make_tokenizer(BACKENDS["bytes"])
-    decoder = StreamDecoder(tokenizer._decoder)
-    pieces = [decoder.add(id_) for id_ in tokenizer.encode(text)]
-    assert all("\ufffd" not in piece for piece in pieces) or "\ufffd" in text
-    assert "".join(pieces) + decoder.finish() == text
-
-
-def test_a_run_of_control_tokens_costs_the_same_for_every_token() -> None:
-    tokenizer = make_tokenizer(BACKENDS["bytes"])
-    decoder = StreamDecoder(tokenizer._decoder)
-    for _ in range(1000):
-        assert decoder.add(257) == ""
-    assert len(decoder._pending) + len(decoder._shown) < 20
-
-
 def test_raw_text_follows_only_the_beginning_token() -> None:
     backend = BACKENDS["sentencepiece"]
     prompt = make_tokenizer(backend).raw_prompt("the best of times")
     assert prompt.ids.tolist() == backend.encode("the best of times").ids
-    assert prompt.ids[0] == 1
+    assert prompt.ids[0] == backend.token_to_id("<s>")
 
 
-def test_without_a_system_role_the_system_text_precedes_the_prompt() -> None:
-    refusing = (
-        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
-        "{{ messages[0]['content'] | trim }}"
-    )
-    tokenizer = Tokenizer(byte_tokenizer(), ChatTemplate(refusing, {}))
+@pytest.mark.parametrize(
+    "rejects",
+    ["{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}", ""],
+    ids=["refused", "dropped"],
+)
+def test_without_a_system_role_the_system_text_precedes_the_prompt(rejects: str) -> None:
+    template = ChatTemplate(rejects + "{{ messages[-1]['content'] | trim }}", {})
+    tokenizer = Tokenizer(byte_tokenizer(), template)
     prompt = tokenizer.prompt("Hello", system="Be brief.")
     assert tokenizer.decode(prompt.ids) == "Be brief.\n\nHello"
     assert "does not accept this system prompt" in prompt.notices[0]
