@@ -19,7 +19,6 @@ from mlxchat.models.model import Model
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import THINK_TOKENS, byte_tokenizer, tiny_config, write_tiny_model
-from tests.conftest import build_random_model
 
 CONFIG = {**tiny_config(layers=1, vocabulary=320), "eos_token_id": None}
 
@@ -98,6 +97,9 @@ class Scripted:
         return Tokenizer(backend, ChatTemplate(self.template, {}), [i for i in ends if i])
 
     def model(self) -> Model:
+        # Imported here: pytest would make `scripted_program` slow to start.
+        from tests.conftest import build_random_model
+
         network = build_random_model(CONFIG)
         follow_script(network, self.ids())
         return Model("tiny", network, self.tokenizer(), mx.float32, 4096, {})

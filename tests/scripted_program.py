@@ -8,19 +8,21 @@ The rest of the program, and the cache, are real.
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are prepared
 
 # isort: split
-
-import pytest
 
 from mlxchat.app import opening
 from mlxchat.cli import main
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from tests.scripted_model import follow_script
+
+if TYPE_CHECKING:
+    # The program starts faster without it.
+    import pytest
 
 
 def load_scripted(directory: Path, *args: Any, **options: Any) -> Model:
@@ -33,7 +35,7 @@ def load_scripted(directory: Path, *args: Any, **options: Any) -> Model:
 WITHOUT_DRAFTS = {"MLXCHAT_CHAT_LOOKUP": "false", "MLXCHAT_GENERATE_LOOKUP": "false"}
 
 
-def say_scripts(patch: pytest.MonkeyPatch) -> None:
+def say_scripts(patch: "pytest.MonkeyPatch") -> None:
     """Let models in this process follow their scripts."""
     patch.setattr(opening, "load_directory", load_scripted)
     for name, value in WITHOUT_DRAFTS.items():

@@ -1,107 +1,148 @@
-"""The chat as a user sees it: a real pseudo-terminal, a real model, every key."""
+"""A chat on a terminal: what is shown, what Ctrl-C stops, and what comes back to the prompt."""
 
+import io
+import os
 import re
-import shutil
 import signal
 import sys
-import termios
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mlx_lm.models import llama
 
-from mlxchat.terminal.commands import as_command, run_command
-from mlxchat.terminal.editor import EndOfInput
+from mlxchat import paths
+from mlxchat.app import opening
+from mlxchat.errors import UsageError
+from mlxchat.request import ChatOptions, Setup
+from mlxchat.request.commands import ChatShown
+from mlxchat.sessions.listing import read_session
+from mlxchat.terminal import progress
+from mlxchat.terminal.commands import as_command, run_command, suggestions
+from mlxchat.terminal.editor import Editor, EndOfInput
+from mlxchat.terminal.run_chat import run
+from mlxchat.terminal.worker import Stop
 from scripts.tiny_model import CHAT_TEMPLATE
-from tests.pseudo_terminal import PseudoTerminal
 from tests.scripted_model import Scripted
-from tests.terminal_chat import COLOUR, CTRL_C, CTRL_D, CTRL_G, PROMPT, Chat
+from tests.scripted_program import say_scripts
+from tests.terminal import CTRL_C, CTRL_D, CTRL_G, CTRL_U, PROMPT, Terminal, interrupt, on_terminal
 
 pytestmark = pytest.mark.usefixtures("ordinary_terminal")
 
-
-def tiny(model: Path, *arguments: str) -> Chat:
-    return Chat(str(model), "-n", "8", *arguments)
-
-
-@pytest.mark.model
-def test_a_real_conversation(embedded_model: Path) -> None:
-    chat = Chat(
-        *[str(embedded_model), "--max-kv-size", "180", "-n", "12", "--stats"],
-        *["-s", "You are a helpful assistant."],
-    )
-    chat.says("The capital of France is")
-    chat.shows("Paris")
-    chat.shows("^turn 1 ")
-    # Ctrl-C in the middle of a reply keeps the text so far, and what was typed.
-    chat.says("/set max-tokens 500")
-    chat.send("Write a very long story about a whale.\r")
-    chat.shows("story about a whale[^$]*\n.*[a-z]{3,} [a-z]+")
-    chat.send("typed meanwhile" + CTRL_C)
-    chat.shows("^stopped$")
-    chat.shows_draft("typed meanwhile")
-    chat.drops_draft()
-    chat.says("/set max-tokens 12")
-    chat.says("/retry")
-    chat.shows("^> /retry[^$]*stopped at 12 tokens")
-    chat.resize(60, 30)
-    # The window overflows, and a rule shows the forgotten turns.
-    chat.says("Tell me about bread, please, in a few words.")
-    chat.says("Tell me about rope, please, in a few words.")
-    chat.shows_rule(r'forgot turn 1 "The capital of France is" \(\d+ tokens\)')
-    chat.says("/context")
-    chat.shows("^ *[0-9]+  █+ +system prompt and template$")
-    chat.says("/recall France")
-    chat.shows(r"^#1 turn 1 \(forgotten\): The capital of France is$")
-    chat.says("/recall France #1")
-    chat.shows("^your next message will quote turn 1: The capital of France")
-    chat.says("/stats")
-    chat.shows("^> /stats\nturn 4 ")
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-    assert COLOUR.search(chat.written)
+COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10\d)(?:;\d+)*m")
+CODE = "Of course:\n\n```python\nprint(1)\n```\n"
+LONG = " ".join(f"w{number}" for number in range(300))
 
 
-CODE = "Of course:\n\n```python\ndef add(a, b):\n    return a + b\n```\n"
+@pytest.fixture
+def saying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Returns the name of a model that always says the text."""
+    say_scripts(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str) -> str:
+        Scripted(CHAT_TEMPLATE, (), f"{text}<|im_end|>").write(tmp_path / "model")
+        return "./model"
+
+    return write
+
+
+@pytest.fixture
+def signals_in_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Signals sent one by one, each in the middle of a step of a prompt, which then ends."""
+    left: list[int] = []
+    taken = threading.Semaphore(0)
+
+    def take(stop: Stop, number: int, came_s: float | None = None) -> None:
+        take_it(stop, number, came_s)
+        taken.release()
+
+    def step(model: Any, tokens: Any, *rest: Any, **how: Any) -> Any:
+        if tokens.shape[1] > 1 and left:
+            os.kill(os.getpid(), left.pop())
+            assert taken.acquire(timeout=60)
+        return call(model, tokens, *rest, **how)
+
+    take_it, call = Stop.take, llama.Model.__call__
+    monkeypatch.setattr(Stop, "take", take)
+    monkeypatch.setattr(llama.Model, "__call__", step)
+    return left
+
+
+@pytest.fixture
+def endless_loading(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The model is not loaded before the test ends."""
+    ended = threading.Event()
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(opening, "load_model", lambda *_, **__: ended.wait(100))
+    yield
+    ended.set()
+
+
+def chat(model: Path | str, *arguments: str, steps: list[Any]) -> Terminal:
+    """A chat that ends well."""
+    status, terminal = on_terminal("-m", str(model), "--temp", "0", *arguments, steps=steps)
+    assert status == 0
+    assert "Traceback" not in terminal.written
+    return terminal
+
+
+# What is shown
 
 
 @pytest.mark.parametrize(
-    ("options", "shown"),
-    [((), r"^ *def add\(a, b\):$"), (("--plain",), r"^```python\ndef add\(a, b\):$")],
+    ("options", "reply"),
+    [((), "Of course:\n\n  print(1)"), (("--plain",), CODE.rstrip())],
     ids=["rendered", "plain"],
 )
-def test_markdown_is_rendered_and_plain_output_is_unchanged(
-    options: tuple[str, ...], shown: str, tmp_path: Path
+def test_a_reply_is_rendered_unless_it_is_to_be_plain(
+    options: tuple[str, ...], reply: str, saying: Callable[[str], str]
 ) -> None:
-    model = Scripted(CHAT_TEMPLATE, (), f"{CODE}<|im_end|>").write(tmp_path / "model")
-    chat = Chat(str(model), *options, program="tests.scripted_program")
-    chat.says("How do I add two numbers?")
-    chat.shows("^Of course:$")
-    chat.shows(shown)
-    assert ("```" in chat.text()) == bool(options)
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
+    steps = [
+        (PROMPT, "Add two numbers\r"),
+        ("· 1 turn", "/undo\r"),
+        (r"edit the message below.*\n> Add two numbers$", CTRL_C + CTRL_D),
+    ]
+    terminal = chat(saying(CODE), "--no-save", *options, steps=steps)
+    assert terminal.text().partition("Ctrl-D to leave\n")[2].splitlines() == [
+        "> Add two numbers",
+        *reply.splitlines(),
+        "> /undo",
+        "removed: edit the message below, or send it again",
+        ">",
+    ]
 
 
-def test_a_chat_starts_with_files_and_accepts_the_usual_words(
+def test_without_colour_nothing_is_coloured(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [(PROMPT, "hello\r/nonsense\r" + CTRL_D)]
+    assert COLOUR.search(chat(tiny_model, "-n", "8", steps=steps).written)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not COLOUR.search(chat(tiny_model, "-n", "8", steps=steps).written)
+
+
+def test_files_are_attached_and_only_a_chat_that_is_saved_has_a_history(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`exit` and `/bye` were sent to the model, or answered with an error."""
     (tmp_path / "a.md").write_text("Ada.")
     monkeypatch.chdir(tmp_path)
-    chat = tiny(tiny_model, "-f", "a.md", "--no-save")
-    chat.shows(r"^attached a\.md \(12 characters\)$")
-    chat.says("/?")
-    chat.shows("^/help +")
-    chat.says("Who?")
-    chat.send("/undo\r")
-    chat.shows("^> # a\\.md\\s+Ada\\.\\s+Who\\?$")
-    chat.send("/undo\r")
-    chat.shows("^no messages yet$")
-    chat.says("/reset")
-    chat.shows_rule("new conversation")
-    chat.send("exit\r")
-    assert chat.ends() == 0
+    steps = [
+        (r"^attached a\.md \(12 characters\)\n>", "Who?\r/undo\r"),
+        ("^> # a\\.md\\s+Ada\\.\\s+Who\\?$", CTRL_C + "/undo\r"),
+        ("^no messages yet$", "/reset\r"),
+        ("^new conversation ─+\n[^─]", "exit\r"),
+    ]
+    chat(tiny_model, "-n", "8", "-f", "a.md", "--no-save", steps=steps)
+    assert not paths.history_file().exists()
+    chat(tiny_model, "-n", "8", steps=[(PROMPT, "/reset\rexit\r")])
+    assert [line for line in paths.history_file().read_text().split("\n") if "+" in line] == [
+        "+/reset",
+        "+exit",
+    ]
 
 
 @pytest.mark.parametrize("line", ["/exit", "/bye", "/quit", "exit", "quit", " Quit "])
@@ -113,90 +154,151 @@ def test_every_usual_word_ends_the_chat(line: str) -> None:
         run_command(shown, command)
 
 
-def test_what_is_typed_while_loading_and_replying_is_not_lost(tiny_model: Path) -> None:
-    chat = tiny(tiny_model)
-    chat.send("first\rsecond")
-    chat.shows("^> second$")
-    chat.send(" half\r")
-    chat.shows(r"· 2 turns")
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
+def test_set_takes_every_option_that_tab_offers() -> None:
+    shown: Any = SimpleNamespace(work=lambda job: job())
+    names = [*suggestions(shown, "/set", "")]
+    assert "temp " in names
+    for name in names:
+        with pytest.raises(UsageError, match=rf"^usage: /set {name}\w"):
+            run_command(shown, f"/set {name}")
 
 
-def test_a_model_that_cannot_be_loaded_ends_it_with_one_line(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    chat = PseudoTerminal([sys.executable, "-m", "mlxchat", "-m", str(tmp_path)])
-    chat.shows("^mlxchat: error: ")
-    assert chat.ends() == 1
-
-
-def test_a_window_too_small_for_the_template_ends_it_at_once(
-    tiny_model: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("config", "options", "status", "error"),
+    [
+        ('{"model_type": "llama"}', (), 1, ""),
+        (None, ("--max-kv-size", "16"), 2, "--max-kv-size 16 is too small for"),
+    ],
+)
+def test_a_chat_that_cannot_begin_ends_with_one_line_before_anything_is_typed(
+    config: str | None,
+    options: tuple[str, ...],
+    status: int,
+    error: str,
+    tiny_model: Path,
+    *,
+    tmp_path: Path,
 ) -> None:
-    """It was reported after every message, once the whole model had been loaded again."""
-    model = shutil.copytree(tiny_model, tmp_path / "model")
-    (model / "model.safetensors").unlink()
-    chat = PseudoTerminal(
-        [sys.executable, "-m", "mlxchat", "-m", str(model), "--max-kv-size", "16"]
+    """A window too small for the template was reported after every message, once the whole model
+    had been loaded again."""
+    model = tiny_model
+    if config is not None:
+        model = tmp_path
+        (model / "config.json").write_text(config)
+    ended, terminal = on_terminal("-m", str(model), *options, steps=[])
+    assert ended == status
+    assert re.findall("^mlxchat: .*", terminal.text(), re.MULTILINE)[0].startswith(
+        f"mlxchat: error: {error}"
     )
-    chat.shows("^mlxchat: error: --max-kv-size 16 is too small for")
-    assert chat.ends() == 2
-    assert ">" not in chat.text()
 
 
-LOADING_SLOWLY = """
-import pathlib, sys, time
-from mlxchat.app import opening
-from mlxchat.cli import main
-
-def load_when_allowed(*args, **kwargs):
-    while not may_load.exists():
-        time.sleep(0.01)
-    return load(*args, **kwargs)
-
-may_load = pathlib.Path(sys.argv.pop(1))
-load, opening.load_model = opening.load_model, load_when_allowed
-main()
-"""
+def test_a_chat_whose_stdout_is_not_the_terminal_is_refused(tiny_model: Path) -> None:
+    with Terminal().opened() as patch:
+        patch.setattr(sys, "stdout", io.StringIO())
+        with pytest.raises(UsageError, match=r"^stdout is not a terminal: "):
+            run(ChatOptions(Setup(str(tiny_model))), ChatShown())
 
 
-def test_keys_and_late_reports_during_a_command_are_not_echoed(
-    tiny_model: Path, tmp_path: Path
+# Ctrl-C, signals, and what is not lost by them
+
+
+def test_ctrl_c_stops_a_reply_and_keeps_what_is_typed_meanwhile(
+    saying: Callable[[str], str],
 ) -> None:
-    """On a slow line, the terminal's cursor report for one prompt arrived after it, and the answer
-    began with `^[[3;1R`."""
-    may_load = tmp_path / "may_load"
-    command = [sys.executable, "-c", LOADING_SLOWLY, str(may_load), "-m", str(tiny_model)]
-    chat = PseudoTerminal(command)
-    chat.shows(PROMPT)
-    chat.send("/undo\r")
-    chat.shows("loading")
-    chat.send("\x1b[3;1Rahead")
-    may_load.touch()
-    chat.shows("^no messages yet$")
-    chat.shows("^> ahead$")
-    assert "^[[" not in chat.written
-    assert chat.written.count("ahead") == 1
-    chat.send(CTRL_C + CTRL_D)
-    assert chat.ends() == 0
+    steps = [
+        (PROMPT, "hello\rtyped meanwhile"),
+        ("w20 ", interrupt),
+        ("^stopped\n> typed meanwhile$", CTRL_U + CTRL_D),
+    ]
+    chat(saying(LONG), "--session", "mine", steps=steps)
+    (turn,) = read_session("mine").turns
+    assert turn.finish_reason == "interrupted"
+    assert LONG.startswith(turn.reply)
 
 
-def test_an_editor_started_by_a_command_gets_the_original_terminal_modes(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_message_that_is_stopped_before_its_reply_comes_back_with_its_files(
+    tiny_model: Path, tmp_path: Path, signals_in_steps: list[int]
 ) -> None:
-    editor = tmp_path / "editor"
-    editor.write_text('#!/bin/sh\necho "what else?"; read line; echo "$line" >> "$1"\n')
-    editor.chmod(0o700)
-    monkeypatch.setenv("VISUAL", str(editor))
-    chat = tiny(tiny_model)
-    chat.send("/edit one\r")
-    chat.shows(r"^what else\?$")
-    chat.send("two and\x7f\x7f\x7fthree\r")
-    chat.shows("^two three$")
-    chat.shows_draft("onetwo three")
-    chat.drops_draft()
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
+    """Ctrl-C during the prefill lost the message and the files attached to it."""
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(f"contents of {name}\n")
+    again = "stopped: edit your message below, or send it again with 2 attachments"
+    steps = [
+        ("· 0 turns", f"/file {tmp_path / 'two'}\r"),
+        ("attached .*two", lambda: signals_in_steps.extend([signal.SIGINT] * 2)),
+        (PROMPT, "Compare them\r"),
+        *[(f"({again}\n> Compare them\n[^$]*){{{n}}}2 attached", "\r") for n in (1, 2)],
+        ("stopped at 1 token[^$]*^>$", CTRL_D),
+    ]
+    options = ("-n", "1", "--prefill-step-size", "16", "-f", str(tmp_path / "one"))
+    chat(tiny_model, "--session", "mine", *options, steps=steps)
+    (turn,) = read_session("mine").turns
+    assert turn.finish_reason == "length"
+    assert [f"contents of {name}" in turn.user for name in ("one", "two")] == [True, True]
+    assert turn.user.endswith("\n\nCompare them")
+
+
+def test_what_is_stopped_while_the_model_loads_comes_back(
+    tiny_model: Path, endless_loading: None
+) -> None:
+    steps = [
+        (PROMPT, "Summarize it\r"),
+        ("^. loading ", interrupt),
+        ("send it again\n> Summarize it$", CTRL_U + "/undo\r"),
+        ("^> /undo\n. loading ", interrupt),
+        ("^stopped\n> /undo$", CTRL_U + CTRL_D),
+    ]
+    chat(tiny_model, steps=steps)
+
+
+def test_a_chat_that_is_ended_before_its_reply_keeps_the_message(
+    tiny_model: Path, signals_in_steps: list[int]
+) -> None:
+    """When the terminal was closed, the message was taken back, and nobody was there to see it."""
+    steps = [
+        ("· 0 turns", lambda: signals_in_steps.append(signal.SIGHUP)),
+        (PROMPT, "Hello there, it is late\r"),
+    ]
+    options = ("--session", "mine", "--prefill-step-size", "16")
+    assert on_terminal("-m", str(tiny_model), *options, steps=steps)[0] == 129
+    (turn,) = read_session("mine").turns
+    assert (turn.user, turn.reply) == ("Hello there, it is late", "")
+
+
+def test_a_chat_that_is_ended_while_loading_keeps_the_message(
+    tiny_model: Path, endless_loading: None
+) -> None:
+    steps = [(PROMPT, "Hello there\r"), ("^. loading ", lambda: os.kill(os.getpid(), 15))]
+    assert on_terminal("-m", str(tiny_model), "--session", "mine", steps=steps)[0] == 143
+    assert [turn.user for turn in read_session("mine").turns] == ["Hello there"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_the_prompt_keeps_what_was_typed_in_the_history(
+    number: int, tiny_model: Path
+) -> None:
+    """A SIGHUP while the prompt was drawn was lost, and the user was asked to press Enter."""
+    steps = [(PROMPT, "half a mess"), ("^> half", lambda: os.kill(os.getpid(), number))]
+    assert on_terminal("-m", str(tiny_model), steps=steps)[0] == 128 + number
+    assert "+half a mess\n" in paths.history_file().read_text()
+
+
+def test_ctrl_c_just_before_the_prompt_does_not_end_the_chat(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C just after the end of a reply ended the whole chat."""
+    read = Editor.read
+
+    def read_interrupted(editor: Editor, draft: str = "") -> str:
+        monkeypatch.setattr(Editor, "read", read)
+        interrupt()
+        return read(editor, draft)
+
+    monkeypatch.setattr(Editor, "read", read_interrupted)
+    chat(tiny_model, "-n", "1", steps=[("· 0 turns", "hello\r"), (r"· 1 turn\b", CTRL_D)])
+
+
+# The user's editor
 
 
 def editor_script(directory: Path, commands: str) -> str:
@@ -212,181 +314,22 @@ def test_ctrl_g_opens_the_editor_and_the_text_stays_editable(
 ) -> None:
     script = editor_script(tmp_path, 'case "$2" in *.md) echo " added" >> "$2";; esac')
     monkeypatch.setenv("VISUAL", script)
-    chat = tiny(tiny_model)
-    chat.send(f"draft{CTRL_G}")
-    chat.shows_draft("draft added")
-    chat.send("!\r")
-    chat.shows("^> draft added!\n[^$]*stopped at 8 tokens")
+    steps = [
+        (PROMPT, f"draft{CTRL_G}"),
+        ("^> draft added$", "!\r"),
+        ("^> draft added!\n[^$]*stopped at 8 tokens", CTRL_D),
+    ]
+    chat(tiny_model, "-n", "8", steps=steps)
 
 
-def test_ctrl_c_in_the_editor_goes_to_the_editor(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = editor_script(tmp_path, 'trap "" INT; echo up; read x; printf %s "$x" > "$2"')
-    monkeypatch.setenv("EDITOR", script)
-    chat = tiny(tiny_model)
-    chat.send(CTRL_G)
-    chat.shows("^up$")
-    chat.send(CTRL_C)
-    chat.shows(r"\^C")
-    chat.send(CTRL_C)
-    chat.shows(r"\^C\^C")
-    chat.send("fine\r")
-    chat.shows_draft("fine")
-
-
-def test_ctrl_c_in_the_editor_does_not_clear_its_text_on_a_busy_machine(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = editor_script(
-        tmp_path, 'trap "" INT; echo "up $(cat "$2")"; read x; printf %s "$x" > "$2"'
-    )
-    monkeypatch.setenv("EDITOR", script)
-    chat = tiny(tiny_model)
-    for turn in range(5):
-        chat.send(f"{turn}{CTRL_G}")
-        chat.shows(f"^up {turn}$")
-        chat.child.kill(signal.SIGSTOP)
-        chat.send(CTRL_C)
-        chat.shows(r"\^C$")
-        chat.send(f"new {turn}\r")
-        chat.shows(rf"\^Cnew {turn}$")
-        chat.child.kill(signal.SIGCONT)
-        chat.shows_draft(f"new {turn}")
-        chat.drops_draft()
-
-
-def test_an_editor_that_fails_keeps_the_text(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_editor_that_fails_keeps_the_text_and_ctrl_c(
+    saying: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VISUAL", "false")
-    chat = tiny(tiny_model)
-    chat.send(f"draft{CTRL_G}")
-    chat.shows("^false exited with status 1: nothing was changed")
-    chat.shows_draft("draft")
-
-
-INTERRUPTED = """
-import os, signal
-from mlxchat.cli import main
-from mlxchat.terminal.editor import Editor
-
-def read_interrupted(editor, draft=""):
-    Editor.read = read
-    os.kill(os.getpid(), signal.SIGINT)
-    return read(editor, draft)
-
-read, Editor.read = Editor.read, read_interrupted
-main()
-"""
-
-
-def test_ctrl_c_just_before_the_prompt_does_not_end_the_chat(tiny_model: Path) -> None:
-    """Ctrl-C just after the end of a reply ended the whole chat."""
-    chat = PseudoTerminal([sys.executable, "-c", INTERRUPTED, "-m", str(tiny_model), "-n", "1"])
-    chat.shows(PROMPT)
-    chat.send("hello\r")
-    chat.shows(r"· 1 turn\b")
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-
-
-@pytest.mark.parametrize("variable", [("TERM", "dumb"), ("NO_COLOR", "1")], ids=["dumb", "plain"])
-def test_a_dumb_terminal_can_stop_retry_undo_and_forget(
-    variable: tuple[str, str], tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(*variable)
-    chat = Chat(str(tiny_model), "-n", "5", "--max-kv-size", "170")
-    for text in ("first " + "x" * 60, "second " + "y" * 60):
-        chat.send(f"{text}\r")
-        chat.shows(f"^> {text}\n[^$]*stopped at 5 tokens[^$]*\n>$")
-    chat.shows("forgot turn 1 ")
-    chat.says("/context")
-    chat.says("/set max-tokens 100000")
-    chat.says("/set top-k 1")
-    chat.send("/continue\r")
-    chat.shows("^> /continue\n.")
-    chat.send(CTRL_C)
-    chat.shows("^(stopped|turn)[^$]*\n>$")
-    chat.says("/set max-tokens 5")
-    chat.send("/retry\r")
-    chat.shows("^> /retry[^$]*stopped at 5 tokens[^$]*\n>$")
-    chat.send("/undo\r")
-    chat.shows("^removed")
-    chat.shows_draft("second " + "y" * 60)
-    chat.drops_draft()
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-    assert "Traceback" not in chat.written
-    assert not COLOUR.search(chat.written)
-    assert ("\x1b" not in chat.written) == (variable[0] == "TERM")
-
-
-def shell(tmp_path: Path, *chat: str) -> PseudoTerminal:
-    """A shell with job control, which has started a chat."""
-    terminal = PseudoTerminal(["bash", "--norc", "-i"], columns=250, lines=40)
-    terminal.send(f"PS1='$ '; cd {tmp_path}; stty -a >before\r")
-    terminal.send(f"{sys.executable} -m {' '.join(chat)} --temp 0 --no-save\r")
-    terminal.shows(PROMPT)
-    return terminal
-
-
-def test_ctrl_z_at_the_prompt_suspends_the_chat(tiny_model: Path, tmp_path: Path) -> None:
-    """It became a part of the message."""
-    terminal = shell(tmp_path, "mlxchat", "-m", str(tiny_model), "-n", "3")
-    for typed in ("half", " typed"):
-        terminal.send(typed + "\x1a")
-        terminal.waits_after("$ ")
-        terminal.send("stty -a | cmp - before && echo same\r")
-        terminal.shows("^same$")
-        terminal.send("clear; fg\r")
-        terminal.shows(f"^> half{typed.removeprefix('half')}$")
-    terminal.send("\r")
-    terminal.shows("^stopped at 3 tokens")
-    terminal.shows(PROMPT)
-    terminal.send(CTRL_D)
-    terminal.waits_after("$ ")
-    terminal.send("echo $?\r")
-    terminal.shows("^0$")
-
-
-def test_after_ctrl_z_in_a_reply_keys_are_not_echoed_into_it(tmp_path: Path) -> None:
-    """The shell had switched the echo on. The lines below the reply were erased, and a part of it
-    was written twice."""
-    words = " ".join(f"w{number}" for number in range(300))
-    Scripted(CHAT_TEMPLATE, (), f"{words}<|im_end|>").write(tmp_path / "model")
-    terminal = shell(tmp_path, "tests.scripted_program", "-m", "model")
-    terminal.send("hello\r")
-    terminal.shows("w20 ")
-    terminal.send("\x1a")
-    terminal.waits_after("$ ")
-    assert "w299" not in terminal.text()
-    terminal.send("fg\r")
-    terminal.shows("scripted_program[^$]*w")
-    assert not termios.tcgetattr(terminal.child.child_fd)[3] & termios.ECHO
-    terminal.send("ahead")
-    terminal.shows("^> ahead$")
-    text = terminal.text()
-    reply = re.sub(r"\n.*(Stopped|scripted_program|no-save|\$ fg).*", "", text)
-    assert re.sub(r"\s", "", words) in re.sub(r"\s", "", reply)
-    assert text.count("ahead") == 1
-
-
-def test_ctrl_z_without_a_shell_does_nothing(tiny_model: Path) -> None:
-    chat = tiny(tiny_model)
-    chat.send("half\x1a")
-    chat.send(" typed\r")
-    chat.shows("^> half typed\n")
-    chat.shows(PROMPT)
-    chat.send(CTRL_D)
-    assert chat.ends() == 0
-
-
-def test_a_chat_whose_stdout_is_not_the_terminal_is_refused(
-    tiny_model: Path, tmp_path: Path
-) -> None:
-    chat = PseudoTerminal(
-        ["sh", "-c", f"{sys.executable} -m mlxchat -m {tiny_model} > log"], cwd=tmp_path
-    )
-    chat.shows("^mlxchat: error: stdout is not a terminal: ")
-    assert chat.ends() == 2
+    steps = [
+        (PROMPT, f"draft{CTRL_G}"),
+        ("^false exited with status 1: nothing was changed.*\n> draft$", "\r"),
+        ("w20 ", interrupt),
+        ("^stopped\n>$", CTRL_D),
+    ]
+    chat(saying(LONG), steps=steps)

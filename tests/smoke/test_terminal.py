@@ -1,0 +1,154 @@
+"""A chat in a real terminal: the kernel's settings, its signal keys and the shell's job control."""
+
+import re
+import signal
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from scripts.tiny_model import CHAT_TEMPLATE
+from tests.pseudo_terminal import PseudoTerminal
+from tests.scripted_model import Scripted
+from tests.terminal_chat import CTRL_C, CTRL_D, CTRL_G, PROMPT, Chat
+
+pytestmark = pytest.mark.usefixtures("ordinary_terminal")
+
+CTRL_U, CTRL_Z = "\x15", "\x1a"
+WORDS = " ".join(f"w{number}" for number in range(300))
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> str:
+    """A model that says many words."""
+    return str(Scripted(CHAT_TEMPLATE, (), f"{WORDS}<|im_end|>").write(tmp_path / "model"))
+
+
+def test_keys_typed_while_it_is_busy_are_neither_lost_nor_echoed(scripted: str) -> None:
+    """On a slow line, the terminal's cursor report for one prompt arrived after it, and the answer
+    began with `^[[3;1R`. Ctrl-C in a reply discarded what had been typed."""
+    chat = Chat(scripted, "--no-save", program="tests.scripted_program")
+    # While the model is loaded.
+    chat.send("hello\r")
+    chat.shows("^> hello\nw0 [^$]*w20 ")
+    chat.send("\x1b[3;1Rahead" + CTRL_C)
+    chat.shows("^stopped\n> ahead$")
+    assert chat.written.count("ahead") == 1
+    assert "^[[" not in chat.written
+    chat.resize(60, 30)
+    chat.send(CTRL_U + "/stats\r")
+    chat.shows("^turn 1 ")
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+
+
+def test_a_dumb_terminal_gets_no_escape_sequences(
+    scripted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    chat = Chat(scripted, "-n", "5", program="tests.scripted_program")
+    chat.send("   \r")
+    chat.shows("^>\n>$")
+    chat.send('"""one\r')
+    chat.waits_after("  ")
+    chat.send('two"""\r')
+    chat.shows('^> """one\n  two"""\nw0[^$]*stopped at 5 tokens[^$]*\n>$')
+    chat.says("/set max-tokens 100000")
+    chat.send("/retry\r")
+    chat.shows("^> /retry\nw0 .*w20 ")
+    chat.send(CTRL_C)
+    chat.shows("^stopped\n>$")
+    chat.send("/undo\r")
+    chat.shows_draft("one\ntwo")
+    chat.drops_draft()
+    chat.send(CTRL_C)
+    assert chat.ends() == 0
+    assert "\x1b" not in chat.written
+
+
+def test_the_users_editor_has_the_terminal_to_itself(
+    scripted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the editor cleared its text on a busy machine; and afterwards it still works."""
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\ntrap "" INT; echo "up $(cat "$1")"; read x; echo "$x" > "$1"\n')
+    editor.chmod(0o700)
+    monkeypatch.setenv("VISUAL", str(editor))
+    chat = Chat(scripted, "--no-save", program="tests.scripted_program")
+    chat.send(f"one{CTRL_G}")
+    chat.shows("^up one$")
+    chat.child.kill(signal.SIGSTOP)
+    chat.send(CTRL_C)
+    chat.shows(r"\^C$")
+    # The terminal edits lines again.
+    chat.send("two and\x7f\x7f\x7fthree\r")
+    chat.shows(r"\^Ctwo three$")
+    chat.child.kill(signal.SIGCONT)
+    chat.shows_draft("two three")
+    chat.send("\r")
+    chat.shows("w20 ")
+    chat.send(CTRL_C)
+    chat.shows("^stopped\n>$")
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
+
+
+def shell(directory: Path, *options: str) -> PseudoTerminal:
+    """A shell with job control, which has started a chat."""
+    terminal = PseudoTerminal(["bash", "--norc", "-i"], columns=250, lines=40)
+    terminal.send(f"PS1='$ '; cd {directory}; stty -a >before\r")
+    program = f"{sys.executable} -m tests.scripted_program -m model --no-save"
+    terminal.send(f"{program} {' '.join(options)}\r")
+    terminal.shows(PROMPT)
+    return terminal
+
+
+def test_ctrl_z_at_the_prompt_suspends_the_chat(scripted: str, tmp_path: Path) -> None:
+    """It became a part of the message."""
+    terminal = shell(tmp_path, "-n", "3")
+    for typed in ("half", " typed"):
+        terminal.send(typed + CTRL_Z)
+        terminal.waits_after("$ ")
+        terminal.send("stty -a | cmp - before && echo same\r")
+        terminal.shows("^same$")
+        terminal.send("clear; fg\r")
+        terminal.shows(f"^> half{typed.removeprefix('half')}$")
+    terminal.send("\r")
+    terminal.shows("^stopped at 3 tokens")
+    terminal.shows(PROMPT)
+    terminal.send(CTRL_D)
+    terminal.waits_after("$ ")
+    terminal.send("echo $?\r")
+    terminal.shows("^0$")
+
+
+def test_after_ctrl_z_in_a_reply_keys_are_not_echoed_into_it(scripted: str, tmp_path: Path) -> None:
+    """The shell had switched the echo on. The lines below the reply were erased, and a part of it
+    was written twice."""
+    terminal = shell(tmp_path)
+    terminal.send("hello\r")
+    terminal.shows("w20 ")
+    terminal.send(CTRL_Z)
+    terminal.waits_after("$ ")
+    assert "w299" not in terminal.text()
+    terminal.send("fg\r")
+    terminal.shows("scripted_program[^$]*w")
+    assert not termios.tcgetattr(terminal.child.child_fd)[3] & termios.ECHO
+    terminal.send("ahead")
+    terminal.shows("^> ahead$")
+    text = terminal.text()
+    reply = re.sub(r"\n.*(Stopped|scripted_program|no-save|\$ fg).*", "", text)
+    assert re.sub(r"\s", "", WORDS) in re.sub(r"\s", "", reply)
+    assert text.count("ahead") == 1
+
+
+def test_ctrl_z_without_a_shell_does_nothing(scripted: str) -> None:
+    chat = Chat(scripted, "-n", "3", program="tests.scripted_program")
+    chat.send("half" + CTRL_Z)
+    chat.shows("^> half$")
+    chat.send(" typed\r")
+    chat.shows("^> half typed\n")
+    chat.shows(PROMPT)
+    chat.send(CTRL_D)
+    assert chat.ends() == 0
