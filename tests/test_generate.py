@@ -216,6 +216,11 @@ def test_a_pause_changes_nothing_and_can_be_resumed_from(model: Model, pause_eve
     assert seen == whole
     assert [point.generated for point, *_ in paused] == list(range(pause_every, 60, pause_every))
     for point, forked, count in paused[:: max(len(paused) // 6, 1)]:
-        resumed = Reply.resume(model, point, forked, sampling=sampling, settings=settings)
+        tokens = len(PROMPT)
+        resumed = Reply.resume(
+            model, point, forked, prompt_tokens=tokens, sampling=sampling, settings=settings
+        )
         assert list(generate(resumed)) == whole[count:]
-        assert resumed.stats.generated_tokens == 60
+        stats = resumed.stats
+        assert (stats.prompt_tokens, stats.cached_tokens) == (tokens, tokens)
+        assert (stats.prefilled_tokens, stats.generated_tokens) == (0, 60)

@@ -36,10 +36,7 @@ from mlxchat.engine.reply import (
     led,
 )
 from mlxchat.engine.sampling import Token
-from mlxchat.errors import (
-    MlxchatError,
-    OutputError,
-)
+from mlxchat.errors import MlxchatError, OutputError
 from mlxchat.models.model import Model
 from mlxchat.passages.search import Read
 from mlxchat.platform import keep_awake
@@ -356,6 +353,7 @@ class Run:
             # with checkpoints that starts again should differ as little as possible.
             begun, record = self.saver.begun, self.saver.ledger.add
             if begun.resume_point is not None:
+                how |= {"prompt_tokens": len(prompt.ids)}
                 return Reply.resume(model, begun.resume_point, cache, **how), None, record
             how |= {"cached_tokens": begun.prefilled}
             return Reply(model, prompt.ids, cache, **how), None, record

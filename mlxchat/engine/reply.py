@@ -150,13 +150,16 @@ class Reply:
             drafter.history.extend(self.rest)
 
     @classmethod
-    def resume(cls, model: Model, point: ResumePoint, cache: Cache, **how: Any) -> Self:
+    def resume(
+        cls, model: Model, point: ResumePoint, cache: Cache, *, prompt_tokens: int, **how: Any
+    ) -> Self:
         """Continue from `point`, given the cache of that moment.
 
         The sampling in `how` needs the seed of before. `max_tokens` includes earlier tokens.
         """
         ids = np.array(point.latest, np.int32)
         reply = cls(model, ids, cache, cached_tokens=len(ids) - 1, generated=point.generated, **how)
+        reply._prompt_tokens = reply._cached_tokens = prompt_tokens
         reply._reader.restore(point.reading)
         reply._stop.held, reply._in_thought = point.held, point.in_thought
         return reply
@@ -228,11 +231,12 @@ class Reply:
     def stats(self) -> Stats:
         """The cost so far, or up to the end."""
         ended_s = self.ended_s or time.perf_counter()
-        # The prompt's last token is computed together with the first generated one.
         began_text = bool(self.first_token_s)
         ttft_s = self.first_token_s - self.began_s if began_text else 0.0
         prefill_s = ttft_s if began_text else ended_s - self.began_s
-        prefilled_tokens = self.read_tokens + began_text - self.reused_tokens
+        # The prompt's last token is computed together with the first generated one.
+        last = began_text and self._cached_tokens < self._prompt_tokens
+        prefilled_tokens = self.read_tokens + last - self.reused_tokens
         decode_s = ended_s - self.first_token_s if began_text else 0.0
         drafted, accepted = (0, 0) if self.drafter is None else self.drafter.counts
         return replace(
