@@ -154,7 +154,7 @@ def test_settings_stay_when_the_model_changes(options: Options, tiny_model: Path
         assert (dict(now.rendering.template_args), now.turns[0].pinned) == ({"a": 1}, True)
         assert (now.state.system, now.state.note) == ("Be brief.", "Ada has a cat.")
         assert now.rendering.variables == variables
-        assert not now.turns[0].exact
+        assert now.turns[0].ids is None
         say(chat, "again")
         with pytest.raises(ModelNotFound):
             chat.change_model(chat.find("./nothing-there"))

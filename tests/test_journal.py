@@ -37,7 +37,7 @@ State = tuple[Any, ...]
 
 def state_of_turn(turn: Turn) -> State:
     ids = None if turn.ids is None else turn.ids.tolist()
-    flags = (turn.exact, turn.pinned, turn.forgotten)
+    flags = (turn.pinned, turn.forgotten)
     return (turn.user, turn.reply, ids, *flags, turn.finish_reason)
 
 
@@ -52,7 +52,7 @@ def saved_state() -> State:
 
 def answered(user: str, reply: str = "yes", ids: tuple[int, ...] | None = (1, 2)) -> Turn:
     array = None if ids is None else np.array(ids, np.int32)
-    return Turn(user, reply, array, ids is not None, finish_reason="stop")
+    return Turn(user, reply, array, finish_reason="stop")
 
 
 @pytest.fixture
@@ -76,7 +76,6 @@ def test_every_field_of_a_turn_is_saved(session: Session) -> None:
         "hé\0llo",
         "y\u2028es\r\n",
         np.array([7, 2**31 - 1], np.int32),
-        exact=True,
         pinned=True,
         forgotten=True,
         finish_reason="stop",
@@ -322,7 +321,6 @@ class Chat(RuleBasedStateMachine):
         self.turns[-1] = replace(
             turn,
             ids=None if ids is None else np.array(ids, np.int32),
-            exact=ids is not None,
             finish_reason=finish_reason,
         )
         self.record()
@@ -347,9 +345,7 @@ class Chat(RuleBasedStateMachine):
     @rule()
     def take_back_some(self) -> None:
         turn = self.turns[-1]
-        self.turns[-1] = replace(
-            turn, reply=turn.reply[:1], ids=None, exact=False, finish_reason="length"
-        )
+        self.turns[-1] = replace(turn, reply=turn.reply[:1], ids=None, finish_reason="length")
         self.record()
 
     @precondition(lambda self: self.turns)

@@ -90,7 +90,7 @@ def chat_with_faults(database: FailingDatabase) -> Observed:
                 turns[-1] = replace(turns[-1], reply=turns[-1].reply + piece)
                 call(session.show, piece)
             ids = np.array([n, 2])
-            turns[-1] = replace(turns[-1], ids=ids, exact=True, finish_reason="stop")
+            turns[-1] = replace(turns[-1], ids=ids, finish_reason="stop")
             call(session.record, "Be kind.", turns)
             call(session.settings, {"window": n})
         del turns[0]

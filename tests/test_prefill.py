@@ -35,7 +35,7 @@ def test_every_format_reads_the_beginning_as_the_answer(scripted: Scripted, text
     answer = prompt.answer_begun.tolist()
     assert not set(answer) & tokenizer.control_ids
     assert tokenizer.decode(answer) == text
-    reader, begun = tokenizer.reader_after(prompt)
+    reader, _, begun = tokenizer.reader_after(prompt)
     rest = [*reader.add(ord("!")), *reader.finish()]
     assert not reader.is_thought
     assert not any(is_thought for is_thought, _ in rest)
@@ -65,7 +65,6 @@ def test_a_reply_continues_its_beginning_as_if_the_model_had_written_it() -> Non
     assert reply == turn.reply
     assert reply.startswith(BEGUN)
     assert len(reply) > len(BEGUN)
-    assert turn.exact
     assert turn.ids is not None
     assert turn.ids[: len(BEGUN)].tolist() == list(BEGUN.encode())
     # Without the token that ended it: the template has another.

@@ -48,7 +48,7 @@ def turns_of(name: str, chance: random.Random) -> list[Turn]:
         words = chance.choice([3, 30, 300, 3_000])
         reply = " ".join(f"{name}{n}" for _ in range(words))
         ids = np.arange(words, dtype=np.int32)
-        turns.append(Turn(f"question {n} of {name}", reply, ids, True, finish_reason="stop"))
+        turns.append(Turn(f"question {n} of {name}", reply, ids, finish_reason="stop"))
     return turns
 
 

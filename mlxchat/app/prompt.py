@@ -224,7 +224,7 @@ def begin_answer(
     prompt = tokenizer.with_beginning(asked, request.answer.prefill, newlines=constraint is None)
     reader, text = tokenizer.reader(), ""
     if not request.raw:
-        reader, text = tokenizer.reader_after(prompt)
+        reader, _, text = tokenizer.reader_after(prompt)
     constrained = constraint and Constrained(
         constraint,
         tokenizer,

@@ -12,8 +12,8 @@ import copy
 
 import mlx.core as mx
 
-from mlxchat.cache.positions import KeyShift, Originals
-from mlxchat.cache.ring import DRAFT_SLOTS, Entries, Mask, Placement, Ring
+from mlxchat.cache.positions import KeyShift
+from mlxchat.cache.ring import DRAFT_SLOTS, Entries, Mask, Originals, Placement, Ring
 from mlxchat.errors import CacheError
 
 # In decode, the kept tokens move up to the window after this many evictions. That is one small

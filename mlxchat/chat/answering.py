@@ -24,17 +24,14 @@ from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.generate import generate
 from mlxchat.engine.prefill import Pace
 from mlxchat.engine.reply import LoopDetector, Reply, Stats, asked, nothing_done
-from mlxchat.engine.sampling import Token
+from mlxchat.engine.sampling import SEEDS, Token
 from mlxchat.errors import WindowFull
 from mlxchat.models.model import Model
 from mlxchat.request.written import allows_thinking
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.text.encoder import TokenIds
-from mlxchat.text.reply_reader import Reader, joined
 from mlxchat.text.tokens import Prompt
 from mlxchat.units import Progress
-
-SEEDS = 2**64
 
 
 class StoppedEncoding(Exception):
@@ -148,8 +145,10 @@ class Answering:
                 f"this message does not fit next to the pinned turns in a window of {size:,} "
                 "tokens: shorten it, or unpin them (/unpin)"
             )
-        numbers = self.recall(state)
-        self.state, self.prompt, recalled = with_quote(self.rendering, state, ids, numbers, size)
+        recalled = None
+        if numbers := self.recall(state):
+            state, ids, recalled = with_quote(self.rendering, state, ids, numbers, size)
+        self.state, self.prompt = state, ids
         forgotten, evicted = self._leaving(window)
         if forgotten:
             window.evict(self.prompt, evicted)
@@ -160,29 +159,28 @@ class Answering:
 
     def _tokens(self) -> Generator[Said]:
         means, window, turn = self.means, self.window, self.state.turns[-1]
-        tokenizer = self.rendering.tokenizer
-        written = turn.ids
-        if written is None:
-            written = np.concatenate(
-                tokenizer.encode_reply(turn.reply, self.prompt, thought=turn.thought)
-            )
-        # The rest of a reply has its own stream of random numbers.
-        self.seed = (self.seed + (len(written) << 32)) % SEEDS
-        prompt = tokenizer.with_beginning(
-            Prompt(self.prompt), self.prefill, newlines=self.constraint is None
-        )
-        written = np.concatenate([written, prompt.begun])
-        ids = np.concatenate([self.prompt, written])
-        reader, turn = self._reader_after(turn, written)
-        begun = Token(None, tokenizer.reader_after(prompt)[1])
-        settings, constrained = self._within_window(len(written)), self._constrained(prompt)
-        cached = window.become(ids, self._earlier_windows(), means.begin_prefix)
+        prompt = self._begun(turn)
+        reader, thought, answer = means.rendering.tokenizer.reader_after(prompt)
+        begun = Token(None, answer if self.prefill else "")
+        if not self.prefill:
+            # The rest of a reply has its own stream of random numbers.
+            self.seed = (self.seed + (prompt.written << 32)) % SEEDS
+        if (
+            turn.ids is not None
+            and turn.thought.startswith(thought)
+            and turn.reply.startswith(answer)
+        ):
+            # Without half a character or half a tag: the reader holds it back.
+            later = tuple(min(place, len(thought)) for place in turn.later_thoughts)
+            turn = replace(turn, thought=thought, reply=answer, later_thoughts=later)
+        settings, constrained = self._within_window(prompt.written), self._constrained(prompt)
+        cached = window.become(prompt.ids, self._earlier_windows(), means.begin_prefix)
         window.turns = self.state.in_view
         if means.drafter is not None and not len(means.drafter.history):
-            means.drafter.history.extend(ids[:cached])
+            means.drafter.history.extend(prompt.ids[:cached])
         self._reply = reply = Reply(
             window.model,
-            ids,
+            prompt.ids,
             window.cache,
             sampling=replace(means.sampling, seed=self.seed),
             settings=settings,
@@ -217,29 +215,21 @@ class Answering:
                         yield forgot
         finally:
             self._stats, self._reply = reply.stats, None
-            written = np.concatenate([written, np.array(generated, np.int32)])
-            turn = replace(
-                turn,
-                ids=written,
-                exact=tokenizer.replies.spells(written, turn.reply, turn.thought),
-                finish_reason=self._stats.finish_reason,
-            )
+            written = np.concatenate([prompt.begun, np.array(generated, np.int32)])
+            turn = replace(turn, ids=written, finish_reason=self._stats.finish_reason)
             self.state = self.state.with_last(turn)
         if window.ledger.overflowed > overflowed:
             evicted = window.ledger.overflowed - overflowed
             yield Forgot(0, evicted, (len(self.state.turns),), turn.user)
 
-    def _reader_after(self, turn: Turn, written: TokenIds) -> tuple[Reader, Turn]:
-        """A reader for the rest of the reply, having read the tokens already `written`, and the
-        turn with what it read of them."""
-        reader = self.rendering.tokenizer.reader(self.prompt)
-        pieces = [piece for id_ in written.tolist() for piece in reader.add(id_)]
-        if turn.exact:
-            # The reader holds back half a character or half a tag until the rest arrives.
-            thought, reply = joined(pieces)
-            later = tuple(min(place, len(thought)) for place in turn.later_thoughts)
-            turn = replace(turn, thought=thought, reply=reply, later_thoughts=later)
-        return reader, turn
+    def _begun(self, turn: Turn) -> Prompt:
+        """The prompt, and what there is of the reply, or is given of it."""
+        if turn.ids is not None:
+            return Prompt(np.concatenate([self.prompt, turn.ids]), written=len(turn.ids))
+        text, newlines = self.prefill or turn.reply, self.constraint is None
+        return self.rendering.tokenizer.with_beginning(
+            Prompt(self.prompt), text, thought=turn.thought, newlines=newlines
+        )
 
     def _constrained(self, prompt: Prompt) -> Constrained | None:
         """The constraint on the reply that the prompt asks for, and may have begun."""

@@ -14,7 +14,6 @@ from typing import Any
 
 from mlxchat.cache.layers import Cache
 from mlxchat.chat.answering import (
-    SEEDS,
     UNWATCHED,
     Answering,
     Earlier,
@@ -31,6 +30,7 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.prefill import Pace, first_step
 from mlxchat.engine.reply import Stats
+from mlxchat.engine.sampling import SEEDS
 from mlxchat.errors import DeviceError, InputError, RanksError, UsageError, device_failures
 from mlxchat.models.model import Model
 from mlxchat.options import refuse_pairs
@@ -193,7 +193,7 @@ class Conversation(Means):
         """Continue with another model, which prefills the retained turns again. Raises what the
         constructor raises; then nothing changes."""
         # Another tokenizer produces other ids.
-        turns = tuple(replace(turn, ids=None, exact=False) for turn in self.turns)
+        turns = tuple(replace(turn, ids=None) for turn in self.turns)
         rendering = replace(self.rendering, tokenizer=model.tokenizer, left_out=0)
         self._use(model, settings, rendering, replace(self.state, turns=turns))
         self.sampling, self.pace = sampling, Pace(first_step(model.network), model.ranks.lead)
@@ -392,6 +392,10 @@ class Conversation(Means):
         state is `before` again."""
         before, asked = before or self.state, state.turns[-1]
         at_most = 0 if asked.reply or asked.thought else self.recalls
+
+        def recall(now: State) -> Sequence[int]:
+            return self._memory.find(asked.user, now, at_most) if at_most and now.forgotten else ()
+
         self._past.append(Earlier(self.state, self.window.fork()))
         if len(self._past) > WINDOWS:
             self._past[-1 - WINDOWS] = replace(self._past[-1 - WINDOWS], window=None)
@@ -403,7 +407,7 @@ class Conversation(Means):
             seed,
             watch,
             self._past,
-            recall=lambda now: self._memory.find(asked.user, now, at_most) if at_most else (),
+            recall,
             constraint=constraint,
             prefill=prefill,
         )

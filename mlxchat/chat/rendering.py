@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlxchat.chat.state import State, Turn
-from mlxchat.chat.window import Ledger
 from mlxchat.errors import InputError, TemplateError, UsageError, WindowTooSmall
 from mlxchat.request.written import thinking_variables
-from mlxchat.text.encoder import TokenIds
+from mlxchat.text.encoder import TokenIds, common_length
 from mlxchat.text.tokens import ChatMessage, Tokenizer
 from mlxchat.units import Progress
 
@@ -83,8 +82,7 @@ class Rendering:
         messages: list[ChatMessage] = []
         for turn in turns:
             messages.append(ChatMessage("user", turn.user))
-            ids = turn.ids if turn.exact else None
-            messages.append(ChatMessage("assistant", turn.reply, ids, turn.thought))
+            messages.append(ChatMessage("assistant", turn.reply, turn.ids, turn.thought))
         variables = {**self.variables, **self.template_args}
         prompt = self.tokenizer.chat(
             messages[:-1], system, variables=variables, on_progress=on_encode
@@ -102,7 +100,7 @@ class Rendering:
     def count_pinned(self, state: State) -> int:
         """Number of tokens before the first user's text, which no turn can change."""
         one, other = (self.ids(State(state.system, state.note, (Turn(text),))) for text in "ab")
-        return Ledger(None, 0, one).common_prefix(other)
+        return common_length(one, other)
 
     def note_tokens(self, state: State) -> int:
         """The tokens that the note adds to the system prompt."""

@@ -18,15 +18,14 @@ class Turn:
     """A message and its complete reply, forgotten or not.
 
     `thought` is the model's thinking before its `reply`. `ids` are the tokens generated for both,
-    with the markers of the model's format. `exact` is whether they spell thought and reply
-    exactly, with nothing cut off or left out. `later_thoughts` are the positions in `thought` at
-    which further thoughts begin. `time` is when the message was said, in ISO 8601, if known.
+    with the markers of the model's format; there may be more of them, for a stop text, for example.
+    `later_thoughts` are the positions in `thought` at which further thoughts begin. `time` is when
+    the message was said, in ISO 8601, if known.
     """
 
     user: str
     reply: str = ""
     ids: TokenIds | None = None
-    exact: bool = False
     pinned: bool = False
     forgotten: bool = False
     finish_reason: str = ""

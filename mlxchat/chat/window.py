@@ -12,7 +12,7 @@ from mlxchat.cache.layers import Cache
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.errors import CacheError
 from mlxchat.models.model import Model
-from mlxchat.text.encoder import TokenIds
+from mlxchat.text.encoder import TokenIds, common_length
 
 
 @dataclass(slots=True)
@@ -42,12 +42,6 @@ class Ledger:
 
     def rewind(self, n: int) -> None:
         self.ids = self.ids[: len(self.ids) - n]
-
-    def common_prefix(self, ids: TokenIds) -> int:
-        """Length of the common prefix."""
-        n = min(len(self.ids), len(ids))
-        different = np.flatnonzero(self.ids[:n] != ids[:n])
-        return int(different[0]) if len(different) else n
 
     def earliest_span(self, start: int, tokens: int) -> int:
         """The first position after the kept tokens where evicting `tokens` tokens gives the same
@@ -128,7 +122,7 @@ class Window:
         """Evict a span of `tokens` tokens so that the rest is a prefix of `ids` or continues them.
         Returns False, with nothing changed, if there is no such span or keys cannot be shifted."""
         ledger = self.ledger
-        start = ledger.common_prefix(ids)
+        start = common_length(ledger.ids, ids)
         rest, wanted = ledger.ids[start + tokens :], ids[start:]
         n = min(len(rest), len(wanted))
         if tokens <= 0 or n == 0 or not np.array_equal(rest[:n], wanted[:n]):
@@ -145,7 +139,7 @@ class Window:
     def _held_of(self, ids: TokenIds, earlier: Iterable[Window]) -> int:
         """Rewind to the common prefix with `ids`, or to that of an earlier window."""
         ledger = self.ledger
-        shared = min(ledger.common_prefix(ids), len(ids) - 1)
+        shared = min(common_length(ledger.ids, ids), len(ids) - 1)
         if surplus := len(ledger) - shared:
             try:
                 self.cache.rewind(surplus)
@@ -154,7 +148,7 @@ class Window:
                 shared = 0
                 for window in earlier:
                     n = len(window.ledger)
-                    if 0 < n < len(ids) and window.ledger.common_prefix(ids) == n:
+                    if 0 < n < len(ids) and common_length(window.ledger.ids, ids) == n:
                         self.cache, self.ledger = window.cache, window.ledger
                         return n
         if not shared and (surplus or not self.cache):

@@ -20,7 +20,7 @@ from mlxchat.engine.generate import CLEAR_EVERY
 from mlxchat.engine.reply import Reply
 from mlxchat.engine.sampling import Drawn, Token
 from mlxchat.errors import ConstraintError, ModelError
-from mlxchat.text.encoder import TokenIds
+from mlxchat.text.encoder import TokenIds, common_length
 
 # What costs one row, and no other.
 ROW_FAILURES = (ModelError, ConstraintError)
@@ -84,7 +84,7 @@ class SharedPrefixes:
 
     def _longest_known(self, ids: TokenIds) -> tuple[int, Cache | None]:
         """Its length and its cache."""
-        known = [x for x in self._prefixes if _common_length(ids[:-1], x[0]) == len(x[0])]
+        known = [x for x in self._prefixes if common_length(ids[:-1], x[0]) == len(x[0])]
         if not known:
             return 0, None
         longest = max(known, key=lambda each: len(each[0]))
@@ -95,17 +95,11 @@ class SharedPrefixes:
 def shared_length(ids: TokenIds, following: Sequence[TokenIds], known: int) -> int:
     """How many of the tokens `ids: (T,)` to keep for the `following` prompts: the length that saves
     the most, less than T. The first `known` are kept already."""
-    lengths = [min(_common_length(ids, each), len(ids) - 1) for each in following]
+    lengths = [min(common_length(ids, each), len(ids) - 1) for each in following]
     common = sorted(lengths, reverse=True)
     savings = [(length - known) * count for count, length in enumerate(common, 1)]
     best = max(savings, default=0)
     return common[savings.index(best)] if best > 0 else known
-
-
-def _common_length(a: TokenIds, b: TokenIds) -> int:
-    length = min(len(a), len(b))
-    different = np.flatnonzero(a[:length] != b[:length])
-    return int(different[0]) if len(different) else length
 
 
 def prefill_together(

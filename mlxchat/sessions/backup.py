@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from shutil import copyfile
 
@@ -44,7 +45,7 @@ def connected(path: Path) -> sqlite3.Connection:
         path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
     )
     # A damaged text is noticed by its checksum.
-    connection.text_factory = lambda data: data.decode(errors="replace")
+    connection.text_factory = partial(bytes.decode, errors="replace")
     return connection
 
 

@@ -292,7 +292,8 @@ def number_of(connection: sqlite3.Connection, session: int, id_: int) -> int:
 
 
 def _turn(value: dict[str, Any]) -> Turn:
-    ids = value["ids"]
+    # Sessions also had whether the ids spell the reply.
+    ids, _ = value["ids"], value.pop("exact", None)
     return Turn(
         **value
         | {

@@ -368,9 +368,7 @@ def _with_shown(turn: Turn, thought: str, reply: str) -> Turn:
     more = len(thought) + len(reply) - len(turn.thought) - len(turn.reply)
     if more < 0 or (more == 0 and turn.finish_reason):
         return turn
-    return replace(
-        turn, thought=thought, reply=reply, finish_reason="interrupted", ids=None, exact=False
-    )
+    return replace(turn, thought=thought, reply=reply, finish_reason="interrupted", ids=None)
 
 
 def find(database: Database, name: str) -> SessionRecord | None:

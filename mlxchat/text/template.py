@@ -1,5 +1,8 @@
 """Chat templates: turn messages into the text format that the model was trained on.
 
+A reply encoded again may yield other tokens than the model wrote. So texts with known ids are
+tracked through a template: marks around them show which of them it leaves unchanged.
+
 Templates come with the model and are untrusted, so they run in Jinja's sandbox. `tokens` decides
 which parts of the resulting text may become control tokens.
 """
@@ -8,8 +11,9 @@ import datetime
 import json
 import re
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import cached_property, lru_cache
 from typing import Any, NoReturn
 
@@ -18,6 +22,7 @@ import jinja2.ext
 import jinja2.sandbox
 
 from mlxchat.errors import TemplateError
+from mlxchat.text.encoder import TokenIds
 from mlxchat.text.reply_format import NO_THOUGHTS, ReplyFormat
 
 Message = Mapping[str, str]
@@ -239,3 +244,72 @@ def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, 
 
 def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
+
+
+# Texts with known ids
+
+
+class Kind(Enum):
+    """The kind of a segment of a reply; a GAP is text between a marker and the text shown."""
+
+    MARKER = auto()
+    GAP = auto()
+    THOUGHT = auto()
+    ANSWER = auto()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A text, with its ids if they are known."""
+
+    text: str
+    ids: TokenIds | None = None
+    kind: Kind = Kind.ANSWER
+
+
+def enclosed(segments: Sequence[Segment], opened: str, closes: str) -> list[Segment]:
+    """The segments with both markers around the thought: the prompt may have written the opening
+    one, and an unfinished thought has no closing one."""
+    kinds = [each.kind for each in segments]
+    if Kind.THOUGHT not in kinds:
+        return list(segments)
+    from_end = kinds[::-1].index(Kind.THOUGHT)
+    has_opening = Kind.MARKER in kinds[: kinds.index(Kind.THOUGHT)]
+    has_closing = Kind.MARKER in kinds[len(kinds) - from_end :]
+    before = [] if has_opening else [Segment(opened, kind=Kind.MARKER)]
+    after = [] if has_closing else [Segment(closes, kind=Kind.MARKER)]
+    return [*before, *segments, *after]
+
+
+# Renders each segment as the function given has it.
+Render = Callable[[Callable[[Segment], str]], str]
+
+
+def known_segments(render: Render, segments: Iterable[Segment], mark: str) -> list[Segment]:
+    """What the template renders, in parts: the segments with ids that it leaves unchanged keep
+    these. `mark` is a character that occurs in none."""
+    rendered = render(lambda each: each.text)
+    found = [Segment(rendered)]
+    known = [each for each in segments if each.ids is not None]
+    # Marks would keep a template from trimming: leave out first the texts that it could trim.
+    untrimmed = [each for each in known if each.text == each.text.strip()]
+    for some in (untrimmed, known if len(known) > len(untrimmed) else []):
+        parts = split_at(render, some, mark) if some else found
+        if "".join(each.text for each in parts) == rendered:
+            found = parts
+    return found
+
+
+def split_at(render: Render, segments: Iterable[Segment], mark: str) -> list[Segment]:
+    """What the template renders, in parts: the segments that it leaves unchanged, once, are apart
+    from what is between them."""
+    any_mark = re.compile(f"{mark}[0-9]+{mark}")
+    marks = {each: f"{mark}{n}{mark}" for n, each in enumerate(segments)}
+    rendered = render(lambda each: f"{marks.get(each, '')}{each.text}{marks.get(each, '')}")
+    found: list[Segment] = []
+    for each, own in marks.items():
+        before, *after = rendered.split(f"{own}{each.text}{own}")
+        if len(after) == 1:
+            found += [Segment(any_mark.sub("", before)), each]
+            (rendered,) = after
+    return [*found, Segment(any_mark.sub("", rendered))]

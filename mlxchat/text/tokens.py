@@ -14,11 +14,21 @@ import numpy as np
 import tokenizers
 
 from mlxchat.errors import TemplateError
-from mlxchat.text.encoder import Encoder, TokenIds, token_bytes, unused_marks
-from mlxchat.text.replies import Kind, Replies, Segment, enclosed, known_segments, split_at
+from mlxchat.text.encoder import Decoder, Encoder, TokenIds, token_bytes, unused_marks
 from mlxchat.text.reply_format import NO_THOUGHTS, Place, find_markers
-from mlxchat.text.reply_reader import Decoder, Reader, joined
-from mlxchat.text.template import NO_SYSTEM_ROLE, THOUGHT_FIELDS, ChatTemplate, Message, Thoughts
+from mlxchat.text.reply_reader import Reader, Replies, joined
+from mlxchat.text.template import (
+    NO_SYSTEM_ROLE,
+    THOUGHT_FIELDS,
+    ChatTemplate,
+    Kind,
+    Message,
+    Segment,
+    Thoughts,
+    enclosed,
+    known_segments,
+    split_at,
+)
 from mlxchat.units import Progress
 
 # A shorter block is read as quickly as it is joined.
@@ -62,7 +72,7 @@ class Prompt:
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One message of a conversation. A reply may have a `thought` in addition to its content;
-    `ids` are the tokens of both as the model wrote them, markers included."""
+    `ids` are the tokens that the model wrote for both, markers included."""
 
     role: str
     content: str
@@ -100,6 +110,7 @@ class Tokenizer:
         source = template.source if template is not None else ""
         added = {} if template is None else backend.get_added_tokens_decoder()
         self.replies = Replies(find_markers(added, source), self._decoder)
+        self.reader = self.replies.reader
         self._encoder = Encoder(backend, source, self.replies.markers.roles)
         self._thoughts: dict[str, Thoughts] = {}
         # A conversation is rendered repeatedly, with the same replies.
@@ -152,8 +163,8 @@ class Tokenizer:
     ) -> Prompt:
         """Render a conversation and encode it up to the beginning of the next reply.
 
-        Replies given with ids keep them if the template writes their text unchanged, since encoding
-        the text again may split it differently. `variables` are the template's own. Raises
+        Replies whose ids spell them keep these if the template writes their text unchanged, since
+        encoding it again may split it differently. `variables` are the template's own. Raises
         TemplateError if the model has no chat template or the template rejects the messages.
         """
         own = chain.from_iterable((m.content, m.thought) for m in messages)
@@ -306,12 +317,6 @@ class Tokenizer:
         fields = dict.fromkeys(THOUGHT_FIELDS, thought) if thought else {}
         return message.role, {**fields, "content": known(Kind.ANSWER)}
 
-    def reader(self, prompt: TokenIds | None = None, *, may_think: bool = True) -> Reader:
-        """A reader for the reply to `prompt`; without one, for text without thoughts.
-
-        Reads thoughts even if it does not expect any (`may_think`)."""
-        return self.replies.reader(prompt, may_think=may_think)
-
     def header_of_answer(self, prompt: TokenIds | None) -> TokenIds:
         """The tokens that begin an answer without a thought, if the prompt leaves its header to the
         model."""
@@ -348,40 +353,34 @@ class Tokenizer:
         if it continues other text."""
         return self._encoder.encode(text, on_progress, begins=begins)
 
-    def encode_reply(
-        self, reply: str, prompt: TokenIds, *, thought: str = "", newlines: bool = True
-    ) -> tuple[TokenIds, TokenIds]:
-        """The beginning of a reply, as this model might have written it after the prompt: the ids
-        before the answer, and of the answer. A thought without an answer is left open. Without a
-        thought, one that the prompt opens is closed first. After a thought come the usual
-        `newlines`, unless they would count as part of the answer."""
-        format_ = self.replies.format
-        in_thought = self.reader(prompt).is_thought
-        closes = format_.closes + ("\n\n" if newlines and not format_.has_channels else "")
-        ids = [NO_IDS]
+    def with_beginning(
+        self, prompt: Prompt, text: str | None, *, thought: str = "", newlines: bool = True
+    ) -> Prompt:
+        """The prompt with the beginning of a reply, if any, as this model might have written it. A
+        thought without an answer is left open. Without a thought, one that the prompt opens is
+        closed first. After a thought come the usual `newlines`, unless they would count as part of
+        the answer."""
+        format_, in_thought = self.replies.format, self.reader(prompt.ids).is_thought
+        before, answer = list[TokenIds](), NO_IDS
         if thought and format_ is not NO_THOUGHTS:
             opens = "" if in_thought else format_.opens + format_.label
-            ids += [self._encoder.encode_piece(opens), self.encode(thought, begins=False)]
+            before += [self._encoder.encode_piece(opens), self.encode(thought, begins=False)]
             in_thought = True
-        if reply:
-            header = closes if in_thought else self.replies.header_of_answer(prompt)
-            ids.append(self._encoder.encode_piece(header))
-        answer = self.encode(reply, begins=format_ is NO_THOUGHTS) if reply else NO_IDS
-        return np.concatenate(ids), answer
+        if text:
+            closes = format_.closes + ("\n\n" if newlines and not format_.has_channels else "")
+            header = closes if in_thought else self.replies.header_of_answer(prompt.ids)
+            before.append(self._encoder.encode_piece(header))
+            answer = self.encode(text, begins=format_ is NO_THOUGHTS)
+        written = np.concatenate([NO_IDS, *before, answer])
+        ids = np.concatenate([prompt.ids, written])
+        return replace(prompt, ids=ids, written=len(written), answer=len(answer))
 
-    def with_beginning(self, prompt: Prompt, text: str | None, *, newlines: bool = True) -> Prompt:
-        """The prompt with the beginning of the answer, if any."""
-        if not text:
-            return prompt
-        before, answer = self.encode_reply(text, prompt.ids, newlines=newlines)
-        ids = np.concatenate([prompt.ids, before, answer])
-        return replace(prompt, ids=ids, written=len(before) + len(answer), answer=len(answer))
-
-    def reader_after(self, prompt: Prompt) -> tuple[Reader, str]:
-        """A reader for the rest of the reply that the prompt has begun, and the answer so far."""
+    def reader_after(self, prompt: Prompt) -> tuple[Reader, str, str]:
+        """A reader for the rest of the reply that the prompt has begun, and the thought and the
+        answer so far: it holds back half a character or half a tag until the rest arrives."""
         reader = self.reader(prompt.asked)
         pieces = [piece for id_ in prompt.begun.tolist() for piece in reader.add(id_)]
-        return reader, joined(pieces)[1]
+        return reader, *joined(pieces)
 
     def token_bytes(self) -> list[bytes]:
         """The bytes of each id, which may be part of a character."""

@@ -72,7 +72,7 @@ class Talk:
         messages: list[ChatMessage] = []
         for turn in turns:
             messages.append(ChatMessage("user", turn.user))
-            messages.append(ChatMessage("assistant", turn.reply, turn.ids if turn.exact else None))
+            messages.append(ChatMessage("assistant", turn.reply, turn.ids))
         return len(self.model.tokenizer.chat(messages[:-1], SYSTEM).ids) if messages else 0
 
 
