@@ -1,0 +1,100 @@
+"""Signals while MLX keeps the process busy in C, where no Python handler runs: nothing hangs,
+nothing is lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlxchat.sessions.listing import read_session
+from mlxchat.terminal.worker import WILL_STOP
+from tests.pseudo_terminal import PseudoTerminal
+from tests.terminal_chat import CTRL_C, PROMPT
+
+# The program, with a model that takes ten minutes for many tokens at a time.
+SLOW = """
+import os, signal, sys
+from ctypes import CDLL
+from mlxchat.cli import main
+from mlxchat.terminal import worker
+from mlx_lm.models.llama import Model
+
+def step(model, tokens, *rest, **how):
+    if tokens.shape[1] > 1:
+        sys.stderr.write("(busy)\\n")
+        # A signal would end the sleep: let it find another thread, as it would not end `mx.eval`.
+        signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        CDLL(None).usleep(int(6e8))
+    return call(model, tokens, *rest, **how)
+
+call, Model.__call__ = Model.__call__, step
+worker.END_AFTER_S = 0.1
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [["chat"], pytest.param(["generate", "Hello " * 20], marks=pytest.mark.slow)]
+)
+def test_a_signal_in_the_middle_of_a_long_step_ends_the_program(
+    command: list[str], tiny_model: Path
+) -> None:
+    """During a step of four minutes, only `kill -9` had any effect."""
+    options = ["-m", str(tiny_model), "--json", "--stats"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, *command, *options],
+        stdin=subprocess.PIPE if command == ["chat"] else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if process.stdin is not None:
+        process.stdin.write("Hello\n")
+        process.stdin.flush()
+    assert process.stderr is not None
+    assert process.stderr.readline() == "(busy)\n"
+    process.send_signal(signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=100)
+    assert (process.returncode, "Traceback" in stderr) == (143, False)
+    first, last = map(json.loads, stdout.splitlines())
+    assert (first["event"], last["event"]) == ("start", "done")
+    assert (last["finish_reason"], last["prefilled_tokens"]) == ("interrupted", 0)
+    assert last["prefill_tokens_per_s"] == 0
+
+
+def test_ctrl_c_announces_the_stop_and_the_second_one_quits(
+    tiny_model: Path, ordinary_terminal: None
+) -> None:
+    command = [sys.executable, "-c", SLOW, "-m", str(tiny_model), "--session", "mine"]
+    terminal = PseudoTerminal(command, columns=120)
+    terminal.shows(PROMPT)
+    terminal.send("Hello there\r")
+    # Drawn during the first step.
+    terminal.shows(r"reading 0/\d+ tokens")
+    terminal.send(CTRL_C)
+    terminal.shows(f"^{WILL_STOP}$")
+    terminal.send(CTRL_C)
+    assert terminal.ends() == 130
+    assert terminal.written.rstrip().endswith("\x1b[?25h")
+    assert "reading" not in terminal.text()
+    assert [turn.user for turn in read_session("mine").turns] == ["Hello there"]
+
+
+def test_ctrl_c_before_the_first_import_ends_the_program_silently(tmp_path: Path) -> None:
+    """Ctrl-C in the first quarter of a second printed a traceback."""
+    # A module that the package imports first: it gets Ctrl-C before anything else can happen.
+    (tmp_path / "typing.py").write_text("import os; os.kill(os.getpid(), 2); 1 / 0\n")
+    for start in (["-m", "mlxchat"], [f"{sys.prefix}/bin/mlxchat"]):
+        process = subprocess.run(
+            [sys.executable, *start, "--help"],
+            env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (process.returncode, process.stderr) == (-signal.SIGINT, "")
