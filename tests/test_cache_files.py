@@ -1,11 +1,13 @@
 """Files that may be lost: least recently used first, whichever process wrote them."""
 
 import os
-import random
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mlxchat import files as files_module
 from mlxchat.store import tensor_file
@@ -50,48 +52,31 @@ def add(files: CacheFiles, text: str) -> None:
             files.write(key, {"x": CONTENT}, now - place * tensor_file.OLDER_S)
 
 
-def keys_of(files: CacheFiles) -> set[str]:
-    return {path.stem for path in files.directory.glob("*.safetensors")}
-
-
-def size_of(files: CacheFiles, key: str = "a") -> int:
-    return files.path_of(key).stat().st_size
-
-
 def test_pages_are_found_up_to_the_first_missing_one(files: CacheFiles) -> None:
     assert files.present(["a"]) == 0
     assert not files.directory.exists()
     add(files, "abc")
-    assert [files.present(prefixes(text)) for text in ("abcd", "abx", "x")] == [3, 2, 0]
+    files.path_of("ab").unlink()
+    assert [files.present(prefixes(text)) for text in ("abc", "a", "x")] == [1, 1, 0]
 
 
-def test_the_least_recently_used_text_loses_its_last_page_first(files: CacheFiles) -> None:
-    for text in ("abc", "abd", "xy"):
-        add(files, text)
-    files.touch(prefixes("abc"))
-    left = []
-    while keys_of(files):
-        files.prune(files.size_bytes() - 1)
-        left.append(sorted(keys_of(files)))
-    assert left == [
-        ["a", "ab", "abc", "x", "xy"],
-        ["a", "ab", "abc", "x"],
-        ["a", "ab", "abc"],
-        ["a", "ab"],
-        ["a"],
-        [],
-    ]
-
-
-def test_after_any_use_the_rest_fits_and_can_be_reached(files: CacheFiles) -> None:
-    chance = random.Random(1)
-    for _ in range(30):
-        add(files, "".join(chance.choice("ab") for _ in range(chance.randrange(1, 8))))
-        if chance.random() < 0.3:
-            limit = chance.randrange(20) * size_of(files, next(iter(keys_of(files))))
-            files.prune(limit)
-            assert files.size_bytes() <= limit
-            assert all(key[:-1] in keys_of(files) | {""} for key in keys_of(files))
+@given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=5), st.none() | st.integers(0, 8))))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.usefixtures("clock")
+def test_the_least_recently_used_text_loses_its_last_page_first(
+    used: list[tuple[str, int | None]],
+) -> None:
+    """So what is left can always be reached."""
+    with TemporaryDirectory() as directory:
+        files, by_use = CacheFiles(Path(directory) / "prefixes"), list[str]()
+        for text, left in used:
+            add(files, text)
+            by_use = [*prefixes(text), *(key for key in by_use if key not in prefixes(text))]
+            if left is not None:
+                files.prune(left * files.path_of(text[0]).stat().st_size)
+                by_use = by_use[:left]
+            assert {path.stem for path in files.directory.iterdir()} == set(by_use)
+            assert files.present(prefixes(text)) == sum(key in by_use for key in prefixes(text))
 
 
 def test_what_a_killed_process_left_is_deleted(files: CacheFiles, clock: Clock) -> None:

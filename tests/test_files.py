@@ -5,7 +5,10 @@ import fcntl
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -23,18 +26,24 @@ F_FULLFSYNC = 51
 
 
 class Calls:
-    """Records which sync calls were made; `refusal` is what F_FULLFSYNC raises."""
+    """Records, in order, the calls that write, flush and rename files; `refusal` is what
+    F_FULLFSYNC raises, and also fsync if it `refuses_all`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
         self.refusal: int | None = None
-        self._fsync, self._fcntl = os.fsync, fcntl.fcntl
-        monkeypatch.setattr(os, "fsync", self.fsync)
+        self.refuses_all = False
+        self._fcntl = fcntl.fcntl
+        for name in ("pwrite", "fsync", "replace"):
+            monkeypatch.setattr(os, name, partial(self._called, name, getattr(os, name)))
+        monkeypatch.setattr(fcntl, "F_FULLFSYNC", F_FULLFSYNC, raising=False)
         monkeypatch.setattr(fcntl, "fcntl", self.fcntl)
 
-    def fsync(self, descriptor: int) -> None:
-        self.names.append("fsync")
-        self._fsync(descriptor)
+    def _called(self, name: str, real: Callable[..., Any], *arguments: Any) -> Any:
+        self.names.append(name)
+        if name == "fsync" and self.refuses_all:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real(*arguments)
 
     def fcntl(self, descriptor: int, command: int, argument: Any = 0) -> Any:
         if command != F_FULLFSYNC:
@@ -46,47 +55,17 @@ class Calls:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+def mac(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return Calls(monkeypatch)
-
-
-@pytest.fixture
-def mac(monkeypatch: pytest.MonkeyPatch, calls: Calls) -> Calls:
-    monkeypatch.setattr(fcntl, "F_FULLFSYNC", F_FULLFSYNC, raising=False)
-    return calls
-
-
-@pytest.fixture
-def descriptor(tmp_path: Path) -> int:
-    return os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
-
-
-def test_a_file_system_without_sync_is_not_an_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """On such a file system, turns and texts were saved but a configuration was refused."""
-
-    def refuse(_: int) -> None:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-    monkeypatch.setattr(os, "fsync", refuse)
-    for write in DURABLE.values():
-        write(tmp_path)
-    assert (tmp_path / "file").read_bytes() == b"data"
 
 
 @pytest.mark.parametrize("refusal", [None, errno.ENOTSUP, errno.EINVAL, errno.ENOTTY])
 def test_a_mac_flushes_the_drives_cache_if_the_file_system_can(
-    refusal: int | None, mac: Calls, descriptor: int
+    refusal: int | None, mac: Calls, tmp_path: Path
 ) -> None:
     mac.refusal = refusal
-    force_to_disk(descriptor)
+    force_to_disk(os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT))
     assert mac.names == (["full"] if refusal is None else ["full", "fsync"])
-
-
-def test_other_systems_use_fsync(calls: Calls, descriptor: int) -> None:
-    force_to_disk(descriptor)
-    assert calls.names == ["fsync"]
 
 
 def test_a_full_disk_surfaces_and_leaves_the_file_as_it_was(mac: Calls, tmp_path: Path) -> None:
@@ -106,9 +85,9 @@ def _output(directory: Path) -> None:
         output.sync()
 
 
-def _snapshot(directory: Path) -> None:
+def _tensors(directory: Path, *, full_sync: bool = True) -> None:
     ones = np.ones(3, np.float32)
-    tensor_file.write(directory / "tensors", {"ones": ones}, {})
+    tensor_file.write(directory / "tensors", {"ones": ones}, {}, full_sync=full_sync)
 
 
 def _conversion(directory: Path) -> None:
@@ -116,48 +95,55 @@ def _conversion(directory: Path) -> None:
     import_gguf(source, directory / "models", lambda _: None)
 
 
-DURABLE: dict[str, Callable[[Path], None]] = {
+LASTING: dict[str, Callable[[Path], None]] = {
     "a configuration": lambda directory: write_atomically(directory / "file", b"data"),
     "a long run's text": _output,
-    "a snapshot": _snapshot,
+    "a snapshot": _tensors,
     "a converted model": _conversion,
 }
 
 
-@pytest.mark.parametrize("write", DURABLE.values(), ids=DURABLE.keys())
-def test_every_durable_write_flushes_the_drives_cache(
+@pytest.mark.parametrize("write", LASTING.values(), ids=LASTING.keys())
+def test_what_lasts_is_flushed_after_its_last_write_and_before_it_gets_its_name(
     mac: Calls, tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
-    """With `fsync` alone, a power cut lost text that had been reported as saved."""
+    """With `fsync` alone, a power cut lost text that had been reported as saved. A file system
+    that cannot sync is no error: a configuration was refused there."""
     write(tmp_path)
     assert "full" in mac.names
+    for call, following in pairwise([*mac.names, "end"]):
+        assert call != "pwrite" or following in ("pwrite", "full")
+    mac.refusal, mac.refuses_all = errno.EINVAL, True
+    (tmp_path / "again").mkdir()
+    write(tmp_path / "again")
 
 
 def test_data_that_can_be_recomputed_skips_the_full_sync(mac: Calls, tmp_path: Path) -> None:
     """A page takes as long to prefill as flushing a drive's cache, about 128 tokens' time."""
-    ones = np.ones(3, np.float32)
-    tensor_file.write(tmp_path / "page", {"ones": ones}, {}, full_sync=False)
-    assert "full" not in mac.names
+    _tensors(tmp_path, full_sync=False)
+    assert mac.names == ["pwrite", "pwrite", "pwrite", "fsync", "replace", "fsync"]
 
 
-def test_waiting_for_the_lock_is_announced_first(tmp_path: Path) -> None:
-    asked, entered = threading.Event(), threading.Event()
+# Locks
+
+
+def test_one_process_at_a_time_runs_what_is_exclusive_and_waiting_is_announced(
+    tmp_path: Path,
+) -> None:
+    said: SimpleQueue[str] = SimpleQueue()
 
     def second() -> None:
-        with exclusive(tmp_path, asked.set):
-            entered.set()
+        with exclusive(tmp_path, lambda: said.put("waiting")):
+            said.put("second")
 
     with exclusive(tmp_path, lambda: pytest.fail("nobody is there")):
         thread = threading.Thread(target=second)
         thread.start()
-        assert asked.wait(10)
-        assert not entered.is_set()
+        assert said.get(timeout=10) == "waiting"
+        said.put("first ends")
     thread.join(10)
-    assert entered.is_set()
+    assert [said.get(timeout=10) for _ in range(2)] == ["first ends", "second"]
     assert list(tmp_path.iterdir()) == []
-
-
-# Locks
 
 
 @pytest.mark.parametrize("put_back", [True, False])

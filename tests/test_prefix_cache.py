@@ -177,7 +177,6 @@ def test_a_prompt_is_filled_with_every_page_that_an_earlier_one_left_to_the_bit(
             assert len(files(pages)) == len(stored)
 
 
-
 @pytest.mark.parametrize(("recorded_by", "read_by"), [(PAGE, 5), (5, 2 * PAGE), (2 * PAGE, 5)])
 def test_with_other_steps_the_result_is_the_same_up_to_rounding(
     kind: Model, recorded_by: int, read_by: int, open_pages: Open
