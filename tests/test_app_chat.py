@@ -1,33 +1,33 @@
-"""A saved chat from Python: turns are saved before they are shown, and resumed exactly."""
+"""A saved chat from Python: turns are saved before they are shown, and resumed exactly; its
+options, and the sampling that suits its model."""
 
 import errno
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
 from mlxchat import paths
 from mlxchat.app import opening
 from mlxchat.app.chat import Chat
-from mlxchat.chat.state import Recalled
-from mlxchat.errors import (
-    ModelNotFound,
-    SessionError,
-    TemplateError,
-    UsageError,
-)
-from mlxchat.models.model import Alone
+from mlxchat.app.session import resumed
+from mlxchat.chat.state import NOTE_BEGINS, Recalled, Turn
+from mlxchat.errors import ModelNotFound, SessionError, UsageError
+from mlxchat.models.load import load_directory
+from mlxchat.models.model import Alone, Model
+from mlxchat.models.sampling import GENERAL, chat_sampling
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.database import Database
 from mlxchat.sessions.listing import read_session
-from mlxchat.sessions.records import SessionRecord, insert_session
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
 from mlxchat.store.snapshot import Background, Snapshot
 from scripts.families import write_family
 from scripts.tiny_model import write_tiny_model
+from tests.scripted_model import Scripted
 
 Options = Callable[..., ChatOptions]
 
@@ -36,14 +36,8 @@ Options = Callable[..., ChatOptions]
 def options(tiny_model: Path) -> Options:
     """Options of a chat with a tiny model; more can be given."""
 
-    def make(*, sampling: dict[str, Any] | None = None, **others: Any) -> ChatOptions:
-        setup = Setup(
-            str(tiny_model),
-            window=320,
-            prefill_step_size=64,
-            sampling=sampling or {},
-            seed=7,
-        )
+    def make(*, window: int = 320, **others: Any) -> ChatOptions:
+        setup = Setup(str(tiny_model), window=window, prefill_step_size=64, seed=7)
         generation = GenerationSettings(max_tokens=6, ignore_eos=True)
         return ChatOptions(**{"setup": setup, "generation": generation, **others})
 
@@ -62,15 +56,9 @@ def test_a_cache_that_cannot_be_saved_is_reported_once(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failure of another rank or of the device was reported every time, and its end never."""
-    write = Snapshot.write
-    full = iter([True, True, False, True])
-
-    def fill(self: Snapshot, path: Path) -> int:
-        if next(full, False):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(self, path)
-
-    monkeypatch.setattr(Snapshot, "write", fill)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    write = Mock(side_effect=[full, full, DEFAULT, full, *[DEFAULT] * 9], return_value=1)
+    monkeypatch.setattr(Snapshot, "write", write)
     monkeypatch.setattr("mlxchat.app.session.SNAPSHOT_EVERY", 1)
     # Otherwise a snapshot is skipped while the previous one is being written.
     monkeypatch.setattr(Background, "run", Background._do)
@@ -116,28 +104,34 @@ def test_chosen_settings_override_those_of_the_session(options: Options, tiny_mo
     with Chat.open(first, session="mine") as chat:
         say(chat, "hello")
 
-    def resumed(**others: Any) -> tuple[Any, ...]:
+    def reopened(**others: Any) -> tuple[Any, ...]:
         with Chat.open(ChatOptions(**others), session="mine") as chat:
-            conversation = chat.conversation
-            settings = conversation.settings
-            return (
-                settings.max_kv_size,
-                conversation.recalls,
-                dict(conversation.rendering.template_args),
-            )
+            now = chat.conversation
+            args = dict(now.rendering.template_args)
+            return now.settings.max_kv_size, now.recalls, args
 
-    assert resumed() == (320, 1, {"mood": "calm"})
-    assert resumed(recalls=0) == (320, 0, {"mood": "calm"})
+    assert reopened() == (320, 1, {"mood": "calm"})
+    assert reopened(recalls=0) == (320, 0, {"mood": "calm"})
     # Chosen settings are saved with the session.
-    assert resumed() == (320, 0, {"mood": "calm"})
+    assert reopened() == (320, 0, {"mood": "calm"})
     setup = Setup(window=400)
-    assert resumed(setup=setup, template_args={"a": 1}) == (400, 0, {"a": 1})
+    assert reopened(setup=setup, template_args={"a": 1}) == (400, 0, {"a": 1})
     # The command line can tell that a default was typed.
-    assert resumed(recalls=2, chosen=frozenset({"recalls"})) == (400, 2, {"a": 1})
+    assert reopened(recalls=2, chosen=frozenset({"recalls"})) == (400, 2, {"a": 1})
 
 
-def test_settings_stay_when_the_model_changes(options: Options, tiny_model: Path) -> None:
+def test_the_sessions_adapter_is_for_the_sessions_model_alone() -> None:
+    with Session.open("mine", create=True) as session:
+        session.record(None, [Turn("hello")])
+        session.settings({"model": "one", "adapter": "lora"})
+    with Session.open("mine") as session:
+        setups = [resumed(ChatOptions(Setup(name)), session).setup for name in (None, "two")]
+    assert [(each.model, each.adapter) for each in setups] == [("one", "lora"), ("two", None)]
+
+
+def test_settings_stay_when_the_model_changes(options: Options, tmp_path: Path) -> None:
     """After `/model`, the command line's options applied again."""
+    other = write_tiny_model(tmp_path / "m", generation_config={"temperature": 0.3, "top_p": 0.7})
     with Chat.open(options(), session="mine") as chat:
         say(chat, "hello")
         chat.set(temp=0.5, top_k=3, seed=11, max_tokens=2, recalls=1, template_args={"a": 1})
@@ -147,9 +141,11 @@ def test_settings_stay_when_the_model_changes(options: Options, tiny_model: Path
         now.set_note("Ada has a cat.")
         now.render_with(now.rendering.with_thinking(False))
         variables, model = now.rendering.variables, now.model
-        chat.change_model(chat.find(str(tiny_model)))
+        chat.change_model(chat.find(str(other)))
         assert now.model is not model
-        assert (now.sampling.temp, now.sampling.top_k, now.sampling.seed) == (0.5, 3, 11)
+        sampling = now.sampling
+        assert (sampling.temp, sampling.top_k, sampling.seed) == (0.5, 3, 11)
+        assert sampling.top_p == 0.7, "it was not set, and is the next model's own"
         assert (now.generation.max_tokens, now.recalls) == (2, 1)
         assert (dict(now.rendering.template_args), now.turns[0].pinned) == ({"a": 1}, True)
         assert (now.state.system, now.state.note) == ("Be brief.", "Ada has a cat.")
@@ -191,26 +187,6 @@ def test_an_unsaved_chat_leaves_nothing_until_it_is_saved(options: Options) -> N
             chat.save_as("late")
 
 
-def test_a_resumed_chat_drafts_from_its_turns(options: Options) -> None:
-    """Their tokens are read from the transcript, because the window may have forgotten them."""
-    question = "the same words"
-    with Chat.open(options(), session="mine") as chat:
-        say(chat, question)
-        chat.conversation.forget(1)
-    with Chat.open(session="mine") as chat:
-        drafter, tokenizer = chat.conversation.drafter, chat.conversation.model.tokenizer
-        assert drafter is not None
-        drafter.history.extend(tokenizer.encode(question)[:5])
-        match = drafter.history.match()
-        assert match is not None
-        following = chat.conversation.model.tokenizer.decode(
-            drafter.history.following(match.next, 9)
-        )
-        assert question.endswith(following)
-        chat.set(lookup=False)
-        assert chat.conversation.drafter is None
-
-
 def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:
     with Chat.open(options(), session="old") as chat:
         say(chat, "one")
@@ -232,44 +208,6 @@ def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:
     with Chat.open(latest=True) as chat:
         assert chat.session is not None
         assert chat.session.name == "old"
-
-
-def test_a_renamed_session_resumes_without_prefill(
-    options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Snapshots were still written to the directory of the old name: after `/save NAME` every one
-    failed with "No such file or directory", and resuming read the whole transcript again."""
-    monkeypatch.setattr("mlxchat.app.session.SNAPSHOT_EVERY", 1)
-    with Chat.open(options(), session="old") as chat:
-        say(chat, "one")
-        chat.save_as("new")
-        say(chat, "two", "three")
-        written = chat.close()
-        assert chat.notices == []
-    assert written is not None
-    with Chat.open(options(), session="new") as chat:
-        held = len(chat.conversation.ledger.ids)
-        say(chat, "four")
-        assert chat.conversation.stats is not None
-        assert chat.conversation.stats.cached_tokens == held > 20
-        assert chat.notices == []
-
-
-def test_a_new_session_whose_name_is_taken_meanwhile_still_gets_a_snapshot(
-    options: Options,
-) -> None:
-    """The session takes the next free name when its first turn is saved; its snapshot must too."""
-    with Chat.open(options()) as chat:
-        assert chat.session is not None
-        name = chat.session.name
-        with Database() as database:
-            database.write(lambda connection: insert_session(connection, SessionRecord(name)))
-        say(chat, "one")
-        assert chat.session.name != name
-        chat.close()
-        assert chat.session.snapshot_path is not None
-        assert chat.session.snapshot_path.exists()
-        assert chat.notices == []
 
 
 def test_a_chat_that_is_not_saved_is_not_left_for_another(
@@ -296,18 +234,26 @@ def test_a_chat_that_is_not_saved_is_not_left_for_another(
     assert [turn.user for turn in read_session("mine").turns][1:] == ["before", "meanwhile"]
 
 
-def test_a_model_that_fails_to_load_leaves_the_session(
-    options: Options, monkeypatch: pytest.MonkeyPatch
+def test_a_note_is_saved_with_what_it_made_the_window_forget_and_resumed_to_the_bit(
+    options: Options,
 ) -> None:
-    def fails(*given: Any, **how: Any) -> Any:
-        raise TemplateError("broken")
-
-    monkeypatch.setattr(opening, "load_model", fails)
-    with Chat.open(options(), session="mine") as chat:
-        with pytest.raises(TemplateError):
-            say(chat, "hello")
-        assert not chat.is_ready
-    Session.open("mine", create=True).close()
+    with Chat.open(options(window=1200), session="mine") as chat:
+        say(chat, "My cat is Ada.", "I am Bo.", "I am at sea.")
+        compacted = chat.compact()
+        assert compacted is not None
+        # As a kill would find it.
+        read = read_session("mine")
+        assert read.note == compacted.note
+        assert [turn.forgotten for turn in read.turns] == [True, True, False]
+    with Chat.open(options(window=1200), session="mine") as chat:
+        now = chat.conversation
+        assert now.state.note == compacted.note
+        say(chat, "go on")
+        held = now.ledger.ids.tolist()
+        assert NOTE_BEGINS in now.model.tokenizer.decode(held)
+    with Chat.open(options(window=1200), session="mine") as chat:
+        assert chat.conversation.ledger.ids.tolist() == held
+        assert chat.notices == []
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_next"])
@@ -315,13 +261,12 @@ def test_a_session_saved_after_a_recall_is_resumed_without_the_quote(
     family: str, options: Options, tmp_path: Path
 ) -> None:
     """The snapshot of a model with recurrent layers had read the quote, and was discarded."""
-    model = write_family(tmp_path / family, family) if family != "llama" else tmp_path / "m"
-    if family == "llama":
-        write_tiny_model(model)
-    plain = options(recalls=2)
-    wide = replace(plain, setup=replace(plain.setup, model=str(model), window=960))
+    wide = options(window=560, recalls=2)
+    model = wide.setup.model if family == "llama" else write_family(tmp_path / family, family)
+    # With this seed, all replies are rendered again as they were generated.
+    wide = replace(wide, setup=replace(wide.setup, model=str(model), seed=2))
     with Chat.open(wide, session="mine") as chat:
-        say(chat, "My name is Ada.", *(letter * 130 for letter in "bcdefgh"))
+        say(chat, "My name is Ada.", *(letter * 110 for letter in "bcde"))
         said = list(chat.say("What is my name?"))
         assert any(isinstance(each, Recalled) for each in said)
         last = chat.conversation.turns[-1]
@@ -333,3 +278,123 @@ def test_a_session_saved_after_a_recall_is_resumed_without_the_quote(
         assert conversation.stats is not None
         own = len("go on") + len(last.user) + 6 + 2 * len("<user\n>\n<assistant\n>\n") + 6
         assert conversation.stats.prompt_tokens - conversation.stats.cached_tokens <= own
+
+
+Configured = Callable[..., Model]
+
+QWEN_THINKING = {"temp": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
+QWEN_PLAIN = {"temp": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0.0}
+
+
+@pytest.fixture(scope="module")
+def configured(tiny_model: Path) -> Configured:
+    """The tiny model, with another name and other configuration files."""
+    model = load_directory(tiny_model, "tiny", dtype="auto", notify=print)
+
+    def make(name: str, model_type: str, **generation_config: Any) -> Model:
+        config = {"model_type": model_type}
+        return replace(model, name=name, config=config, generation_config=generation_config)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type", "generation_config", "expected"),
+    [
+        # What the family's model card says.
+        ("mlx-community/Qwen3-8B-4bit", "qwen3", {}, QWEN_THINKING),
+        ("/models/Llama-3.2-3B-Instruct-Q4_K_M.gguf", "llama", {}, {"temp": 0.6, "top_p": 0.9}),
+        ("smollm2", "llama", {}, {"temp": 0.2, "top_p": 0.9}),
+        # Of a type that mlx-lm runs with another family's module.
+        ("mlx-community/MiniMax-M2.7-4bit", "minimax_m2", {}, {"temp": 1.0, "top_k": 40}),
+        ("somebody/unheard-of", "unheard_of", {}, GENERAL),
+        # What generation_config.json says.
+        ("tiny", "llama", {"temperature": 0.3}, {"temp": 0.3}),
+        ("tiny", "llama", {"top_p": 0.5}, {**GENERAL, "top_p": 0.5}),
+        ("tiny", "llama", {"do_sample": False, "temperature": 0.9}, {"temp": 0.0}),
+        # What no option can have is left out, as are values of the wrong kind.
+        ("tiny", "llama", {"temperature": -1, "top_k": -1, "top_p": 7, "min_p": True}, GENERAL),
+    ],
+)
+def test_generation_config_overrides_what_the_familys_model_card_says(
+    configured: Configured,
+    name: str,
+    model_type: str,
+    generation_config: dict[str, Any],
+    expected: dict[str, Any],
+) -> None:
+    found = chat_sampling(configured(name, model_type, **generation_config), think=True)
+    assert found == expected or (not generation_config and found.items() >= expected.items())
+
+
+def opened(model: Path, **sampling: Any) -> Chat:
+    # A script has one token for each step.
+    generation = GenerationSettings(max_tokens=600, ignore_eos=True, lookup=False)
+    setup = Setup(str(model), window=320, sampling=sampling, seed=7)
+    return Chat.open(ChatOptions(setup, generation=generation), save=False)
+
+
+def test_a_chat_samples_unless_greedy_is_chosen(tiny_model: Path, tmp_path: Path) -> None:
+    """A model without sampling values was silently greedy: typing `clear` into a first chat
+    produced one sentence over and over until Ctrl-C."""
+    greedy = write_tiny_model(tmp_path / "m", generation_config={"do_sample": False})
+    notice = (
+        "this model's generation_config.json asks for greedy decoding: --temp 0.8 gives other "
+        "replies"
+    )
+    for model, chosen, expected, notices in (
+        (tiny_model, {}, GENERAL, []),
+        (tiny_model, {"top_k": 3}, {**GENERAL, "top_k": 3}, []),
+        (tiny_model, {"temp": 0.0}, {"temp": 0.0}, []),
+        (greedy, {}, {"temp": 0.0}, [notice]),
+        (greedy, {"temp": 0.0}, {"temp": 0.0}, []),
+    ):
+        with opened(model, **chosen) as chat:
+            assert asdict(chat.conversation.sampling).items() >= expected.items()
+            assert chat.notices == notices
+
+
+def test_turning_thoughts_off_changes_what_was_not_set(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
+) -> None:
+    model = configured("mlx-community/Qwen3-8B-4bit", "qwen3")
+    monkeypatch.setattr(opening, "load_model", lambda *_, **__: model)
+    with opened(tiny_model, top_k=3) as chat:
+        assert asdict(chat.conversation.sampling).items() >= (QWEN_THINKING | {"top_k": 3}).items()
+        chat.set(min_p=0.1)
+        chat.think(False)
+        expected = QWEN_PLAIN | {"top_k": 3, "min_p": 0.1, "seed": 7}
+        assert asdict(chat.conversation.sampling).items() >= expected.items()
+
+
+REPEATING = Scripted("{% for m in messages %}[{{ m.content }}]{% endfor %}", (), "Round and round.")
+
+
+def test_a_reply_that_repeats_itself_is_stopped_and_kept(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: Path
+) -> None:
+    """Nothing but Ctrl-C ended it."""
+    monkeypatch.setattr(opening, "load_model", lambda *_, **__: REPEATING.model())
+    notice = "stopped: the reply repeats itself (answer again (/retry) or continue (/continue))"
+    with opened(tiny_model) as chat:
+        text = "".join(said.text for said in chat.say("hello"))
+        turn, stats = chat.conversation.turns[-1], chat.conversation.stats
+        assert stats is not None
+        assert (turn.reply, turn.finish_reason) == (text, "loop")
+        assert (stats.finish_reason, chat.notices) == ("loop", [notice])
+        assert 400 < stats.generated_tokens < 500
+        # It can be continued until it repeats itself again.
+        list(chat.continue_reply())
+        assert len(chat.conversation.turns[-1].reply) > 800
+        assert chat.notices == [notice, notice]
+
+
+def test_a_retry_that_cannot_differ_says_why(tiny_model: Path) -> None:
+    """At --temp 0, /retry silently gave the same reply again."""
+    with opened(tiny_model, temp=0.0) as chat:
+        chat.set(max_tokens=20)
+        list(chat.say("hello"))
+        list(chat.retry())
+        assert chat.notices == [
+            "the same reply again at a temperature of 0: --temp 0.8 gives other replies"
+        ]

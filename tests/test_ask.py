@@ -1,19 +1,42 @@
-"""`mlxchat "question"`: one answer, saved like any chat; and what is not taken for a question."""
+"""`mlxchat "question"`: one answer, saved like any chat; what is not taken for a question; and
+prompts of one's own, `[prompts.NAME]` and `-p NAME`."""
 
+import io
+import json
 import shlex
 from pathlib import Path
 
 import pytest
 
+from mlxchat import paths
+from mlxchat.app.prompt import read_into
+from mlxchat.errors import UsageError
 from mlxchat.sessions.listing import listing, read_session
 from tests.conftest import RunMlxchat
 
+CONFIG = """
+[generate]
+max-tokens = 9
+
+[prompts.commit]
+system = "Be brief."
+prompt = "A message for {input}, in {braces} and {{input}}:"
+max-tokens = 4
+temp = 0
+
+[prompts.joke]
+prompt = "Tell a joke."
+"""
+
 
 @pytest.fixture(autouse=True)
-def default_model(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLXCHAT_MODEL", str(tiny_model))
+def configured(unthinking_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MLXCHAT_MODEL", str(unthinking_model))
     monkeypatch.setenv("MLXCHAT_CHAT_MAX_TOKENS", "5")
     monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "0")
+    monkeypatch.chdir(tmp_path)
+    paths.config_file().parent.mkdir(parents=True, exist_ok=True)
+    paths.config_file().write_text(CONFIG)
 
 
 def asked() -> list[list[str]]:
@@ -66,43 +89,33 @@ def test_a_file_that_cannot_be_read_is_reported_before_a_model_is_loaded(
     assert listing() == []
 
 
-NOT_ASKED = [
-    # What is typed, and the beginning and the end of the error.
-    ("hello", "unknown command 'hello'; to ask it, use `mlxchat chat \"hello\"`"),
-    ("cht", "unknown command 'cht' (did you mean `mlxchat chat`?); to ask it, use `mlxchat chat…"),
-    ("pull qwen3", "unknown command 'pull' (did you mean `mlxchat models pull`?); …"),
-    ("run smollm2", "unknown command 'run' (use mlxchat --model); …"),
-    ("serve", "unknown command 'serve' (mlxchat has none: there is no server); …"),
-    ("modles list --all", "unknown command 'modles' (did you mean `mlxchat models`?); …"),
-    ("-n 3 hello", "unknown command 'hello'; …"),
-    ("-q doctor", "unknown command 'doctor' (did you mean `mlxchat doctor`?); …"),
-    ("'models list'", "unknown command 'models list' (did you mean `mlxchat models list`?); …"),
-    ("why is it so", "unknown command 'why'; to ask it, use `mlxchat chat \"why is it so\"`"),
-    ("chat why so", 'quote the question: mlxchat chat "why so"'),
-    ("''", "the question is empty"),
-    ("chat '  '", "the question is empty"),
-    ("smollm2", "smollm2 is a model or a path: to chat with a model, use `mlxchat -m smollm2`…"),
-    ("a.md", "a.md is a model or a path: …"),
-    (
-        "'-5 + 3 is what?'",
-        "no such option: -5; before a question that begins with a dash, put -- …",
-    ),
-    ("'a question' --xyzzy", "no such option: --xyzzy (see mlxchat --help)"),
-]
-
-
-@pytest.mark.parametrize(("line", "error"), NOT_ASKED)
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("hello", "unknown command 'hello'; to ask it, use `mlxchat chat \"hello\"`"),
+        (
+            "cht",
+            "unknown command 'cht' (did you mean `mlxchat chat`?); to ask it, use `mlxchat chat…",
+        ),
+        ("pull qwen3", "unknown command 'pull' (did you mean `mlxchat models pull`?); …"),
+        ("'models list'", "unknown command 'models list' (did you mean `mlxchat models list`?); …"),
+        ("chat why so", 'quote the question: mlxchat chat "why so"'),
+        ("''", "the question is empty"),
+        (
+            "smollm2",
+            "smollm2 is a model or a path: to chat with a model, use `mlxchat -m smollm2`…",
+        ),
+        (
+            "'-5 + 3 is what?'",
+            "no such option: -5; before a question that begins with a dash, put -- …",
+        ),
+        ("'a question' --xyzzy", "no such option: --xyzzy (see mlxchat --help)"),
+    ],
+)
 def test_words_that_are_not_a_question_are_refused_with_a_hint(
-    line: str,
-    error: str,
-    run_mlxchat: RunMlxchat,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    line: str, error: str, run_mlxchat: RunMlxchat
 ) -> None:
     """A mistyped command must not load a model and be answered."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.md").write_text("One.")
-    (tmp_path / "model").mkdir()
     done = run_mlxchat(*shlex.split(line))
     assert (done.returncode, done.stdout) == (2, "")
     expected = f"mlxchat: error: {error}".split("…")[0]
@@ -121,3 +134,71 @@ def test_files_go_before_the_first_turn_of_a_pipe(run_mlxchat: RunMlxchat, tmp_p
         2,
         "mlxchat: error: --file - needs a QUESTION: without one, stdin holds the turns\n",
     )
+
+
+def test_the_input_goes_to_its_place_or_after_the_prompt() -> None:
+    def read(template: str, prompt: str | None, piped: str | None) -> str:
+        stdin = None if piped is None else io.BytesIO(piped.encode())
+        return read_into(template, prompt, (), stdin).text
+
+    assert read("a {input} b {x} {{input}}", "q {input}", "d") == (
+        "a d\n\nq {input} b {x} {d\n\nq {input}}"
+    )
+    assert read("Do:", "this", None) == "Do:\n\nthis"
+    assert read("Do it.", None, None) == "Do it."
+    assert read("Do it.", None, "") == "Do it."
+    assert read("", "this", None) == "this"
+    for template in ("a {input}", ""):
+        with pytest.raises(UsageError, match="nothing to read"):
+            read(template, None, None)
+
+
+def test_a_document_is_answered_with_the_prompt_and_its_options(run_mlxchat: RunMlxchat) -> None:
+    done = run_mlxchat("-p", "commit", "--json", stdin="the change")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout.splitlines()[-1])["generated_tokens"] <= 4
+    saved = read_session(listing()[0].name)
+    assert saved.system == "Be brief."
+    assert [each.user for each in saved.turns] == [
+        "A message for the change, in {braces} and {the change}:"
+    ]
+    text = run_mlxchat("generate", "-p", "commit", stdin="the change").stdout
+    plain = run_mlxchat(
+        *("generate", "-n", "4", "--temp", "0", "-s", "Be brief."),
+        "A message for the change, in {braces} and {the change}:",
+    )
+    assert text == plain.stdout
+
+
+def test_the_command_line_overrides_a_prompt_and_a_prompt_the_configuration(
+    run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tokens(*options: str) -> int:
+        how = ("generate", "--json", "--ignore-eos", *options, "a")
+        return json.loads(run_mlxchat(*how).stdout.splitlines()[-1])["generated_tokens"]
+
+    monkeypatch.setenv("MLXCHAT_GENERATE_MAX_TOKENS", "7")
+    assert tokens() == 7
+    assert tokens("-p", "commit") == 4
+    assert tokens("-p", "commit", "-n", "2") == 2
+    assert tokens("-p", "joke") == 7
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "error"),
+    [
+        (CONFIG, "comit", "unknown prompt 'comit'; did you mean 'commit'?"),
+        (CONFIG, "Tell me a joke", "unknown prompt 'Tell me a joke': to ask this, leave out the"),
+        (CONFIG, "commit", "nothing to read"),
+        ("[prompts]\na = 1", "a", "prompts.a must be a table, [prompts.a], not 1"),
+        ("[prompts.a]\ntmp = 1", "a", "prompts.a.tmp is not an option of generate; did you mean"),
+        ("[prompts.a]\ntemp = -1", "a", "prompts.a.temp"),
+    ],
+)
+def test_what_cannot_be_asked_is_a_usage_error(
+    config: str, name: str, error: str, run_mlxchat: RunMlxchat
+) -> None:
+    paths.config_file().write_text(config)
+    done = run_mlxchat("generate", "-p", name)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert error in done.stderr

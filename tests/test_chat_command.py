@@ -1,14 +1,29 @@
-"""`mlxchat chat` with a pipe: one turn per line in, replies or events out."""
+"""`mlxchat chat` with a pipe: one turn per line in, replies or events out; and a device that fails,
+in a pipe or a terminal: nothing shown is lost."""
 
-import signal
-import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from mlxchat.app.chat import Chat
+from mlxchat.chat.conversation import Conversation
+from mlxchat.errors import ExitStatus
+from mlxchat.request import ChatOptions, Setup
+from mlxchat.request.commands import ChatShown
+from mlxchat.sessions.listing import read_session
+from mlxchat.sessions.session import Session
+from mlxchat.settings import GenerationSettings
+from mlxchat.terminal import chat_loop, visible
+from mlxchat.terminal.editor import EndOfInput
+from mlxchat.terminal.worker import Worker
 from tests.conftest import RunMlxchat
+from tests.failing_device import FailingDevice, failing_evaluations
 from tests.in_process import run_in_process
 from tests.json_events import events_of
 
@@ -58,25 +73,15 @@ def test_events_have_the_turns_number_and_follow_the_schema(
 
 
 def test_a_recalled_turn_is_an_event_and_a_line(tiny_model: Path) -> None:
-    asked = ["My cat is Ada.", *(letter * 130 for letter in "bcdefgh"), "Who is my cat?"]
-    options = ("chat", "-m", str(tiny_model), "--max-kv-size", "960", "-n", "8")
+    asked = ["My cat is Ada.", *(letter * 110 for letter in "bcde"), "Who is my cat?"]
+    options = ("chat", "-m", str(tiny_model), "--max-kv-size", "560", "-n", "8")
     given = "\n".join(asked) + "\n"
     done = run_in_process(*options, "--json", stdin=given)
     recalled = [event for event in events_of(done.stdout) if event["event"] == "recalled"][-1]
-    assert (recalled["turn"], recalled["turns"]) == (9, [1])
+    assert (recalled["turn"], recalled["turns"]) == (6, [1])
     off = run_in_process(*options, "--recall", "0", stdin=given)
     assert ("recalled turn 1" in done.stderr, "recalled turn 1" in off.stderr) == (False, False)
     assert 'recalled turn 1 "My cat is Ada."' in run_in_process(*options, stdin=given).stderr
-
-
-def test_a_resumed_session_continues_its_turn_numbers(tiny_model: Path) -> None:
-    """Each process started from turn 1, in its events and in its figures."""
-    options = ("chat", "-m", str(tiny_model), "-n", "2", "--session", "mine", "--stats", "--json")
-    run_in_process(*options, stdin="one\ntwo\n")
-    done = run_in_process(*options, stdin="three\nfour\n")
-    _, *events = events_of(done.stdout)
-    assert {event["turn"] for event in events} == {3, 4}
-    assert [line.split(" · ")[0] for line in done.stderr.splitlines()] == ["turn 3", "turn 4"]
 
 
 def test_messages_may_be_json_and_the_system_prompt_may_change(
@@ -113,51 +118,90 @@ def test_a_line_that_is_no_message_is_refused_with_its_number(
 def test_forgotten_turns_are_reported_in_pipes_too(
     run_mlxchat: RunMlxchat, tiny_model: Path
 ) -> None:
-    done = run_mlxchat(
-        *["chat", "-m", str(tiny_model), "-n", "3", "--max-kv-size", "160"],
-        stdin="x" * 60 + "\n" + "y" * 60 + "\n",
-    )
+    options = ("chat", "-m", str(tiny_model), "-n", "3", "--max-kv-size", "160")
+    done = run_mlxchat(*options, stdin=f"{'x' * 60}\n{'y' * 60}\n")
     assert f'forgot turn 1 "{"x" * 30}…" (' in done.stderr
-    larger = run_mlxchat(
-        *["chat", "-m", str(tiny_model), "-n", "3", "--max-kv-size", "160"], stdin="x" * 300 + "\n"
-    )
-    assert "turn 1 is larger than the window" in larger.stderr
-    assert larger.returncode == 0
+    larger = run_mlxchat(*options, stdin=f"{'x' * 300}\n")
+    assert (larger.returncode, "turn 1 is larger than the window" in larger.stderr) == (0, True)
 
 
-# This model's likeliest reply to "never stop" has no end.
-@pytest.mark.parametrize(
-    ("line", "seen", "number", "status"),
-    [
-        ("hello", "done", signal.SIGINT, 130),
-        ("hello", "done", signal.SIGTERM, 143),
-        ("never stop", "token", signal.SIGINT, 130),
-    ],
-    ids=["INT while waiting", "TERM while waiting", "INT during a reply"],
-)
-def test_a_signal_ends_it_and_keeps_the_text_so_far(
-    line: str, seen: str, number: signal.Signals, status: int, tiny_model: Path
+FAILED = "out of memory: "
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> FailingDevice:
+    return FailingDevice(monkeypatch)
+
+
+@pytest.fixture
+def at_turn(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None]], None]:
+    """Calls a function when the turn of that number begins."""
+    say = Conversation.say
+
+    def at(number: int, act: Callable[[], None]) -> None:
+        def call(self: Conversation, *given: Any, **how: Any) -> Any:
+            if len(self.turns) == number - 1:
+                act()
+            return say(self, *given, **how)
+
+        monkeypatch.setattr(Conversation, "say", call)
+
+    return at
+
+
+# In a pipe
+
+
+def test_a_piped_chat_ends_with_what_failed_and_how_to_continue(
+    tiny_model: Path, device: FailingDevice, at_turn: Any
 ) -> None:
-    tokens = "3" if seen == "done" else "-1"
-    with subprocess.Popen(
-        [*MLXCHAT, "-m", str(tiny_model), "--json", "--temp", "0", "-n", tokens],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdin.write(f"{line}\n")
-        process.stdin.flush()
-        while f'"{seen}"' not in process.stdout.readline():
-            pass
-        process.send_signal(number)
-        assert process.wait(60) == status
-        assert process.stderr.read() == ""
-        rest = events_of(process.stdout.read())
-    if seen == "done":
-        assert rest == []
-    else:
-        assert (rest[-1]["event"], rest[-1]["finish_reason"]) == ("done", "interrupted")
+    """A program reading the events could not distinguish this from a kill."""
+    how = ("-m", str(tiny_model), "--session", "mine", "--json", "--max-kv-size", "320", "-n", "4")
+    at_turn(2, partial(device.breaks_at, 4, 1_000_000))
+    done = run_in_process("chat", *how, stdin=f"{'one ' * 20}\n{'two ' * 30}\nthree\n")
+    *_, last = events_of(done.stdout)
+    assert (last["event"], last["turn"], last["finish_reason"]) == ("done", 2, "error")
+    assert last["error"].startswith(FAILED)
+    error = f"mlxchat: error: {last['error']}; --session mine continues the chat\n"
+    assert (done.returncode, done.stderr) == (1, error)
+    device.repair()
+    again = run_in_process("chat", *how, stdin="four\n")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert [turn.user[:4] for turn in read_session("mine").turns] == ["one ", "two ", "four"]
+
+
+# In a terminal
+
+
+def test_a_chat_reports_the_failure_in_a_line_and_continues(
+    device: FailingDevice,
+    at_turn: Any,
+    tiny_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """If keys were being moved or saved, the failure ended the chat."""
+    monkeypatch.setenv("TERM", "dumb")
+    setup = Setup(str(tiny_model), window=320, keep=0, prefill_step_size=64, seed=1)
+    options = ChatOptions(setup, generation=GenerationSettings(max_tokens=3))
+    for number in failing_evaluations():
+        at_turn(2, partial(device.breaks_at, number))
+        typed = Mock(side_effect=["one " * 20, "two " * 30, "/retry", "three", EndOfInput])
+        monkeypatch.setattr(chat_loop, "PlainInput", lambda *_, typed=typed: Mock(read=typed))
+        with Session.open(f"mine{number}", create=True) as session, Worker() as worker:
+            shows = ChatShown(plain=True)
+            status = chat_loop.ChatLoop(Chat(options, session), worker, shows).run()
+        failed = device.has_failed
+        device.repair()
+        shown = capsys.readouterr()
+        if not failed:
+            assert number > 8
+            break
+        assert (status, shown.err) == (ExitStatus.OK, "")
+        assert "Traceback" not in shown.out
+        assert FAILED in shown.out
+        turns = read_session(session.name).turns
+        assert [turn.user[:5] for turn in turns] == ["one o", "two t", "three"]
+        for turn in turns:
+            assert visible(turn.reply) in shown.out
+        assert sum(bool(turn.reply) for turn in turns) >= len(turns) - 1

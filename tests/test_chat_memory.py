@@ -1,192 +1,329 @@
-"""Which forgotten turns a message recalls: those that answer it, not those that repeat it."""
+"""What stays of turns that have left the window: quotes, gone after the reply and never said twice,
+and notes.
 
+What is said and undone around them is drawn in test_conversation; here are the families whose
+layers would remember a quote, and what quotes and notes hold."""
+
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
 import pytest
 
-from mlxchat.chat.memory import Memory, quotes
-from mlxchat.chat.state import State, Turn
-from mlxchat.recall.choice import Said
+from mlxchat.cache.layers import tokens_held
+from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.note import NOTE_SHARE
+from mlxchat.chat.rendering import room_for_more
+from mlxchat.chat.state import NOTE_BEGINS, Compacted, Recalled, Turn
+from mlxchat.chat.window import Window
+from mlxchat.constraint.constraint import Constraint
+from mlxchat.errors import DeviceError, UsageError
+from mlxchat.settings import SamplingSettings
+from mlxchat.text.encoder import TokenIds
+from scripts.families import build_family
+from scripts.tiny_model import tiny_config
+from tests import chat_templates
+from tests.conftest import build_random_model
+from tests.conversations import check_in_step, make_conversation, network, prompt_of, say
+from tests.failing_device import FailingDevice
+from tests.scripted_model import Scripted, follow_script
 
-QUESTION = "What is my sister's name?"
-STATED = ("My sister's name is Clara.", "Nice.")
-CHANGED = ("My sister changed her name to Dora.", "I see.")
-FILLERS = [(f"Tell me about {each}.", "It is old.") for each in ("tea", "silk", "chess", "comets")]
-LOG = " ".join(f"module{n} failed at address x{n}f" for n in range(40))
+FACT = "My name is Ada."
+CHANGE = "My name is Grace now, not Ada."
+QUESTION = "What is my name?"
+NEUTRAL = Constraint.from_choices(["So it is."])
+NARROW = 560
 
 
-def recalled(message: str, *said: tuple[str, str]) -> list[int]:
-    turns = (*(Turn(*each, forgotten=True) for each in said), Turn(message))
-    return Memory().find(message, State(turns=turns), 2)
+def forgetful(*facts: str, recalls: int = 2, **options: Any) -> Conversation:
+    """A conversation that has forgotten facts, without having recalled anything yet."""
+    conversation = make_conversation(NARROW, **{"max_tokens": 8, **options})
+    conversation.sampling = SamplingSettings()
+    texts = [*(facts or [FACT]), *(filler * 110 for filler in "bcd")]
+    conversation.add(*(Turn(text, "So it is.") for text in texts))
+    say(conversation, "e" * 110, NEUTRAL)
+    assert all(turn.forgotten for turn in conversation.turns[: len(facts) or 1])
+    conversation.recalls = recalls
+    return conversation
 
 
-@pytest.mark.parametrize("asked", [0, 1, 5, 20])
-def test_a_question_asked_again_and_again_recalls_the_change_too(asked: int) -> None:
-    said = [STATED, *FILLERS, *[(QUESTION, "Clara.")] * asked, CHANGED, *FILLERS]
-    said += [("Do you know my sister's name?", "Your sister's name is Clara.")] * asked
-    assert recalled(QUESTION, *said) == [1, 6 + asked]
+def recalled(conversation: Conversation, text: str = QUESTION) -> list[Recalled]:
+    return [each for each in conversation.say(text) if isinstance(each, Recalled)]
 
 
-def test_a_change_that_only_names_what_the_fact_names_is_recalled_beside_it() -> None:
-    fact = ("The head of our design team is Carla Mendes.", "Nice.")
-    change = ("Carla left, so Vikram decides everything visual.", "I see.")
-    earlier = ("Carla Mendes likes old maps.", "Nice.")
-    said = [earlier, *FILLERS, fact, *FILLERS, change, *FILLERS]
-    assert recalled("Who leads our design team?", *said) == [6, 11]
-    assert recalled("Who leads our design team?", *said[:10], *FILLERS) == [6]
+def held(conversation: Conversation) -> str:
+    return conversation.model.tokenizer.decode(conversation.ledger.ids)
+
+
+def net_of(family: str) -> Any:
+    return network() if family == "llama" else build_family(family)
+
+
+def each_family(*quick: str, slow: tuple[str, ...] = ()) -> Any:
+    marked = [pytest.param(each, marks=pytest.mark.slow) for each in slow]
+    return pytest.mark.parametrize("family", [*quick, *marked])
+
+
+RECURRENT = ["mamba2", "rwkv7", "qwen3_next", "falcon_h1"]
+ANSWER = Constraint.from_choices(["It is Ada."])
+
+
+def cost(conversation: Conversation) -> int:
+    assert conversation.stats is not None
+    return conversation.stats.prompt_tokens - conversation.stats.cached_tokens
+
+
+def logits(conversation: Conversation) -> np.ndarray:
+    """What the cache makes of one more token."""
+    probe = mx.array([[65]])
+    return np.array(conversation.model.network(probe, cache=conversation.cache.fork())[0, -1])
+
+
+def check_same(one: Conversation, other: Conversation) -> None:
+    np.testing.assert_array_equal(one.ledger.ids, other.ledger.ids)
+    np.testing.assert_allclose(logits(one), logits(other), atol=2e-3)
+
+
+def answer(conversation: Conversation, text: str = QUESTION) -> list[Recalled]:
+    """Say it; the reply is the same whatever the model has read."""
+    said = conversation.say(text, constraint=ANSWER)
+    return [each for each in said if isinstance(each, Recalled)]
+
+
+@each_family(
+    *("llama", "mamba2", "qwen3_next"), slow=("recurrent_gemma", "rwkv7", "falcon_h1", "gemma3n")
+)
+def test_a_cache_is_what_it_would_be_without_the_quote(family: str) -> None:
+    """Recurrent layers remembered the quote after it had been evicted from the others. They read
+    only the message and its reply again."""
+    net = net_of(family)
+    quoting, plain = (forgetful(net=net, recalls=n, max_tokens=16) for n in (2, 0))
+    assert answer(quoting)
+    # Those that the quote pushed out.
+    plain.forget(len(quoting.state.forgotten) - len(plain.state.forgotten))
+    assert not answer(plain)
+    assert "Earlier" not in held(quoting)
+    own = len(QUESTION + "It is Ada." + "go on") + 2 * len("<user\n>\n<assistant\n>\n")
+    for text in ("go on", "and then?"):
+        answer(quoting, text)
+        answer(plain, text)
+        check_same(quoting, plain)
+        if text == "go on" and family in RECURRENT:
+            assert cost(quoting) <= own + 2
+    assert cost(quoting) <= cost(plain)
+
+
+@each_family("mamba2", slow=("gemma3n", "qwen3_next"))
+def test_going_back_from_a_recall_restores_the_cache(family: str) -> None:
+    """Interrupted in the prefill or in the reply, retried, undone."""
+    net = net_of(family)
+    conversation, untouched = (forgetful(net=net, recalls=n) for n in (2, 0))
+    for steps in (0, 1, 3, 6):
+        asked = iter([False] * steps)
+        say(conversation, QUESTION, should_stop=lambda asked=asked: next(asked, True))
+        if len(conversation.turns) > len(untouched.turns):
+            assert "Earlier" not in held(conversation)
+            conversation.undo()
+        check_same(conversation, untouched)
+    assert recalled(conversation)
+    assert any(isinstance(each, Recalled) for each in conversation.retry())
+    conversation.undo()
+    check_same(conversation, untouched)
+
+
+def test_nothing_is_recalled_for_unrelated_messages_when_off_or_after_clearing() -> None:
+    conversation = forgetful()
+    assert recalled(conversation, "Why is the sky blue?") == []
+    conversation.clear()
+    assert recalled(conversation) == []
+    assert recalled(forgetful(recalls=0)) == []
+
+
+# What is quoted
 
 
 @pytest.mark.parametrize(
-    ("change", "kept"),
-    [("Carla left, so Vikram decides.", 1), ("Vikram leads our design team now.", 2)],
+    ("facts", "numbers", "quote"),
+    [
+        ([FACT], (1,), f'(Earlier, in turn 1, I said: "{FACT}")\n\n{QUESTION}'),
+        # Both were left out, or cut to their first words.
+        ([FACT, CHANGE], (2,), f'(Earlier, in turn 2, I said: "{CHANGE}")'),
+        ([f"{FACT} {'y' * 300}"], (1,), f'(Earlier, in turn 1, I said: "{FACT} yyy'),
+        # No text becomes a control token.
+        (["My name is <|im_end|> Ada."], (1,), 'said: "My name is <|im_end|> Ada.")'),
+    ],
 )
-def test_where_only_one_turn_has_room_it_is_one_that_the_message_is_about(
-    change: str, kept: int
+def test_as_much_is_quoted_as_an_eighth_of_the_window_holds(
+    facts: list[str], numbers: tuple[int, ...], quote: str
 ) -> None:
-    quoted = [(1, Turn("Carla leads our design team.", "")), (2, Turn(change, ""))]
-    ways = [few for few, _ in quotes(quoted, "Who leads our design team?", 200)]
-    assert ways[0] == quoted
-    assert [number for number, _ in ways[-1]] == [kept]
+    """At 256 tokens of a real model, no quote with its time fits, and nothing was recalled."""
+    conversation = forgetful(*facts)
+    prompts: list[TokenIds] = []
+    for each in conversation.say(QUESTION):
+        if isinstance(each, Recalled):
+            assert each.numbers == numbers
+            assert each.messages == tuple(facts[n - 1] for n in numbers)
+            assert 0 < each.tokens <= NARROW // 8
+            prompts.append(prompt_of(conversation))
+    (prompt,) = prompts
+    assert quote in conversation.model.tokenizer.decode(prompt)
+    assert quote not in held(conversation), "it has left the window again"
+    plain = conversation.rendering.ids(conversation.state).tolist()
+    assert prompt.tolist().count(258) == plain.count(258)
 
 
-def test_a_turn_that_was_cleared_away_is_not_recalled_for_a_name() -> None:
-    fact, change = "The head of our design team is Carla Mendes.", "Carla left for Vikram's team."
-    fillers = (Turn(*each) for each in FILLERS)
-    turns = (Turn(fact, "", forgotten=True), *fillers, Turn(change, ""))
-    state = State(turns=turns).add(Turn("Who leads our design team?"))
-    assert Memory().find("Who leads our design team?", state, 2) == [1]
-    assert Memory().find("Who leads our design team?", state.forget([6]), 2) == [1, 6]
+WINDOW = 1600
+NOTE = "Ada has a cat. Bo is at sea."
+MESSAGES = ("My cat is Ada.", "I am Bo.", "I am at sea.", "It is late.")
 
 
-@pytest.mark.parametrize(
-    ("fact", "message"),
-    [
-        ("I weigh 84 kilos and want to lose some.", "How much do I weigh at the moment?"),
-        ("I run 8 kilometres along the canal.", "What distance along the canal do I run?"),
-        ("The reunion is in Galway this autumn.", "In which town is the reunion?"),
-        ("Meine Schwester wohnt in Graz.", "In welcher Stadt lebt meine Schwester?"),
-        ("Meu padrinho mora em Curitiba com a esposa.", "Em que cidade vive meu padrinho?"),
-    ],
-)
-def test_a_fact_does_not_say_what_kind_of_thing_it_tells(fact: str, message: str) -> None:
-    assert recalled(message, (fact, ""), *FILLERS) == [1]
+def talked(window: int | None = WINDOW, **options: Any) -> Conversation:
+    """A conversation of four turns, all in view."""
+    conversation = make_conversation(window, **{"max_tokens": 8, **options})
+    for message in MESSAGES:
+        say(conversation, message)
+    return conversation
 
 
-def test_the_answer_to_an_earlier_question_is_recalled_if_nothing_else_says_it() -> None:
-    asked = ("Which pump do we need for our cellar?", "For your cellar you need the pump P-77.")
-    assert recalled("Which pump was it for the cellar?", asked, *FILLERS) == [1]
+def compacted(conversation: Conversation, words: str = "") -> Compacted:
+    done = conversation.compact(words)
+    assert done is not None
+    return done
 
 
-def test_a_statement_in_front_of_a_question_is_a_statement() -> None:
-    first = ("My dog Rex limps, what can I do?", "See a vet.")
-    assert recalled("What is my dog's name?", first, *FILLERS) == [1]
-
-
-def test_a_log_pasted_again_does_not_recall_itself() -> None:
-    said = [(f"{LOG} Why?", "The disk is full."), *FILLERS]
-    assert recalled(f"{LOG} And what about this?", *said) == []
-    assert recalled(LOG, (LOG, "The disk is full."), *FILLERS) == []
-
-
-@pytest.mark.parametrize("count", [1, 3, 40])
-@pytest.mark.parametrize(
-    "message",
-    ["question {} of 40", "Task {}/40, next one please", "{}"],
-)
-def test_numbered_messages_do_not_recall_each_other(message: str, count: int) -> None:
-    said = [(message.format(n), f"Reply {n}.") for n in range(1, count + 1)]
-    assert recalled(message.format(count + 1), *said) == []
-    assert recalled(message.format(1), *said) == []
-
-
-def test_a_number_alone_is_no_match() -> None:
-    said = [("I have 12 apples.", "Good."), *FILLERS]
-    assert recalled("What is 12 times 7?", *said) == []
-    assert recalled("And 12?", *said) == []
-
-
-@pytest.mark.parametrize("message", ["", "?", " \n", "\0", "a" * 100_000, "?" * 1000, "," * 10_000])
-def test_odd_texts_recall_nothing(message: str) -> None:
-    assert recalled(message, (message, message), *FILLERS) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "stated", "asked"),
-    [
-        ("I am Ada. Who are you?", "I am Ada.", " Who are you?"),
-        ("My dog limps, what now?", "My dog limps,", " what now?"),
-        ("What is that, please?", "", "What is that, please?"),
-        ("我叫小明。你叫什么？", "我叫小明。", "你叫什么？"),
-        ("It costs 3.50. OK?", "It costs 3.50.", " OK?"),
-    ],
-)
-def test_a_text_is_split_into_what_it_states_and_asks(text: str, stated: str, asked: str) -> None:
-    assert Said.of(text) == Said(stated, asked)
-
-
-# Among what people say at length, and what they paste
-
-TOLD = (
-    "Just so you know, the production database lives on db-prod-3, and nobody but Marta has the "
-    "root password for it."
-)
-PAGE = (
-    "The .egg-info directory of a package lists the names of all its files. A name is bound by "
-    "an assignment, and a caller who says hi to the bad server of the day reads the first answer. "
-    "The index was poached by predecessors, who wrote about sheds and rivers in old letters. "
-    "The speed of a program depends on how it stores its tables and reads its own files."
-)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "Hi there!",
-        "I had a bad day.",
-        "How do I poach an egg?",
-        "What is the speed of sound?",
-        "No, I meant the first answer.",
-        "I don't think I've understood that.",
-    ],
-)
-def test_a_sentence_that_shares_little_by_chance_is_not_recalled(message: str) -> None:
-    """Of 62 such messages, 22 recalled one of a thousand sentences."""
-    typed = [(sentence + ".", "I see.") for sentence in PAGE.split(". ")]
-    assert recalled(message, *typed, *FILLERS) == []
-    assert recalled(message, (PAGE, "I see."), *FILLERS) == []
-
-
-def test_pasted_pages_do_not_hide_what_was_typed() -> None:
-    pages = [(f"{PAGE} Page {n} is about x{n}y and z{n}.", "I see.") for n in range(200)]
-    assert recalled(QUESTION, STATED, *pages) == [1]
-    assert recalled("Who has the root password?", (TOLD, "Noted."), *pages) == [1]
-
-
-def test_my_things_in_a_pasted_page_are_not_the_speakers() -> None:
-    told = "I told my brother Otto about an old house by the sea, in the valley of the kings."
-    question = "Where does my brother live in summer?"
-    assert recalled(question, (told, "I see."), *FILLERS) == [1]
-    assert recalled(question, (f"{PAGE} {told}", "I see."), *FILLERS) == []
-
-
-def test_a_request_states_nothing_unless_it_is_about_own_things() -> None:
-    assert (
-        recalled("What is a neutron star?", ("Tell me about star charts.", "Old."), *FILLERS) == []
+def state(conversation: Conversation) -> tuple[object, ...]:
+    """All that a note changes."""
+    return (
+        conversation.state.note,
+        [turn.forgotten for turn in conversation.turns],
+        conversation.ledger.ids.tolist(),
+        tokens_held(conversation.cache),
     )
-    poem = ("Please write a poem about my dog Rex.", "O Rex!")
-    assert recalled("What is my dog's name?", poem, *FILLERS) == [1]
 
 
-def test_what_is_asked_of_the_world_recalls_no_own_things_for_one_word() -> None:
-    fact = ("Our cat only eats the salmon flavored dry food.", "Nice.")
-    said = [fact, *FILLERS, ("The tax office wrote to me about 2019.", ""), STATED]
-    assert recalled("Can cats see colours?", *said) == []
-    assert recalled("What does our cat eat?", *said) == [1]
+def prompts_of(conversation: Conversation, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collects the prompts that ask for notes."""
+    prompts: list[str] = []
+    aside = Window.aside
+
+    def collect(window: Window, ids: TokenIds) -> Any:
+        prompts.append(conversation.model.tokenizer.decode(ids))
+        return aside(window, ids)
+
+    monkeypatch.setattr(Window, "aside", collect)
+    return prompts
 
 
-def test_a_line_of_a_pasted_page_is_no_match_for_its_only_word() -> None:
-    """Wrapped at a width, its last word stood alone."""
-    lines = [f"Pump {n} of valve {n} leaks oil." for n in range(1000, 1600)]
-    page = "\n".join(
-        [*lines, "Lisbon has many hills and at every corner there is a coffee", "shop."]
-    )
-    said = [(page, "Noted."), *FILLERS]
-    assert recalled("Suggest a slogan for a small shop.", *said) == []
+def test_a_note_replaces_all_turns_in_view_but_the_last() -> None:
+    net = build_random_model(tiny_config(layers=1))
+    conversation = talked(net=net)
+    texts = [(turn.user, turn.reply) for turn in conversation.turns]
+    script = Scripted(chat_templates.CHATML, (), f"{NOTE}<|im_end|>", ends=("<|im_end|>",))
+    follow_script(net, script.ids())
+    done = compacted(conversation)
+    assert (done.note, done.numbers) == (NOTE, (1, 2, 3))
+    assert done.stats.generated_tokens == len(NOTE)
+    assert done.tokens == len(f"<system\n{NOTE_BEGINS}\n{NOTE}>\n")
+    assert conversation.state.note == NOTE
+    assert conversation.state.retained == conversation.turns[-1:]
+    assert [(turn.user, turn.reply) for turn in conversation.turns] == texts
+    assert conversation.state.system is None
+    say(conversation, "Where am I?")
+    assert f"{NOTE_BEGINS}\n{NOTE}" in held(conversation)
+    assert MESSAGES[0] not in held(conversation)
+    assert MESSAGES[-1] in held(conversation)
+
+
+@each_family("mamba2", slow=("qwen3_next",))
+def test_every_family_writes_a_note(family: str) -> None:
+    window = None if family == "mamba2" else WINDOW
+    conversation = talked(window, net=build_family(family))
+    assert compacted(conversation).numbers == (1, 2, 3)
+    say(conversation, "go on")
+    assert NOTE_BEGINS in held(conversation)
+    assert len(conversation.ledger.ids) == tokens_held(conversation.cache) or window is None
+
+
+@pytest.mark.parametrize("first", [1, 8])
+def test_a_device_failure_during_a_note_loses_nothing(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = talked()
+    device = FailingDevice(monkeypatch)
+    device.breaks_at(first)
+    with pytest.raises(DeviceError):
+        conversation.compact()
+    device.repair()
+    assert conversation.state.note is None
+    assert len(conversation.state.retained) == 4
+    say(conversation, "go on")
+    check_in_step(conversation)
+
+
+def test_the_next_note_is_written_from_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    conversation = talked()
+    conversation.set_note(NOTE)
+    prompts = prompts_of(conversation, monkeypatch)
+    compacted(conversation, "the sea")
+    (prompt,) = prompts
+    assert NOTE in prompt
+    assert "Include your earlier note." in prompt
+    assert "Most important: the sea." in prompt
+    assert MESSAGES[-2] in prompt
+    assert MESSAGES[-1] not in prompt
+    assert conversation.state.note != NOTE
+
+
+def test_turns_that_do_not_fit_with_the_note_stay_in_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    conversation = make_conversation(1200, max_tokens=8)
+    for letter in "abcde":
+        say(conversation, letter * 150)
+    prompts = prompts_of(conversation, monkeypatch)
+    done = compacted(conversation)
+    (prompt,) = prompts
+    assert len(prompt) + 1200 // NOTE_SHARE <= 1200 + 40
+    assert done.numbers in ((1,), (1, 2), (1, 2, 3))
+    for number, letter in enumerate("abcd", 1):
+        assert (letter * 150 in prompt) == (number in done.numbers)
+    assert [turn.forgotten for turn in conversation.turns[3:]] == [False, False]
+
+
+def test_a_note_must_fit_next_to_what_is_pinned_and_not_be_empty() -> None:
+    conversation = talked()
+    with pytest.raises(UsageError, match="the note is empty"):
+        conversation.set_note(" \n")
+    conversation.pin(4)
+    before = state(conversation)
+    without = replace(conversation.state, note="")
+    room = int(room_for_more(conversation.rendering, without, WINDOW))
+    with pytest.raises(UsageError, match=f"the note does not fit: it has {room + 1:,} tokens, and"):
+        conversation.set_note("y" * (room + 1))
+    assert state(conversation) == before
+    conversation.set_note("y" * room)
+    say(conversation, "go on")
+    assert conversation.turns[-1].reply
+
+
+def test_there_must_be_something_to_compact_and_room_for_it() -> None:
+    conversation = make_conversation(280, max_tokens=8)
+    for message, reason in (("one", "nothing to compact"), ("two", "no room in the window")):
+        say(conversation, message)
+        before = state(conversation)
+        with pytest.raises(UsageError, match=reason):
+            conversation.compact()
+        assert state(conversation) == before
+    # A turn larger than the window.
+    large = make_conversation(1200, max_tokens=8)
+    large.add(Turn("y" * 2000, "I see."), Turn("go on", "Yes."))
+    with pytest.raises(UsageError, match="no room in the window to write a note"):
+        large.compact()
+
+
+def test_a_turn_that_a_note_replaced_is_still_recalled() -> None:
+    conversation = talked(recalls=2)
+    conversation.sampling = SamplingSettings()
+    conversation.compact()
+    found = [x for x in conversation.say("Who is my cat?") if isinstance(x, Recalled)]
+    assert [each.numbers for each in found] == [(1,)]
+    assert next(each.turn for each in conversation.state.recall("my cat")) == 1

@@ -1,10 +1,8 @@
 """Documents that are larger than the window, in each way of `--overflow`."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +10,12 @@ import pytest
 
 import mlxchat
 from mlxchat import paths
-from mlxchat.app.ranks import check_ranks
-from mlxchat.engine.brief import write_brief
+from mlxchat.app.overflow import FROM_SECTION, SectionReader
 from mlxchat.engine.reply import Reply
-from mlxchat.errors import UsageError
-from mlxchat.models.model import Alone
 from mlxchat.passages import index as index_module
 from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import Overflow
-from scripts.families import write_family
+from mlxchat.text.documents import open_documents
 from tests.in_process import run_in_process
 from tests.json_events import events_of
 
@@ -79,94 +74,12 @@ def test_a_document_that_fits_is_read_as_a_whole(generate: Generate, report: Pat
         assert (run.returncode, run.stdout, run.stderr) == (0, whole, "")
 
 
-def test_a_model_that_evicts_nothing_is_not_stopped(tmp_path: Path, report: Path) -> None:
-    model = write_family(tmp_path / "model", "rwkv7", "float32")
-    run = run_in_process(
-        *("generate", "-m", str(model), "--max-kv-size", "128", "-n", "3", "--overflow", "stop"),
-        *("-f", str(report), QUESTION),
-    )
-    assert (run.returncode, run.stderr) == (0, "")
-
-
-# What cannot be combined
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("passages",), "needs a question as the prompt, after the documents"),
-        (("map", "-"), "needs a question as the prompt, after the documents"),
-        (("map", "  "), "needs a question as the prompt, after the documents"),
-        (("passages", "--raw", QUESTION), "needs the chat template, which --raw bypasses"),
-        (("map", "--block", "x", QUESTION), "and --block cannot be combined: pass the documents"),
-        (("map", "--checkpoint", "night", QUESTION), "and --checkpoint cannot be combined"),
-    ],
-)
-def test_what_needs_a_question_says_so(
-    generate: Generate, arguments: tuple[str, ...], error: str
-) -> None:
+@pytest.mark.parametrize("arguments", [("passages",), ("map", "-"), ("map", "  ")])
+def test_what_needs_a_question_says_so(generate: Generate, arguments: tuple[str, ...]) -> None:
     run = generate("--overflow", *arguments, stdin="text")
     assert (run.returncode, run.stdout) == (2, "")
-    assert f"--overflow {arguments[0]} {error}" in run.stderr
-
-
-class TwoRanks(Alone):
-    size = 2
-
-
-def test_ranks_cannot_read_in_sections() -> None:
-    with pytest.raises(UsageError, match=r"cannot be used under mlx\.launch"):
-        check_ranks(TwoRanks(), overflow="map")
-
-
-# Passages
-
-
-def test_passages_are_read_and_what_is_left_out_is_reported(
-    generate: Generate, report: Path
-) -> None:
-    run = generate("--overflow", "passages", "--json", "-f", str(report), QUESTION)
-    assert run.returncode == 0
-    assert re.fullmatch(
-        rf"mlxchat: {report}: larger than the window, read \d+ of \d+ passages \(lines \d+-\d+\); "
-        r"\d\d\.\d% of the text is left out\n",
-        run.stderr,
-    )
-    start, passages, *_, done = events_of(run.stdout)
-    assert passages["event"] == "passages"
-    (place,) = passages["passages"]
-    first, last = place["lines"]
-    assert place["file"] == str(report)
-    assert first <= 21 <= last, "the line of the fact"
-    assert done["passages"] == passages["passages"]
-    assert start["prompt_tokens"] == done["prompt_tokens"] <= WINDOW - 20
-    assert done["evicted_tokens"] == 0
-
-
-def test_the_prompt_has_the_passages_with_their_places_before_the_question(
-    unthinking_model: Path, report: Path
-) -> None:
-    asked = request(unthinking_model, report, overflow=Overflow.PASSAGES)
-    with mlxchat.begin(asked) as run:
-        prompt = run.prompt
-        assert prompt is not None
-        text = run.model.tokenizer.decode(prompt.ids)
-        run.write()
-    head, _, rest = text.partition(f"[{report}, lines ")
-    assert head.endswith("user\n")
-    assert rest.index(FACT) < rest.index(f"\n\n{QUESTION}")
-
-
-def test_a_question_without_words_of_the_text_reads_the_beginning(
-    generate: Generate, report: Path
-) -> None:
-    run = generate("--overflow", "passages", "--json", "-f", str(report), "Zusammenfassung?")
-    assert run.returncode == 0
-    assert (
-        "no passage has a word of the question: reading the first ones; --overflow map reads "
-        "everything"
-    ) in run.stderr
-    assert events_of(run.stdout)[-1]["passages"][0]["lines"][0] == 1
+    needs = f"--overflow {arguments[0]} needs a question as the prompt, after the documents"
+    assert needs in run.stderr
 
 
 @pytest.mark.parametrize("way", ["passages", "map"])
@@ -176,7 +89,44 @@ def test_a_question_larger_than_the_window_is_refused(
     run = generate("--overflow", way, "-f", str(report), "Ada? " * 300)
     assert (run.returncode, run.stdout) == (1, "")
     assert "the question and the template take" in run.stderr
-    assert "--max-kv-size must be larger" in run.stderr
+
+
+# Passages
+
+
+def test_passages_are_read_with_their_places_and_what_is_left_out_is_reported(
+    unthinking_model: Path, report: Path
+) -> None:
+    asked = request(unthinking_model, report, overflow=Overflow.PASSAGES, events=True)
+    warned: list[str] = []
+    with mlxchat.begin(asked, mlxchat.Observer(warn=warned.append)) as run:
+        assert run.prompt is not None
+        text = run.model.tokenizer.decode(run.prompt.ids)
+        start, passages, *_, done = events_of("".join(piece.text for piece in run))
+    head, _, rest = text.partition(f"[{report}, lines ")
+    assert head.endswith("user\n")
+    assert rest.index(FACT) < rest.index(f"\n\n{QUESTION}")
+    (place,) = passages["passages"]
+    first, last = place["lines"]
+    assert (place["file"], first <= 21 <= last) == (str(report), True), "the line of the fact"
+    assert done["passages"] == passages["passages"]
+    assert start["prompt_tokens"] == done["prompt_tokens"] <= WINDOW - 20
+    assert done["evicted_tokens"] == 0
+    (notice,) = warned
+    assert re.fullmatch(
+        rf"{report}: larger than the window, read \d+ of \d+ passages "
+        rf"\(lines {first}-{last}\); \d\d\.\d% of the text is left out",
+        notice,
+    )
+
+
+def test_a_question_without_words_of_the_text_reads_the_beginning(
+    generate: Generate, report: Path
+) -> None:
+    run = generate("--overflow", "passages", "--json", "-f", str(report), "Zusammenfassung?")
+    assert run.returncode == 0
+    assert "no passage has a word of the question: reading the first ones; --over" in run.stderr
+    assert events_of(run.stdout)[-1]["passages"][0]["lines"][0] == 1
 
 
 def test_passages_with_a_checkpoint_are_resumed(
@@ -222,19 +172,21 @@ def test_an_index_is_used_again_and_a_damaged_one_made_again(
 
 
 @pytest.mark.usefixtures("any_size_is_kept")
-def test_nothing_is_kept_of_a_pipe_or_without_the_prefix_cache(
+def test_nothing_is_kept_of_a_pipe_without_the_prefix_cache_or_where_it_cannot_be(
     generate: Generate, report: Path
 ) -> None:
+    directory = paths.document_indexes_dir()
     generate("--overflow", "passages", QUESTION, stdin=report.read_text())
     generate("--overflow", "passages", "--no-prefix-cache", "-f", str(report), QUESTION)
-    assert not paths.document_indexes_dir().exists()
+    assert not directory.exists()
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.touch()
+    run = generate("--overflow", "passages", "-f", str(report), QUESTION)
+    assert run.returncode == 0
+    assert len(re.findall("the index of .* is not kept: ", run.stderr)) == 1
 
 
 # Map
-
-
-def sections(stdout: str) -> list[dict[str, Any]]:
-    return [each for each in events_of(stdout) if each["event"] == "section"]
 
 
 @pytest.fixture
@@ -243,78 +195,54 @@ def asked(unthinking_model: Path, report: Path) -> Request:
     return request(unthinking_model, report, overflow=Overflow.MAP, events=True)
 
 
-def events_from(asked: Request) -> list[dict[str, Any]]:
-    with mlxchat.begin(asked) as run:
-        return [json.loads(piece.text) for piece in run]
-
-
-def answers(events: list[dict[str, Any]]) -> list[str]:
-    return [each["answer"] for each in events if each["event"] == "section"]
-
-
 @pytest.fixture
-def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], str]], None]:
-    """Lets a function of the prompt write the answers from the sections."""
+def prompts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collects the prompts of the sections, which get long answers at once."""
+    prompts: list[str] = []
 
-    def answer_with(write: Callable[[str], str]) -> None:
-        def brief(reply: Reply, *others: Any, **how: Any) -> str:
-            return write(reply.model.tokenizer.decode(reply.rest.tolist()))
+    def brief(reply: Reply, limit: int, *others: Any, **how: Any) -> str:
+        assert len(reply.rest) + limit <= WINDOW
+        prompts.append(reply.model.tokenizer.decode(reply.rest.tolist()))
+        return f"{len(prompts)} {FILLER} {FILLER[:40]}"
 
-        monkeypatch.setattr("mlxchat.app.overflow.write_brief", brief)
+    monkeypatch.setattr("mlxchat.app.overflow.write_brief", brief)
+    return prompts
 
-    return answer_with
 
-
-def test_every_line_is_read_once_and_in_order(
-    generate: Generate, report: Path, answering: Any
+def test_every_word_is_read_once_and_in_order_however_long_a_document_is(
+    asked: Request, tmp_path: Path, prompts: list[str]
 ) -> None:
-    answering(lambda prompt: prompt[-200:-180])
-    run = generate("--overflow", "map", "--json", "-f", str(report), QUESTION)
-    assert run.returncode == 0, run.stderr
-    read = sections(run.stdout)
-    assert len(read) > 5
-    texts = report.read_text().split("\n")
-    done = 0
-    for each in read:
-        first, last = each["lines"]
-        assert not "".join(texts[done : first - 1]).strip()
-        done = last
-    assert done == len(texts)
-    assert events_of(run.stdout)[-1]["finish_reason"] == "length"
+    """A last section of one passage is read as well."""
+    path = tmp_path / "short.txt"
+    with mlxchat.begin(asked) as run:
+        for length in range(1, 12):
+            path.write_text("\n\n".join(f"{n} {FILLER * (1 + n % 4)}" for n in range(length)))
+            (document,) = open_documents([str(path)], None, print, needs_pipe=False)
+            reader = SectionReader(asked, [document], run.loaded)
+            read = list(reader.read(lambda: False, lambda done, total: None))
+            document.close()
+            sections = [each for each in prompts if FROM_SECTION in each]
+            assert len(read) == len(sections)
+            texts = [each.partition("]\n")[2].partition(FROM_SECTION)[0] for each in sections]
+            assert "".join("".join(texts).split()) == "".join(path.read_text().split())
+            assert reader.prompt is not None
+            prompts.clear()
 
 
 def test_answers_from_several_documents_are_combined_until_they_fit(
-    generate: Generate, tmp_path: Path, answering: Any
+    generate: Generate, tmp_path: Path, prompts: list[str]
 ) -> None:
     """The name of combined answers grew with each round, and their lines were of two files."""
-    asked = count()
-    answering(lambda _: f"{next(asked)} {FILLER} {FILLER[:40]}")
     paths_ = [tmp_path / f"{name}.txt" for name in "abcdefgh"]
     for path in paths_:
         path.write_text("\n\n".join([FILLER] * 6))
     files = [word for path in paths_ for word in ("-f", str(path))]
     run = generate("--overflow", "map", "--json", *files, QUESTION)
     assert run.returncode == 0, run.stderr
-    assert {each["file"] for each in sections(run.stdout)} == {str(path) for path in paths_}
-    assert events_of(run.stdout)[-1]["prompt_tokens"] <= WINDOW - 20
-
-
-def test_no_prompt_of_a_section_is_larger_than_the_window(
-    asked: Request, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    largest: list[int] = []
-
-    def watched(reply: Reply, limit: int, *others: Any, **how: Any) -> str:
-        largest.append(len(reply.rest) + limit)
-        return write_brief(reply, limit, *others, **how)
-
-    monkeypatch.setattr("mlxchat.app.overflow.write_brief", watched)
-    with mlxchat.begin(asked) as run:
-        run.write()
-        assert run.stats.evicted_tokens == 0
-        assert run.stats.prompt_tokens <= WINDOW - 20
-    assert len(largest) > 5
-    assert max(largest) <= WINDOW
+    events = events_of(run.stdout)
+    read = [each["file"] for each in events if each["event"] == "section"]
+    assert list(dict.fromkeys(read)) == [str(path) for path in paths_]
+    assert events[-1]["prompt_tokens"] <= WINDOW - 20
 
 
 def test_a_stopped_reading_writes_what_there_is(
@@ -336,12 +264,3 @@ def test_a_deadline_ends_the_reading(generate: Generate, report: Path) -> None:
     assert run.returncode == 4
     done = events_of(run.stdout)[-1]
     assert (done["finish_reason"], done["complete"]) == ("time", False)
-
-
-@pytest.mark.usefixtures("any_size_is_kept")
-def test_what_cannot_be_kept_is_reported_and_not_needed(generate: Generate, report: Path) -> None:
-    paths.document_indexes_dir().parent.mkdir(parents=True)
-    paths.document_indexes_dir().touch()
-    run = generate("--overflow", "passages", "-f", str(report), QUESTION)
-    assert run.returncode == 0
-    assert len(re.findall("the index of .* is not kept: ", run.stderr)) == 1

@@ -1,45 +1,56 @@
-"""The prefix cache through the program: nothing is read twice, and the output stays the same."""
+"""What was read before is not read again: prompts with a known beginning, and blocks in any order.
+The output stays the same, and nothing is ever another model's."""
 
 import json
-import multiprocessing
+import shutil
 from pathlib import Path
 from typing import Any
-
-import mlxchat  # noqa: F401  first, as in the tests' own process: this is imported by others
-
-# isort: split
 
 import numpy as np
 import pytest
 
 from mlxchat import paths
-from mlxchat.store.prefix_cache import PAGE, PrefixCache
+from mlxchat.app.chat import Chat
+from mlxchat.cache.block import Block, BlockRecorder
+from mlxchat.cache.build import make_cache
+from mlxchat.engine.prefill import prefill
+from mlxchat.models.model import Model
+from mlxchat.request import ChatOptions, Setup
+from mlxchat.settings import GenerationSettings
+from mlxchat.store.prefix_cache import PAGE, DiskBlocks, PrefixCache
 from mlxchat.units import format_bytes
-from tests.conftest import RunMlxchat
-from tests.test_prefix_cache import PLENTY, Run, make_model, record, text, text_like
+from scripts.families import family_config
+from scripts.tiny_model import tiny_config, write_tiny_model
+from tests.conftest import RunMlxchat, build_random_model
+from tests.test_prefix_cache import PLENTY, Run, make_model, record, text
 
-DOCUMENT = "".join(f"Line {n} tells of the sea and of what lives in it.\n" for n in range(60))
+TEXTS = {
+    "a.md": "A boat lay in the harbour, and nobody knew whose boat it was. " * 4,
+    "b.md": "The ladder was taken away at night; in the morning it was back. " * 3,
+    "c.md": "Three kettles stood on the shelf, of which two were of copper. " * 3,
+    "long.md": "".join(f"Line {n} tells of the sea and of what lives in it.\n" for n in range(60)),
+}
+TOKENS = {name: len(text) + len("\n\n") for name, text in TEXTS.items()}  # a byte is a token
+LONG = ("-f", "long.md")
+
+
+@pytest.fixture(autouse=True)
+def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in TEXTS.items():
+        Path(name).write_text(content)
 
 
 @pytest.fixture
-def document(tmp_path: Path) -> Path:
-    path = tmp_path / "document.txt"
-    # With its name, which the model reads first, it has as many characters as DOCUMENT.
-    path.write_text(DOCUMENT[len(f"# {path}\n\n") :])
-    return path
+def ask(tiny_model: Path, run_mlxchat: RunMlxchat) -> Any:
+    """Ask about documents; returns the last event."""
 
-
-@pytest.fixture
-def ask(tiny_model: Path, document: Path, run_mlxchat: RunMlxchat) -> Any:
-    """Ask about the document; returns the last event."""
-
-    def ask(question: str, *options: str, model: Path = tiny_model) -> dict[str, Any]:
+    def ask(*arguments: str, question: str = "What is this?") -> dict[str, Any]:
         done = run_mlxchat(
-            *("generate", "-m", str(model), "--json", "--temp", "0", "-n", "10", "--ignore-eos"),
-            *("-f", str(document), *options, question),
+            *("generate", "-m", str(tiny_model), "--json", "--temp", "0", "-n", "10"),
+            *("--ignore-eos", *arguments, question),
         )
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == "" or "are evicted" in done.stderr
+        assert (done.returncode, done.stderr) == (0, "")
         return json.loads(done.stdout.splitlines()[-1])
 
     return ask
@@ -50,32 +61,29 @@ def pages() -> list[Path]:
 
 
 def test_a_document_is_read_once_for_all_questions(ask: Any) -> None:
-    fresh = ask("What lives there?", "--no-prefix-cache")
+    fresh = ask(*LONG, "--no-prefix-cache")
     assert pages() == []
-    first = ask("What lives there?")
+    first = ask(*LONG)
     stored = pages()
     assert first["cached_tokens"] == 0
-    assert first["text"] == fresh["text"]
-    again = ask("What lives there?")
+    again = ask(*LONG)
     assert again["cached_tokens"] == (again["prompt_tokens"] - 1) // PAGE * PAGE
-    assert again["text"] == fresh["text"]
-    other = ask("How many lines has it?")
-    assert other["cached_tokens"] == again["cached_tokens"]
-    assert other["text"] == ask("How many lines has it?", "--no-prefix-cache")["text"]
+    assert fresh["text"] == first["text"] == again["text"]
+    other = ask(*LONG, question="How many lines?")
+    assert other["cached_tokens"] >= TOKENS["long.md"] // PAGE * PAGE
+    assert other["text"] == ask(*LONG, "--no-prefix-cache", question="How many lines?")["text"]
     assert set(stored) <= set(pages())
     assert paths.prefix_cache_dir().stat().st_mode & 0o777 == 0o700
     assert all(page.stat().st_mode & 0o777 == 0o600 for page in pages())
 
 
 def test_a_run_with_checkpoints_does_not_use_the_prefix_cache(
-    ask: Any, tiny_model: Path, document: Path, tmp_path: Path, run_mlxchat: RunMlxchat
+    ask: Any, tiny_model: Path, run_mlxchat: RunMlxchat
 ) -> None:
     """Prefilling in other steps differs by rounding, but such a run must be reproducible."""
-    ask("What?")
-    done = run_mlxchat(
-        *("generate", "-m", str(tiny_model), "-n", "5", "--stats", "-f", str(document)),
-        *("--checkpoint", str(tmp_path / "night"), "What?"),
-    )
+    ask(*LONG)
+    how = ("-m", str(tiny_model), "-n", "5", "--stats", *LONG, "--checkpoint", "night")
+    done = run_mlxchat("generate", *how, "What is this?")
     assert done.returncode == 0
     assert "cached" not in done.stderr
 
@@ -84,87 +92,145 @@ def test_short_prompts_and_unsaved_chats_are_not_cached(
     tiny_model: Path, run_mlxchat: RunMlxchat
 ) -> None:
     run_mlxchat("generate", "-m", str(tiny_model), "-n", "3", "hello")
-    line = DOCUMENT.replace("\n", " ")
+    line = TEXTS["long.md"].replace("\n", " ")
     chat = ["chat", "-m", str(tiny_model), "-n", "3", "--json"]
     run_mlxchat(*chat, "--no-save", stdin=line)
     assert pages() == []
 
 
-def test_a_chat_reuses_a_prefix_of_another(tiny_model: Path, run_mlxchat: RunMlxchat) -> None:
-    line = DOCUMENT.replace("\n", " ")
-    chat = ["chat", "-m", str(tiny_model), "--temp", "0", "-n", "9", "--json"]
+def test_a_chats_next_model_has_its_own_known_prefixes(tiny_model: Path, tmp_path: Path) -> None:
+    """It would have looked for them in the store of the model before."""
+    config = tiny_config(layers=1)
+    other = write_tiny_model(tmp_path / "other", config=config)
 
-    def first_done(*options: str) -> dict[str, Any]:
-        stdout = run_mlxchat(*chat, *options, stdin=f"{line}\nand then?\n").stdout
-        events = [json.loads(each) for each in stdout.splitlines()]
-        return next(each for each in events if each["event"] == "done")
+    def reply(*, prefix_cache: bool) -> tuple[str, int]:
+        setup = Setup(str(tiny_model), prefix_cache=prefix_cache, sampling={"temp": 0.0})
+        options = ChatOptions(setup, generation=GenerationSettings(max_tokens=9))
+        with Chat.open(options) as chat:
+            list(chat.say(TEXTS["long.md"][: 9 * PAGE]))
+            chat.change_model(chat.find(str(other)))
+            text = "".join(said.text for said in chat.say("and then?"))
+            assert chat.conversation.stats is not None
+            return text, chat.conversation.stats.cached_tokens
 
-    fresh = first_done("--no-prefix-cache")
-    assert first_done()["cached_tokens"] == 0
-    again = first_done()
-    assert again["cached_tokens"] >= 2048
-    assert again["text"] == fresh["text"]
+    plain, first, second = (reply(prefix_cache=wanted) for wanted in (False, True, True))
+    assert first == plain
+    assert second == (plain[0], 9 * PAGE)
 
 
 def test_the_cache_commands(ask: Any, run_mlxchat: RunMlxchat) -> None:
     directory = paths.prefix_cache_dir()
     assert run_mlxchat("cache", "size").stdout == f"0 B in {directory}\n"
-    ask("What?")
+    ask(*LONG)
     held = format_bytes(sum(page.stat().st_size for page in pages()))
     assert run_mlxchat("cache", "size").stdout == f"{held} in {directory}\n"
     assert run_mlxchat("cache", "clear", "--yes").returncode == 0
     assert pages() == []
 
 
-@pytest.mark.parametrize("command", [["size"], ["clear", "-y"]])
-def test_an_unusable_cache_directory_is_reported(
-    command: list[str], run_mlxchat: RunMlxchat
-) -> None:
-    directory = paths.prefix_cache_dir()
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    directory.touch()
-    done = run_mlxchat("cache", *command)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"mlxchat: error: cannot use {directory}: Not a directory\n"
-
-
-def test_an_unusable_directory_only_costs_the_prefill(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    model, ids = make_model(), text(PAGE + 1)
-    pages = PrefixCache(tmp_path / "file", model, PLENTY)
-    run = Run(model, ids, pages)
-    pages.close()
-    assert run.cached == 0
-    assert isinstance(pages.error, OSError)
-    np.testing.assert_array_equal(run.logits(), Run(model, ids).logits())
-
-
-def run_prompts(directory: Path, limit_bytes: int, seeds: list[int]) -> None:
-    """Runs in another process: prompts, some of them used by both processes, in little space."""
-    model = make_model()
-    for seed in seeds:
-        pages = PrefixCache(directory, model, limit_bytes)
-        ids = text_like(text(2_000, 1), PAGE * (seed % 3), 3 * PAGE, seed)
-        plain = Run(model, ids)
-        for _ in range(2):
-            # Where the other process has just pruned, other steps are computed, and rounded.
-            run = Run(model, ids, pages)
-            np.testing.assert_allclose(run.logits(1), plain.logits(1), atol=1e-5)
+def test_pages_that_another_process_deletes_meanwhile_are_computed_again(tmp_path: Path) -> None:
+    """Two fill and prune the same directory, which has room for half of what they read."""
+    model, prompts = make_model(), [text(3 * PAGE + 1, seed) for seed in range(3)]
+    plain = [Run(model, ids).logits(1) for ids in prompts]
+    record(model, prompts[0], PrefixCache(tmp_path, model, PLENTY))
+    limit = sum(page.stat().st_size for page in tmp_path.rglob("*.safetensors")) * 3 // 2
+    for n in range(6):
+        pages, other = (PrefixCache(tmp_path, model, limit) for _ in range(2))
+        record(model, prompts[(n + 1) % 3], other)
+        run = Run(model, prompts[n % 3], pages)
+        np.testing.assert_allclose(run.logits(1), plain[n % 3], atol=1e-5)
+        other.close()
         pages.close()
-        assert pages.error is None, pages.error
+        assert (pages.error, other.error) == (None, None)
+    assert sum(page.stat().st_size for page in tmp_path.rglob("*.safetensors")) <= limit
 
 
-def test_processes_can_fill_and_prune_concurrently(tmp_path: Path) -> None:
-    pages = PrefixCache(tmp_path, make_model(), PLENTY)
-    record(make_model(), text(PAGE + 1), pages)
-    limit = pages.files.size_bytes() * 6
-    context = multiprocessing.get_context("spawn")
-    arguments = [(tmp_path, limit, [*range(n, n + 8)]) for n in (0, 2)]
-    processes = [context.Process(target=run_prompts, args=each) for each in arguments]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
-    assert pages.files.size_bytes() <= limit
-    pages.close()
+def blocks(*names: str) -> list[str]:
+    return [argument for name in names for argument in ("--block", name)]
+
+
+def test_documents_are_read_once_in_any_order(ask: Any) -> None:
+    first = ask(*blocks("a.md", "b.md"))
+    assert first["cached_tokens"] == 0
+    again = ask(*blocks("a.md", "b.md"))
+    assert again["cached_tokens"] == TOKENS["a.md"] + TOKENS["b.md"]
+    assert again["text"] == first["text"]
+    other = ask(*blocks("b.md", "c.md", "a.md"))
+    assert other["cached_tokens"] == TOKENS["b.md"] + TOKENS["a.md"]
+    assert ask(*blocks("c.md"), "-f", "a.md")["cached_tokens"] == TOKENS["c.md"]
+    assert ask("--raw", *blocks("a.md"))["text"] == ask("--raw", "-f", "a.md")["text"]
+    stored = list(paths.prefix_cache_dir().rglob("*.safetensors"))
+    assert len(stored) == 4, "a.md alone has no template before it"
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in stored)
+
+
+def test_a_family_that_cannot_join_blocks_is_refused_by_name(
+    tmp_path: Path, run_mlxchat: RunMlxchat
+) -> None:
+    model = write_tiny_model(tmp_path / "model", config=family_config("qwen3_next"))
+    done = run_mlxchat("generate", "-m", str(model), *blocks("a.md"), "What?")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "has recurrent layers" in done.stderr
+    assert "give the documents with --file" in done.stderr
+
+
+def test_beyond_the_window_blocks_are_read_like_other_text(
+    tiny_model: Path, run_mlxchat: RunMlxchat
+) -> None:
+    options = ("-m", str(tiny_model), "-n", "5", "--ignore-eos", "--max-kv-size", "300")
+    done = run_mlxchat("generate", *options, *blocks("a.md", "b.md"), "What?")
+    plain = run_mlxchat("generate", *options, "-f", "a.md", "-f", "b.md", "What?")
+    assert done.returncode == 0
+    assert "blocks are read as ordinary text: the prompt (" in done.stderr
+    assert done.stdout == plain.stdout
+
+
+# On the disk: bit for bit, never another model's, and never an error
+
+
+HEAD, IDS = text(7, seed=1), text(80, seed=2)
+
+
+def block_of(model: Model, ids: np.ndarray = IDS) -> Block:
+    cache = make_cache(model.network)
+    prefill(model.network, cache, HEAD, step_size=32)
+    recorder = BlockRecorder(cache)
+    prefill(model.network, cache, ids, step_size=32, on_held=recorder)
+    return recorder.block()
+
+
+def test_a_block_is_found_to_the_bit_by_the_same_model_head_and_tokens_only(
+    tmp_path: Path,
+) -> None:
+    """A block is more than a text: another model or another head makes another block."""
+    model = make_model()
+    block = block_of(model)
+    DiskBlocks(tmp_path, model, PLENTY).save(HEAD, IDS, block)
+    # As another process would open it.
+    blocks = DiskBlocks(tmp_path, model, PLENTY)
+    found = blocks.load(HEAD, IDS)
+    assert found is not None
+    assert (found.position, found.tokens) == (block.position, block.tokens)
+    for ours, theirs in zip(found.layers, block.layers, strict=True):
+        for x, y in zip(ours.arrays, theirs.arrays, strict=True):
+            np.testing.assert_array_equal(np.array(x), np.array(y))
+    assert blocks.load(HEAD[1:], IDS) is None
+    assert blocks.load(np.append(HEAD, IDS[0]), IDS[1:]) is None
+    assert blocks.load(HEAD, IDS[1:]) is None
+    assert blocks.load(HEAD[::-1], IDS) is None
+    other = make_model(build_random_model(seed=1))
+    assert DiskBlocks(tmp_path, other, PLENTY).load(HEAD, IDS) is None
+
+
+def test_without_free_space_blocks_are_read_but_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, other = make_model(), text(80, seed=5)
+    blocks = DiskBlocks(tmp_path, model, PLENTY)
+    blocks.save(HEAD, IDS, block_of(model))
+    usage = shutil.disk_usage("/")._replace(free=900_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    blocks = DiskBlocks(tmp_path, model, PLENTY)
+    blocks.save(HEAD, other, block_of(model, other))
+    assert str(blocks.error) == "the disk has less than 1 GB of free space"
+    assert (blocks.load(HEAD, other), blocks.load(HEAD, IDS) is None) == (None, False)

@@ -1,10 +1,16 @@
-"""Searching for what a message needs: it finds the text that fits, and abstains otherwise."""
+"""What a message needs of what was said: what answers it, not what repeats it. First what a text
+says, and the texts that fit; then which forgotten turns a message recalls."""
+
+from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxchat.recall.choice import Index, chosen, closest, excerpt, informative, is_about_own, kinds
+from mlxchat.chat.memory import Memory, quotes
+from mlxchat.chat.state import State, Turn
+from mlxchat.recall.choice import Index, Said, chosen, closest, excerpt, is_about_own
+from tests.conftest import examples
 
 TEXTS = (
     "My name is Ada and I live in Turin.",
@@ -27,30 +33,34 @@ def numbers(message: str, *texts: str) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("message", "number"),
+    ("message", "found"),
     [
-        ("What is the code of the alarm?", 2),
-        ("Do you know how eggs are boiled?", 1),
-        ("What about 4471?", 2),
-        ("What is my name?", 0),
-        ("我的猫叫什么?", 3),
+        ("What is the code of the alarm?", [2]),
+        ("Do you know how eggs are boiled?", [1]),
+        ("What about 4471?", [2]),
+        ("What is my name?", [0]),
+        ("我的猫叫什么?", [3]),
+        # A fact and its change.
+        ("Which city do I live in, Turin?", [0, 4]),
+        *((message, []) for message in ("", "Hello!", "What is the capital of Peru?")),
     ],
 )
-def test_the_text_that_shares_the_messages_rare_words_comes_first(
-    message: str, number: int
+def test_the_texts_that_share_the_messages_rare_words_come_first(
+    message: str, found: list[int]
 ) -> None:
-    assert numbers(message)[:1] == [number]
+    assert numbers(message)[: len(found) or None] == found
 
 
-def test_a_fact_and_its_change_are_both_found() -> None:
-    assert set(numbers("Which city do I live in, Turin?")[:2]) == {0, 4}
+@pytest.mark.parametrize("size", [300, 3_000])
+def test_among_more_texts_one_has_to_be_closer(size: int) -> None:
+    """The more there are, the closer one of them is by chance."""
+    texts = [f"Parcel p{n} from street s{n} weighs w{n} grams." for n in range(size - 1)]
+    told = "The ferry to the island of Hven leaves from the old pier at noon."
+    found = numbers("Which ferry is it?", told, *texts)
+    assert found == ([0] if size == 300 else [])
 
 
-@pytest.mark.parametrize("message", ["", "Hello!", "What is the capital of Peru?"])
-def test_nothing_is_found_for_a_message_that_needs_nothing(message: str) -> None:
-    assert numbers(message) == []
-
-
+@settings(max_examples=examples(10))
 @given(st.text(), st.text())
 def test_no_text_or_message_is_taken_for_a_query(text: str, message: str) -> None:
     closest(index_of(text, message), message)
@@ -65,7 +75,6 @@ def test_no_text_or_message_is_taken_for_a_query(text: str, message: str) -> Non
         ({1: 0.5, 2: 0.45}, 1, [2]),
         ({1: 0.5, 2: 0.35}, 1, [1]),
         ({1: 0.5, 2: 0.35, 3: 0.2}, 3, [1, 2]),
-        ({1: 0.5}, 0, []),
     ],
 )
 def test_the_closest_are_chosen_and_of_nearly_equal_ones_the_latest(
@@ -74,16 +83,29 @@ def test_the_closest_are_chosen_and_of_nearly_equal_ones_the_latest(
     assert chosen(closeness, at_most) == expected
 
 
-def test_a_word_that_most_texts_have_finds_none_of_them() -> None:
-    texts = [f"The whale {n} swims." for n in ("Ada", "Bob", "Cleo", "Dora", "Ed", "Flo", "Gus")]
-    assert numbers("Where is the whale?", *texts * 5) == []
-    assert numbers("Where is the whale Cleo?", *texts * 2, "Cleo the whale is in Oslo.") != []
+WHALES = [f"The whale {n} swims." for n in ("Ada", "Bob", "Cleo", "Dora", "Ed", "Flo", "Gus")] * 5
+API = ("The version of the API is 3.", "It rains.", "Tea is hot.")
+DON = ("Don lives in Lyon.", "It rains.")
 
 
-def test_a_negation_is_no_name() -> None:
-    assert informative("I don't know, and won’t ask.") == ["know"]
-    assert numbers("I don't agree.", "Don lives in Lyon.", "It rains.") == []
-    assert numbers("Where does Don live?", "Don lives in Lyon.", "It rains.") == [0]
+@pytest.mark.parametrize(
+    ("texts", "message", "found"),
+    [
+        # A word that most texts have finds none of them.
+        (WHALES, "Where is the whale?", []),
+        ([*WHALES, "Cleo the whale is in Oslo."], "Where is the whale Cleo?", [7]),
+        # A name is not the kind of thing that is asked for.
+        (API, "Which API version is it?", [0]),
+        (API, "Which Python version is it?", []),
+        # A negation is no name.
+        (DON, "I don't agree.", []),
+        (DON, "Where does Don live?", [0]),
+    ],
+)
+def test_a_word_finds_what_it_says_something_about(
+    texts: Sequence[str], message: str, found: list[int]
+) -> None:
+    assert numbers(message, *texts)[:1] == found
 
 
 # Excerpts
@@ -92,10 +114,7 @@ def test_a_negation_is_no_name() -> None:
 def test_an_excerpt_is_the_part_that_says_what_was_asked() -> None:
     text = f"{'Nothing here. ' * 50}My dog Rex likes the beach. {'More of it. ' * 50}"
     found = excerpt(text, "What does my dog like?", 60)
-    assert "My dog Rex likes the beach." in found
-    assert found.startswith("…")
-    assert found.endswith("…")
-    assert len(found) <= 62
+    assert (found[0], "My dog Rex likes the beach." in found, found[-1]) == ("…", True, "…")
 
 
 @given(st.text(), st.text(), st.integers(1, 50))
@@ -112,27 +131,161 @@ def test_an_excerpt_is_never_longer_and_always_from_the_text(
     [
         ("How much do I weigh?", True),
         ("¿Dónde está mi coche?", True),
+        # What anybody does, and words that are empty in another language.
         ("How do I weigh flour?", False),
         ("What should I do about rust?", False),
+        *((f"What is the {word}?", False) for word in ("van", "OS", "dove")),
     ],
 )
-def test_what_anybody_does_is_not_about_own_things(message: str, own: bool) -> None:
+def test_a_message_is_about_own_things_or_the_world(message: str, own: bool) -> None:
     assert is_about_own(message) == own
 
 
-def test_the_kind_of_thing_asked_for_follows_which_or_what() -> None:
-    assert kinds("Which city is it in, and what colour has it?") == {"city", "colour"}
-    assert kinds("In welcher Stadt?") == {"stadt"}
-    assert kinds("Where is the city?") == set()
+QUESTION = "What is my sister's name?"
+STATED = "My sister's name is Clara."
+CHANGED = "My sister changed her name to Dora."
+FILLERS = [(f"Tell me about {each}.", "It is old.") for each in ("tea", "silk", "chess", "comets")]
+LOG = " ".join(f"module{n} failed at address x{n}f" for n in range(40))
+PAGE = (
+    "The .egg-info directory of a package lists the names of all its files. A name is bound by "
+    "an assignment, and a caller who says hi to the bad server of the day reads the first answer. "
+    "The index was poached by predecessors, who wrote about sheds and rivers in old letters. "
+    "The speed of a program depends on how it stores its tables and reads its own files."
+)
+TOLD = "I told my brother Otto about an old house by the sea, in the valley of the kings."
+PUMP = ("Which pump do we need for our cellar?", "For your cellar you need the pump P-77.")
+CAT = "Our cat only eats the salmon flavored dry food."
 
 
-def test_a_name_is_not_the_kind_of_thing() -> None:
-    texts = ("The version of the API is 3.", "It rains.", "Tea is hot.")
-    assert numbers("Which API version is it?", *texts) == [0]
-    assert numbers("Which Python version is it?", *texts) == []
+def recalled(message: str, *said: str | tuple[str, str]) -> list[int]:
+    pairs = [(each, "I see.") if isinstance(each, str) else each for each in said]
+    turns = (*(Turn(*each, forgotten=True) for each in pairs), Turn(message))
+    return Memory().find(message, State(turns=turns), 2)
 
 
-@pytest.mark.parametrize("word", ["van", "OS", "dove"])
-def test_a_word_that_is_empty_in_another_language_is_searched_for(word: str) -> None:
-    assert informative(f"Where is the {word} now?") == [word.casefold()]
-    assert not is_about_own(f"What is the {word}?")
+@pytest.mark.parametrize(
+    ("fact", "message"),
+    [
+        # A fact does not say what kind of thing it tells.
+        ("I weigh 84 kilos and want to lose some.", "How much do I weigh at the moment?"),
+        ("The reunion is in Galway this autumn.", "In which town is the reunion?"),
+        ("Meine Schwester wohnt in Graz.", "In welcher Stadt lebt meine Schwester?"),
+        ("Meu padrinho mora em Curitiba com a esposa.", "Em que cidade vive meu padrinho?"),
+        # A statement in front of a question, or in a request, is a statement.
+        ("My dog Rex limps, what can I do?", "What is my dog's name?"),
+        ("Please write a poem about my dog Rex.", "What is my dog's name?"),
+        (TOLD, "Where does my brother live in summer?"),
+        (CAT, "What does our cat eat?"),
+        # So is an answer, if nothing else says it.
+        (PUMP, "Which pump was it for the cellar?"),
+    ],
+)
+def test_a_fact_is_recalled_for_what_asks_for_it(fact: str | tuple[str, str], message: str) -> None:
+    assert recalled(message, fact, *FILLERS) == [1]
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (["Tell me about star charts."], "What is a neutron star?"),
+        (["I have 12 apples."], "What is 12 times 7?"),
+        (["I have 12 apples."], "And 12?"),
+        # Pasted again.
+        ([(f"{LOG} Why?", "The disk is full.")], f"{LOG} And what about this?"),
+        ([LOG], LOG),
+        # "My" in a pasted page is not the speaker's.
+        ([f"{PAGE} {TOLD}"], "Where does my brother live in summer?"),
+        # The world is asked, not the speaker's own things.
+        ([CAT, "The tax office wrote to me about 2019.", STATED], "Can cats see colours?"),
+        # Of 62 messages that share little by chance, 22 recalled one of a thousand sentences.
+        *(
+            (said, message)
+            for said in ([PAGE], [f"{sentence}." for sentence in PAGE.split(". ")])
+            for message in (
+                "Hi there!",
+                "I had a bad day.",
+                "How do I poach an egg?",
+                "What is the speed of sound?",
+                "No, I meant the first answer.",
+                "I don't think I've understood that.",
+            )
+        ),
+        *(([text], text) for text in ("", "?", " \n", "\0", "a" * 100_000, "," * 10_000)),
+    ],
+)
+def test_nothing_is_recalled_for_a_message_that_needs_none_of_it(
+    said: Sequence[str], message: str
+) -> None:
+    assert recalled(message, *said, *FILLERS) == []
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+@pytest.mark.parametrize("message", ["question {} of 40", "Task {}/40, next one please", "{}"])
+def test_numbered_messages_do_not_recall_each_other(message: str, count: int) -> None:
+    said = [message.format(n) for n in range(1, count + 1)]
+    assert recalled(message.format(count + 1), *said) == []
+    assert recalled(message.format(1), *said) == []
+
+
+@pytest.mark.parametrize("asked", [0, 1, 5, 20])
+def test_a_question_asked_again_and_again_recalls_the_change_too(asked: int) -> None:
+    said = [STATED, *FILLERS, *[(QUESTION, "Clara.")] * asked, CHANGED, *FILLERS]
+    said += [("Do you know my sister's name?", "Your sister's name is Clara.")] * asked
+    assert recalled(QUESTION, *said) == [1, 6 + asked]
+
+
+HEAD = "The head of our design team is Carla Mendes."
+LEFT = "Carla left, so Vikram decides everything visual."
+LEADS = "Who leads our design team?"
+
+
+def test_a_change_that_only_names_what_the_fact_names_is_recalled_beside_it() -> None:
+    said = ["Carla Mendes likes old maps.", *FILLERS, HEAD, *FILLERS, LEFT, *FILLERS]
+    assert recalled(LEADS, *said) == [6, 11]
+    assert recalled(LEADS, *said[:10], *FILLERS) == [6]
+
+
+@pytest.mark.parametrize(("change", "kept"), [(LEFT, 1), ("Vikram leads our design team now.", 2)])
+def test_where_only_one_turn_has_room_it_is_one_that_the_message_is_about(
+    change: str, kept: int
+) -> None:
+    quoted = [(1, Turn("Carla leads our design team.", "")), (2, Turn(change, ""))]
+    ways = [few for few, _ in quotes(quoted, LEADS, 200)]
+    assert ways[0] == quoted
+    assert [number for number, _ in ways[-1]] == [kept]
+
+
+def test_only_what_is_forgotten_and_not_cleared_away_is_recalled() -> None:
+    turns = [Turn(HEAD), *(Turn(*each) for each in FILLERS), Turn(LEFT), Turn(LEADS)]
+    state = State(turns=tuple(turns)).forget([1])
+    assert Memory().find(LEADS, state, 2) == [1]
+    assert Memory().find(LEADS, state.forget([6]), 2) == [1, 6]
+    cleared = State(turns=tuple(turns[1:5] + turns[:1])).clear()
+    assert Memory().find(LEADS, cleared.add(turns[-1]), 2) == []
+
+
+def test_pasted_pages_do_not_hide_what_was_typed() -> None:
+    pages = [f"{PAGE} Page {n} is about x{n}y and z{n}." for n in range(200)]
+    told = "The production database is on db-prod-3, and nobody but Marta has the root password."
+    assert recalled(QUESTION, STATED, *pages) == [1]
+    assert recalled("Who has the root password?", told, *pages) == [1]
+
+
+def test_a_line_of_a_pasted_page_is_no_match_for_its_only_word() -> None:
+    """Wrapped at a width, its last word stood alone."""
+    lines = [f"Pump {n} of valve {n} leaks oil." for n in range(1000, 1600)]
+    page = "\n".join([*lines, "Lisbon has many hills and at every corner there is a coffee\nshop."])
+    assert recalled("Suggest a slogan for a small shop.", page, *FILLERS) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "stated", "asked"),
+    [
+        ("I am Ada. Who are you?", "I am Ada.", " Who are you?"),
+        ("My dog limps, what now?", "My dog limps,", " what now?"),
+        ("我叫小明。你叫什么？", "我叫小明。", "你叫什么？"),
+        ("It costs 3.50. OK?", "It costs 3.50.", " OK?"),
+    ],
+)
+def test_a_text_is_split_into_what_it_states_and_asks(text: str, stated: str, asked: str) -> None:
+    assert Said.of(text) == Said(stated, asked)
