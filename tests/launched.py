@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -73,20 +72,14 @@ class Process:
         with self._came:
             assert self._came.wait_for(lambda: len(self._written["out"]) >= size, timeout), self.err
 
-    def line(self, number: int, timeout: float = 200) -> str:
-        """Wait until it has written `number` lines; return the last of them."""
-        with self._came:
-            written = self._written
-            came = self._came.wait_for(lambda: written["out"].count(b"\n") >= number, timeout)
-            assert came, self.err
-        return self.out.splitlines()[number - 1]
-
-    def reads(self, line: str) -> None:
+    def reads(self, line: str, *, is_last: bool = False) -> None:
         """Send it a line of input."""
         stdin = self.popen.stdin
         assert stdin is not None
         stdin.write(f"{line}\n".encode())
         stdin.flush()
+        if is_last:
+            stdin.close()
 
     def ends(self, timeout: float = 300) -> int:
         """Wait for it to end; return its exit status."""
@@ -133,30 +126,16 @@ def ring(ranks: int, command: Sequence[str], directory: Path) -> Iterator[list[P
             process.kill()
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A command's output and exit status on each rank."""
-
-    statuses: list[int]
-    out: list[str]
-    err: list[str]
-
-
-class RingOfCommands:
-    """Ranks of `ring_program`, which run commands one after another."""
-
-    def __init__(self, processes: Sequence[Process]) -> None:
-        self._processes = processes
-        self._lines_read = 0
-
-    def run(self, *arguments: str, stdin: str | None = None) -> Done:
-        command = {"arguments": arguments, "stdin": stdin, "environment": dict(os.environ)}
-        # A process keeps its own rank and hosts.
-        for name in ("MLX_RANK", "MLX_HOSTFILE"):
-            assert name not in command["environment"]
-        for process in self._processes:
-            process.reads(json.dumps(command))
-        self._lines_read += 1
-        results = [json.loads(each.line(self._lines_read)) for each in self._processes]
-        statuses, out, err = zip(*results, strict=True)
-        return Done(list(statuses), list(out), list(err))
+def together(
+    directory: Path, *arguments: str, ranks: int = 2, stdin: str | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run `mlxchat ARGUMENTS` on all ranks to its end, of which only rank 0 is heard. `stdin` is a
+    line of input, and then its end."""
+    with ring(ranks, [sys.executable, "-m", "mlxchat", *arguments], directory) as processes:
+        if stdin is not None:
+            processes[0].reads(stdin, is_last=True)
+        statuses = [process.ends(250) for process in processes]
+        assert statuses[1:] == [0] * (ranks - 1), processes[0].err
+        assert [each.out + each.err for each in processes[1:]] == [""] * (ranks - 1)
+        first = processes[0]
+        return subprocess.CompletedProcess(arguments, statuses[0], first.out, first.err)
