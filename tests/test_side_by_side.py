@@ -1,19 +1,21 @@
-"""Rows side by side: each sees exactly what it would see in a cache of its own."""
+"""Rows side by side: each sees exactly what it would see in a cache of its own, whatever comes and
+goes; and which families run so. The matrix decodes rows of every family.
+"""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mlx import nn
 
 from mlxchat.cache.build import make_cache
-from mlxchat.cache.layers import Cache, leaves, most_together, windows
+from mlxchat.cache.layers import Cache, windows
 from mlxchat.cache.side_by_side import STEPS, RowsCache, compute_alike, find_support
-from mlxchat.engine.batch import prefill_together
 from mlxchat.errors import CacheError, ModelUnsupported
 from scripts.families import CONFIGS, METAL_ONLY, build_family
 
@@ -50,6 +52,31 @@ COPIED = {
 }
 
 
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=[] if family in KINDS else [pytest.mark.slow])
+        for family in sorted(set(CONFIGS) - METAL_ONLY)
+    ],
+)
+def test_each_family_runs_its_rows_side_by_side_and_shares_what_they_begin_with_or_is_known_not_to(
+    family: str,
+) -> None:
+    try:
+        network = build_family(family)
+    except ModelUnsupported:
+        pytest.skip("this family needs another package")
+    window: int | None = WINDOW
+    try:
+        make_cache(network, WINDOW, KEEP)
+    except CacheError:
+        window = None
+    reason, shares = find_support(network, lambda: make_cache(network, window, KEEP), window)
+    assert (reason is not None) == (family in ALONE)
+    assert ALONE.get(family, "") in (reason or "")
+    assert shares == (family not in {*ALONE, *COPIED})
+
+
 class Alone:
     """Rows side by side, and each of them in a cache of its own, to compare with."""
 
@@ -58,37 +85,23 @@ class Alone:
         self.window = window
         self.rows = RowsCache(network, self.make(), window)
         self.alone: dict[int, Cache] = {}
-        self._numbers = np.random.default_rng(0)
-
-    def prompt(self, tokens: int) -> list[int]:
-        return self._numbers.integers(2, 60, tokens).tolist()
-
-    def step(self) -> None:
-        self.check_step(self.prompt(self.rows.seats))
 
     def make(self) -> Cache:
         return make_cache(self.network, self.window, 0 if self.window is None else KEEP)
 
-    def read(self, ids: list[int], start: Cache | None = None) -> Cache:
+    def read(self, ids: Sequence[int], start: Cache | None = None) -> Cache:
         own = self.make() if start is None else start.fork()
         if len(ids):
-            self.network(mx.array(ids)[None], cache=own)
+            self.network(mx.array([[*ids]]), cache=own)
             mx.eval([layer.state for layer in own])
         return own
 
-    def join(self, ids: list[int], start: Cache | None = None) -> int:
+    def join(self, ids: Sequence[int], start: Cache | None = None) -> int:
         """After the tokens in `start`, which the rows may share."""
         own = self.read(ids, start)
         seat = self.rows.add(own, start=start)
         self.alone[seat] = own
         return seat
-
-    def join_together(self, texts: list[list[int]], start: Cache) -> None:
-        arrays = [np.array(ids, np.int32) for ids in texts]
-        read = prefill_together(self.network, start.fork(), arrays, shares=True)
-        for ids, (rows, row) in zip(texts, read, strict=True):
-            tokens = windows(start)[0].total + len(ids)
-            self.alone[self.rows.add(rows, row, tokens, start)] = self.read(ids, start)
 
     def leave(self, seat: int) -> None:
         self.rows.leave(seat)
@@ -98,21 +111,21 @@ class Alone:
         kept = self.rows.compact()
         self.alone = {index: self.alone[seat] for index, seat in enumerate(kept)}
 
-    def check_step(self, tokens: list[int]) -> None:
+    def check_step(self, tokens: Sequence[int]) -> None:
         """Compare one step; `tokens` has one for each seat."""
         self.rows.begin_step()
-        together = self.network(mx.array(tokens)[:, None], cache=self.rows)[:, -1, :]
+        together = self.network(mx.array([*tokens])[:, None], cache=self.rows)[:, -1, :]
         for seat, own in self.alone.items():
             expected = self.network(mx.array([[tokens[seat]]]), cache=own)[:, -1, :]
             check_close(together[seat : seat + 1], expected)
 
-    def check_moved_out(self, seat: int, ids: list[int]) -> None:
-        """Compare a row that has left the others."""
-        own = self.make()
+    def check_moved_out(self, seat: int, ids: Sequence[int]) -> None:
+        """Compare a row that leaves the others for a cache of its own."""
+        own, expected = self.make(), self.alone.pop(seat)
         self.rows.move_to(own, seat)
         for id_ in ids:
-            expected = self.network(mx.array([[id_]]), cache=self.alone[seat])[:, -1, :]
-            check_close(self.network(mx.array([[id_]]), cache=own)[:, -1, :], expected)
+            token = mx.array([[id_]])
+            check_close(self.network(token, cache=own), self.network(token, cache=expected))
 
 
 def check_close(logits: mx.array, expected: mx.array) -> None:
@@ -122,122 +135,44 @@ def check_close(logits: mx.array, expected: mx.array) -> None:
 
 @cache
 def network_of(family: str) -> nn.Module:
-    return build_family(family)
+    network = build_family(family)
+    assert compute_alike(network, lambda: make_cache(network, None, 0), None, shares=True)
+    return network
 
 
-def window_of(network: nn.Module) -> int | None:
-    """Bounded, unless the family cannot be."""
-    try:
-        make_cache(network, WINDOW, KEEP)
-    except CacheError:
-        return None
-    return WINDOW
-
-
-def every_family_but(*others: str) -> pytest.MarkDecorator:
-    """All families; those that are not in KINDS are slow."""
-    families = sorted(set(CONFIGS) - METAL_ONLY - {*others})
-    marks = {family: [] if family in KINDS else [pytest.mark.slow] for family in families}
-    params = [pytest.param(family, marks=marks[family]) for family in families]
-    return pytest.mark.parametrize("family", params)
-
-
-@every_family_but()
-def test_rows_that_come_and_go_compute_what_they_would_alone(family: str) -> None:
-    try:
-        network = network_of(family)
-    except ModelUnsupported:
-        pytest.skip("this family needs another package")
-    window = window_of(network)
-
-    def make() -> Cache:
-        return make_cache(network, window, 0 if window is None else KEEP)
-
-    reason, shares = find_support(network, make, window)
-    if family in ALONE:
-        assert reason is not None
-        assert ALONE[family] in reason
-        assert not shares
-        return
-    assert reason is None
-    both = Alone(network, window)
-    for length in (5, 1, 17):
-        both.join(both.prompt(length))
-    both.step()
-    both.leave(1)
-    both.join(both.prompt(9))
-    both.step()
-    both.leave(0)
-    both.compact()
-    both.step()
-    both.join(both.prompt(3))
-    both.join([])
-    for _ in range(12):
-        both.step()
-    both.check_moved_out(2, both.prompt(WINDOW))
-
-
-@every_family_but(*ALONE)
-def test_rows_share_their_start_or_copy_it_and_compute_what_they_would_alone(family: str) -> None:
-    try:
-        network = network_of(family)
-    except ModelUnsupported:
-        pytest.skip("this family needs another package")
-    both = Alone(network, window_of(network))
-    assert compute_alike(network, both.make, both.window, shares=True) == (family not in COPIED)
-    if family in COPIED:
-        return
-    short, long = both.read(both.prompt(3)), both.read(both.prompt(20))
-    both.join(both.prompt(5), short)
-    both.step()
-    if most_together(short) != 0:
-        both.join_together([both.prompt(4), both.prompt(2), both.prompt(1)], short)
-    both.join([], short)
-    both.step()
-    both.join(both.prompt(9))
-    both.step()
-    both.join(both.prompt(2), long)
-    both.step()
-    for seat in sorted(both.alone)[:-2]:
-        both.leave(seat)
-    both.step()
-    both.compact()
-    seat = both.join(both.prompt(6), long)
-    both.join(both.prompt(1), long)
-    assert not both.rows.begins(short)
-    assert both.rows.begins(long)
-    assert any(leaf.shared is not None for leaf in leaves(both.rows) if hasattr(leaf, "shared"))
-    for _ in range(3):
-        both.step()
-    both.check_moved_out(seat, both.prompt(WINDOW))
-
-
-@settings(max_examples=20)
-@given(data=st.data(), family=st.sampled_from(["llama", "gemma3"]))
-def test_any_order_of_joining_leaving_and_stepping(data: st.DataObject, family: str) -> None:
+# Plain windows, sliding ones beside others, recurrent states beside windows.
+@given(data=st.data(), family=st.sampled_from(["llama", "gemma3", "qwen3_next"]))
+def test_rows_compute_what_they_would_alone_in_any_order_of_coming_and_going(
+    data: st.DataObject, family: str
+) -> None:
     both = Alone(network_of(family), data.draw(st.sampled_from([None, 24, 100])))
-    most = 40 if both.window is None else both.window
+    most = both.window or 40
     numbers = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    both.join(numbers.integers(2, 60, data.draw(st.integers(0, most - 1))).tolist())
+
+    def some(count: int) -> list[int]:
+        return numbers.integers(2, 60, count).tolist()
+
+    starts = [None, None, both.read(some(3)), both.read(some(20))]
     for _ in range(data.draw(st.integers(1, 12))):
-        full = [seat for seat, own in both.alone.items() if windows(own)[0].total >= most]
-        for seat in full:
-            both.leave(seat)
-        act = data.draw(st.sampled_from(["join", "leave", "compact", "step", "step"]))
+        for seat in [x for x, own in both.alone.items() if windows(own)[0].total >= most]:
+            both.check_moved_out(seat, some(2))
+        act = data.draw(st.sampled_from(["join", "join", "leave", "compact", "step", "step"]))
         if act == "join":
-            both.join(numbers.integers(2, 60, data.draw(st.integers(0, most - 1))).tolist())
+            start = data.draw(st.sampled_from(starts))
+            held = 0 if start is None else windows(start)[0].total
+            both.join(some(data.draw(st.integers(0, most - 1 - held))), start)
+        elif act == "step" and both.rows.seats:
+            both.check_step(some(both.rows.seats))
         elif act == "leave" and both.alone:
             both.leave(data.draw(st.sampled_from(sorted(both.alone))))
         elif act == "compact" and both.alone:
             both.compact()
-        elif act == "step" and both.rows.seats:
-            both.check_step(numbers.integers(2, 60, both.rows.seats).tolist())
 
 
 def test_a_seat_forgets_the_row_before_even_if_it_held_nan() -> None:
     """A masked NaN still spreads: zero times NaN is NaN."""
     both = Alone(network_of("llama"))
-    seat = both.join(list(range(2, 40)))
+    seat = both.join(range(2, 40))
     both.join([3, 4])
     for layer in both.rows:
         layer.values[seat] = float("nan")
@@ -248,11 +183,11 @@ def test_a_seat_forgets_the_row_before_even_if_it_held_nan() -> None:
 
 def test_buffers_shrink_after_a_long_row_has_left() -> None:
     both = Alone(network_of("llama"), None)
-    long = both.join(np.random.default_rng(0).integers(2, 60, 700).tolist())
+    long = both.join([5] * 700)
     both.join([2, 3, 4])
     size = both.rows[1].nbytes
     both.leave(long)
     both.join([5])
     for _ in range(STEPS + 1):
-        both.step()
+        both.check_step([6] * both.rows.seats)
     assert both.rows[1].nbytes < size / 4
