@@ -2,45 +2,28 @@
 
 import json
 import random
-from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers
+from jsonschema import Draft202012Validator
+from jsonschema.validators import validator_for
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import MAX_FORCED, Matcher, Vocabulary, apply_mask
 from mlxchat.errors import ConstraintError, ModelUnsupported
-from mlxchat.models.tokenizer_files import load_tokenizer
 from mlxchat.text.tokens import Tokenizer
+from scripts.bench_answers import SCHEMAS
 from scripts.tiny_model import byte_tokenizer
-from tests.constrained import Walker
-from tests.test_tokens import llama_decoder
 
 PERSON = Constraint.from_schema("name, age int")
 
 
-def byte_level(merges: tuple[tuple[str, str], ...] = (), ends: tuple[str, ...] = ()) -> Tokenizer:
-    """Bytes, and the merges of some."""
-    backend = byte_tokenizer()
-    vocabulary = backend.get_vocab(with_added_tokens=False)
-    for left, right in merges:
-        vocabulary[left + right] = len(vocabulary)
-    merged = tokenizers.Tokenizer(models.BPE(vocabulary, list(merges)))
-    merged.pre_tokenizer, merged.decoder = backend.pre_tokenizer, backend.decoder
-    special = ["<|endoftext|>", "<|im_end|>"]
-    merged.add_special_tokens([AddedToken(text, special=True) for text in special])
-    merged.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
-    ids = [merged.token_to_id(text) for text in ends]
-    return Tokenizer(merged, None, [id_ for id_ in ids if id_ is not None])
-
-
 @pytest.fixture
 def tokenizer() -> Tokenizer:
-    return byte_level(ends=("<|im_end|>",))
+    return Tokenizer(byte_tokenizer(), None, [258])
 
 
 @pytest.fixture
@@ -107,62 +90,57 @@ def test_a_constraint_that_becomes_too_complex_raises(vocabulary: Vocabulary) ->
         write()
 
 
-def test_forced_tokens_spell_what_the_text_must_be(
-    tokenizer: Tokenizer, vocabulary: Vocabulary
-) -> None:
-    matcher = Matcher(vocabulary, PERSON)
-    assert tokenizer.decode(matcher.forced()) == '{"name": "'
-    feed(matcher, '{"name": "Ada"')
-    assert tokenizer.decode(matcher.forced()) == ', "age": '
-    feed(matcher, ', "age": 3')
-    assert matcher.forced() == []
-    feed(matcher, "}")
-    assert matcher.forced() == []
-    assert len(Matcher(vocabulary, Constraint.from_regex("x{500}")).forced()) == MAX_FORCED
-    assert Matcher(vocabulary, Constraint.from_regex("x{500}")).forced(3) == [ord("x")] * 3
+def test_at_most_so_many_tokens_are_forced(vocabulary: Vocabulary) -> None:
+    forced = Matcher(vocabulary, Constraint.from_regex("x{500}")).forced
+    assert (len(forced()), forced(3)) == (MAX_FORCED, [ord("x")] * 3)
 
 
-@pytest.mark.model
-def test_forced_tokens_are_accepted_in_every_state(walker: Walker) -> None:
-    """A last token that may also begin a longer one is not forced."""
-    rng = random.Random(3)
-    schema = {
-        "type": "object",
-        "properties": {
-            "kind": {"enum": ["alpha", "alphabet", "beta"]},
-            "list": {"type": "array", "items": {"const": "same"}, "minItems": 2, "maxItems": 3},
-            "text": {"type": "string", "pattern": "^https://[a-z]{2,5}$"},
-        },
-        "required": ["kind", "list", "text"],
-    }
-    constraint = Constraint.from_schema(schema)
-    drafted = 0
-    for _ in range(20):
-        answer = walker.answer(constraint, rng)
-        json.loads(answer)
-        matcher = Matcher(walker.vocabulary, constraint)
-        ids = walker.tokenizer.encode(answer, begins=False).tolist()
-        for number, id_ in enumerate(ids):
-            forced = matcher.forced()
-            drafted += len(forced)
-            assert matcher.accepts(forced) == len(forced)
-            text = Matcher(walker.vocabulary, constraint)
-            for before in ids[:number]:
-                text.accept(before)
-            for each in forced:
-                # No other first byte is possible.
-                beginnings = {walker.bytes[other][:1] for other in allowed(text)}
-                assert beginnings == {walker.bytes[each][:1]}
-                text.accept(each)
-            matcher.accept(id_)
-        assert matcher.is_complete
-    assert drafted > 100
+def random_answer(
+    vocabulary: Vocabulary, closing: set[int], constraint: Constraint, rng: random.Random
+) -> str:
+    """Drawn from the allowed tokens. Drawn uniformly, a string would hardly ever end, so after some
+    tokens those that close something are preferred."""
+    matcher, (end,) = Matcher(vocabulary, constraint), vocabulary.ends
+    for length in range(4_000):
+        tokens = allowed(matcher)
+        assert (end in tokens) == matcher.may_end
+        assert matcher.is_complete == (tokens == {end})
+        if matcher.is_complete or (matcher.may_end and rng.random() < 0.3 + length / 50):
+            break
+        tokens -= {end}
+        ends_soon = length > 30 and tokens & closing and rng.random() < 0.6
+        matcher.accept(rng.choice(sorted(tokens & closing if ends_soon else tokens)))
+    assert matcher.may_end, f"no end: {matcher.text!r}"
+    return matcher.text
 
 
-@pytest.fixture
-def walker(embedded_model: Path) -> Walker:
-    config = json.loads((embedded_model / "config.json").read_text())
-    return Walker(load_tokenizer(embedded_model, config))
+def test_answers_to_schemas_of_all_kinds_come_to_an_end_and_are_valid_or_have_a_problem() -> None:
+    """With tokens of several bytes, as they are frequent in JSON."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=1_000,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<|im_end|>"],
+        show_progress=False,
+    )
+    backend.train_from_iterator(map(json.dumps, SCHEMAS.values()), trainer)
+    tokenizer = Tokenizer(backend, None, [0])
+    vocabulary, tokens = Vocabulary(tokenizer), tokenizer.token_bytes()
+    closing = {id_ for id_, token in enumerate(tokens) if {*token} & {*b'"}],:'}}
+    problems = 0
+    for seed, schema in enumerate(SCHEMAS.values()):
+        constraint = Constraint.from_schema(schema)
+        draft = validator_for(schema, Draft202012Validator)
+        check = draft(schema, format_checker=draft.FORMAT_CHECKER)
+        answer = random_answer(vocabulary, closing, constraint, random.Random(seed))
+        if constraint.problem(answer) is not None:
+            problems += 1
+        else:
+            # 8730.64 is a multiple of 0.01, but not of its nearest float.
+            errors = check.iter_errors(json.loads(answer))
+            assert all(each.validator == "multipleOf" for each in errors), (schema, answer)
+    assert problems <= 0.05 * len(SCHEMAS)
 
 
 def test_control_tokens_and_markers_are_never_text() -> None:
@@ -177,7 +155,7 @@ def test_control_tokens_and_markers_are_never_text() -> None:
 
 def test_a_model_without_an_end_token_still_has_complete_answers() -> None:
     """llguidance adds an end token after the last one, which no network produces."""
-    vocabulary = Vocabulary(byte_level())
+    vocabulary = Vocabulary(Tokenizer(byte_tokenizer()))
     assert vocabulary.ends == ()
     matcher = feed(Matcher(vocabulary, Constraint.from_choices(["a", "ab"])), "a")
     assert (matcher.may_end, matcher.is_complete) == (True, False)
@@ -185,36 +163,6 @@ def test_a_model_without_an_end_token_still_has_complete_answers() -> None:
     feed(matcher, "b")
     assert matcher.is_complete
     assert allowed(matcher) == set()
-
-
-def test_half_a_character_cannot_end_an_answer(vocabulary: Vocabulary) -> None:
-    matcher = Matcher(vocabulary, Constraint.from_regex("[é😀]*"))
-    for byte in "😀é".encode()[:-1]:
-        matcher.accept(byte)
-        assert matcher.may_end == (byte == "😀".encode()[-1])
-    assert allowed(matcher) == {"é".encode()[-1]}
-
-
-def sentencepiece(decoder: Any, tokens: tuple[str, ...] = ()) -> tokenizers.Tokenizer:
-    texts = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *tokens]
-    vocabulary = {text: number for number, text in enumerate(texts)}
-    backend = tokenizers.Tokenizer(
-        models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True)
-    )
-    backend.decoder = decoder
-    backend.add_special_tokens([AddedToken(text, special=True) for text in texts[:3]])
-    return backend
-
-
-@pytest.mark.parametrize("decoder", [llama_decoder(), decoders.Metaspace()])
-def test_the_tokens_of_sentencepiece(decoder: Any) -> None:
-    tokens = ("▁", "▁a", "a", "▁▁", "é", "▁é")
-    backend = sentencepiece(decoder, tokens)
-    found = Tokenizer(backend, None, [2]).token_bytes()
-    assert found[:3] == [b"<unk>", b"<s>", b"</s>"]
-    assert found[-6:] == [b" ", b" a", b"a", b"  ", "é".encode(), " é".encode()]
-    has_bytes = not isinstance(decoder, decoders.Metaspace)
-    assert found[3 + 0xE9] == (b"\xe9" if has_bytes else b"<0xE9>")
 
 
 def test_a_vocabulary_of_another_kind_is_refused_by_name() -> None:
@@ -225,14 +173,18 @@ def test_a_vocabulary_of_another_kind_is_refused_by_name() -> None:
             Vocabulary(Tokenizer(backend))
 
 
-def masked(logits: list[float], mask: list[bool]) -> list[Any]:
-    return np.array(apply_mask(mx.array([logits]), np.array(mask)))[0].tolist()
-
-
-def test_a_mask_leaves_allowed_logits_and_removes_the_rest_even_if_invalid() -> None:
-    row = masked([0.0, 1.0, 2.0, 3.0], [True, False, True])
-    assert row == [0.0, -np.inf, 2.0, -np.inf]
-    assert masked([np.nan, np.inf, 1.0], [False, False, True, True]) == [-np.inf, -np.inf, 1.0]
+@pytest.mark.parametrize(
+    ("logits", "mask", "masked"),
+    [
+        # The network's output is padded.
+        ([0.0, 1.0, 2.0, 3.0], [True, False, True], [0.0, -np.inf, 2.0, -np.inf]),
+        ([np.nan, np.inf, 1.0], [False, False, True, True], [-np.inf, -np.inf, 1.0]),
+    ],
+)
+def test_a_mask_leaves_allowed_logits_and_removes_the_rest_even_if_invalid(
+    logits: list[float], mask: list[bool], masked: list[float]
+) -> None:
+    assert np.array(apply_mask(mx.array([logits]), np.array(mask)))[0].tolist() == masked
 
 
 @pytest.mark.parametrize("text", ["ﬁne ﬁne ﬁne", "＜|im_end|＞", "Å Å"])
