@@ -3,7 +3,7 @@
 import io
 import json
 import random
-import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from mlxchat import files
 from mlxchat.errors import OutputError
-from mlxchat.manual import read_page
 from mlxchat.request import BatchInput
 from mlxchat.rows import output as writing
 from mlxchat.rows.output import Pending, Result, ResultFile
 from mlxchat.rows.read import Rows
-from mlxchat.rows.row import ROW_OPTIONS, Row
+from mlxchat.rows.row import Row
 from tests.failing_disk import FailingDisk
 
 SIDE_BY_SIDE = 8
@@ -48,11 +47,14 @@ def answer(row: Row) -> Result:
     return Result(row, text=text, finish_reason="stop")
 
 
-def run_batch(source: Path, out: Path) -> Pending:
+def run_batch(
+    source: Path, out: Path, on_begin: Callable[[Pending], object] = lambda _: None
+) -> Pending:
     """Finish every row, several side by side, in a random order."""
     drawn = random.Random(0)
     with Rows(BatchInput(path=source)) as rows, ResultFile(out) as output:
         pending = Pending(rows, output.write, output.finished)
+        on_begin(pending)
         running: list[Row] = []
         while True:
             while len(running) < SIDE_BY_SIDE and (row := pending.take()) is not None:
@@ -71,32 +73,17 @@ def ids(out: Path) -> list[Any]:
     return [each["id"] for each in records(out)]
 
 
-def test_the_line_of_an_answer() -> None:
-    row = Row(3, "a")
-    result = Result(
-        row,
-        text="Yes\u2028\x9b.",
-        finish_reason="stop",
-        prompt_tokens=7,
-        cached_tokens=5,
-        generated_tokens=2,
-        ttft_s=0.5,
-        seconds=2.0,
-        seed=9,
-    )
+def test_the_line_of_a_complete_answer_has_its_value_and_no_line_end_within() -> None:
+    """Terminals obey some characters, and readers take others for line ends."""
+    figures: dict[str, Any] = {"prompt_tokens": 7, "cached_tokens": 5, "generated_tokens": 2}
+    figures |= {"seed": 9, "ttft_s": 0.5, "seconds": 2.0, "finish_reason": "stop"}
+    value = {"b": "Yes\u2028\x9b."}
+    result = Result(Row(3, "a"), text=json.dumps(value), value=value, complete=True, **figures)
     assert result.line() == (
-        '{"id": "a", "text": "Yes\\u2028\\u009b.", "finish_reason": "stop", "prompt_tokens": 7, '
-        '"cached_tokens": 5, "generated_tokens": 2, "evicted_tokens": 0, "ttft_s": 0.5, '
-        '"seconds": 2.0, "seed": 9}\n'
+        '{"id": "a", "value": {"b": "Yes\\u2028\\u009b."}, "finish_reason": "stop", '
+        '"complete": true, "prompt_tokens": 7, "cached_tokens": 5, "generated_tokens": 2, '
+        '"evicted_tokens": 0, "ttft_s": 0.5, "seconds": 2.0, "seed": 9}\n'
     )
-
-
-def test_a_complete_answer_to_a_schema_is_a_value_and_an_incomplete_one_is_text() -> None:
-    row = Row(3, "a")
-    whole = json.loads(Result(row, text='{"b":1}', value={"b": 1}, complete=True).line())
-    assert (whole["value"], whole["complete"], "text" in whole) == ({"b": 1}, True, False)
-    cut = json.loads(Result(row, text='{"b":', complete=False, notices=("cut",)).line())
-    assert (cut["text"], cut["complete"], cut["notices"]) == ('{"b":', False, ["cut"])
 
 
 def test_an_error_of_the_input_is_written_once_and_one_of_the_run_is_tried_again(
@@ -205,14 +192,17 @@ def test_a_run_that_fails_at_the_beginning_leaves_no_empty_file(out: Path) -> No
 
 
 @pytest.mark.parametrize("failing", range(30))
-def test_whatever_call_fails_the_next_run_completes_the_file(
+def test_whatever_call_fails_what_counts_as_finished_is_written_and_the_next_run_does_the_rest(
     source: Path, out: Path, failing: int
 ) -> None:
+    begun: list[Pending] = []
     with FailingDisk(out.parent).used() as disk:
         disk.failing = {failing}
         disk.max_bytes = 30
         with suppress(OutputError):
-            run_batch(source, out)
+            run_batch(source, out, begun.append)
+    written = out.read_bytes().count(b"\n") if out.exists() else 0
+    assert all(each.figures.finished <= written for each in begun)
     run_batch(source, out)
     assert sorted(ids(out)) == sorted(f"é{n}" for n in range(20))
 
@@ -236,16 +226,3 @@ def test_rows_that_need_not_run_are_passed_in_parts() -> None:
     row = todo.take()
     assert row is not None
     assert (row.prompt, todo.figures.failed) == ("a", writing.MAX_PASSED + 9)
-
-
-def test_the_manual_lists_every_field_and_every_option_of_a_row() -> None:
-    page = read_page("batch")
-    table = page.partition("## Output")[2].partition("\n\nA row")[0]
-    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    named = set(re.findall(r"`(\w+)`", " ".join(cells)))
-    row = Row(1, "a")
-    whole = Result(row, thought="t", complete=False, logprobs=[], notices=("n",))
-    value = Result(row, value=1, complete=True)
-    assert named == {*json.loads(whole.line()), *json.loads(value.line())}
-    options = page.partition("may have its own\noptions")[2].partition("With a template")[0]
-    assert set(re.findall(r"`(\w+)`", options)) == ROW_OPTIONS.keys()

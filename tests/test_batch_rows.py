@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ from mlxchat.errors import ConstraintError
 from mlxchat.request import BatchRequest, Request, Setup
 from mlxchat.rows.row import Row
 from mlxchat.units import Observer
+from tests.conftest import examples
 
 Record = dict[str, Any]
 
@@ -56,7 +58,7 @@ def prompts(n: int) -> list[Record]:
         {
             "id": f"row {index}",
             "prompt": "word " * (index % 7) + f"number {index}",
-            "max_tokens": 3 + 5 * (index % 6),
+            "max_tokens": 3 + 4 * (index % 5),
             **SAMPLERS[index % len(SAMPLERS)],
         }
         for index in range(n)
@@ -88,105 +90,120 @@ def run_batch(
 
 def alone(model: Path, row: Record, seed: int, window: int | None = WINDOW) -> str:
     """The text that `generate` writes for a row with this seed."""
-    sampling = {k: v for k, v in row.items() if k not in ("id", "prompt", "max_tokens", "stop")}
+    return _alone(model, json.dumps(row), seed, window)
+
+
+@cache
+def _alone(model: Path, line: str, seed: int, window: int | None) -> str:
+    row = json.loads(line)
+    sampling = {k: v for k, v in row.items() if k not in ("id", "prompt", "max_tokens")}
     if "logit_bias" in sampling:
         sampling["logit_bias"] = tuple(sampling["logit_bias"])
     setup = Setup(model=str(model), window=window, seed=seed, sampling=sampling)
-    request = Request(
-        setup=setup,
-        prompt=row["prompt"],
-        max_tokens=row.get("max_tokens", 2_048),
-        stop=tuple(row.get("stop", ())),
-        lookup=False,
-    )
-    with begin(request) as run:
+    most = row.get("max_tokens", 2_048)
+    with begin(Request(setup=setup, prompt=row["prompt"], max_tokens=most, lookup=False)) as run:
         # The last piece may be the end of the line.
         return "".join(piece.text for piece in run if piece.id is not None or piece.text != "\n")
 
 
-def check_alone(model: Path, rows: list[Record], results: Mapping[Any, Record]) -> None:
+def check_alone(
+    model: Path,
+    rows: list[Record],
+    results: Mapping[Any, Record],
+    window: int | None = WINDOW,
+) -> None:
     assert len(results) == len(rows)
     for row in rows:
         result = results[row["id"]]
-        assert result["text"] == alone(model, row, result["seed"]), row
+        assert result["text"] == alone(model, row, result["seed"], window), row
 
 
-def test_each_row_is_what_it_would_be_alone(tiny_model: Path) -> None:
-    rows = prompts(40)
-    check_alone(tiny_model, rows, run_batch(tiny_model, rows, rows=32))
-
-
-def test_nothing_is_computed_after_the_last_token(
+def test_each_row_is_what_it_would_be_alone(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step for which nobody waited delayed the end of each batch."""
-    steps: list[int] = []
+    """Short prompts are read together, and none sees the padding of its own or of another."""
+    groups: list[list[int]] = []
+    together = batch_run.prefill_together
+
+    def seen(network: Any, cache: Any, texts: list[np.ndarray], **options: Any) -> Any:
+        groups.append([len(each) for each in texts])
+        return together(network, cache, texts, **options)
+
+    monkeypatch.setattr(batch_run, "prefill_together", seen)
+    rows = prompts(examples(14))
+    check_alone(tiny_model, rows, run_batch(tiny_model, rows, rows=8))
+    assert max(map(len, groups)) > 4
+    assert max(len(set(each)) for each in groups) > 2
+    assert sum(map(len, groups)) > 9
+    assert all(len(each) * max(each) <= batch_run.TOKENS_TOGETHER for each in groups)
+
+
+def test_a_row_that_fills_its_window_leaves_the_others_before_it_would_evict(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside others, the oldest tokens would go, the kept ones among them."""
+    window = 64
     begin_step = RowsCache.begin_step
 
-    def counted(rows: RowsCache) -> None:
-        steps.append(rows.seats)
+    def checked(rows: RowsCache) -> None:
         begin_step(rows)
+        assert all(row is None or row.total <= window for row in rows._rows)
 
-    monkeypatch.setattr(RowsCache, "begin_step", counted)
-    # The trials of how rows are computed take steps, too.
-    run_batch(tiny_model, [{"id": 0, "prompt": "a", "max_tokens": 1}], rows=2)
-    trials_steps = len(steps) - 1
-    for limits in ([5, 5], [5, 3], [7]):
-        steps.clear()
-        rows = [{"id": n, "prompt": "a", "max_tokens": most} for n, most in enumerate(limits)]
-        results = run_batch(tiny_model, rows, rows=2, ignore_eos=True)
-        assert [results[n]["generated_tokens"] for n in range(len(limits))] == limits
-        assert len(steps) - trials_steps == max(limits)
-
-
-def test_a_row_that_outgrows_its_window_rotates_as_it_would_alone(tiny_model: Path) -> None:
+    monkeypatch.setattr(RowsCache, "begin_step", checked)
     rows: list[Record] = [
-        {"id": "grows", "prompt": "grow", "max_tokens": 300, "temp": 1.0},
-        {"id": "is long", "prompt": "long " * 60, "max_tokens": 30},
-        {"id": "fits", "prompt": "fit", "max_tokens": 20},
-        {"id": "just fits", "prompt": "x", "max_tokens": WINDOW},
+        {"id": "grows", "prompt": "grow", "max_tokens": 90, "temp": 1.0},
+        {"id": "is long", "prompt": "long " * 20, "max_tokens": 9},
+        {"id": "fits", "prompt": "fit", "max_tokens": 9},
     ]
-    rows = [row | {"ignore_eos": True} for row in rows]
-    results = run_batch(tiny_model, rows, rows=4, ignore_eos=True)
+    # And those that end right before, at and after the point at which their windows are full.
+    (one,) = run_batch(tiny_model, [{"id": 0, "prompt": "x", "max_tokens": 1}], rows=1).values()
+    room = window - one["prompt_tokens"]
+    rows += [{"id": n, "prompt": "x", "max_tokens": room + n} for n in range(-1, 4)]
+    results = run_batch(tiny_model, rows, rows=len(rows), window=window, ignore_eos=True)
     for row in rows:
-        row.pop("ignore_eos")
-        own = run_batch(tiny_model, [row], rows=1, ignore_eos=True)[row["id"]]
-        assert results[row["id"]]["text"] == own["text"]
-        assert results[row["id"]]["evicted_tokens"] == own["evicted_tokens"]
-        assert results[row["id"]]["generated_tokens"] == row["max_tokens"]
-    assert results["grows"]["evicted_tokens"] > 0
-    assert results["is long"]["evicted_tokens"] > 0
-    assert results["fits"]["evicted_tokens"] == 0
+        own = run_batch(tiny_model, [row], rows=1, window=window, ignore_eos=True)[row["id"]]
+        for name in ("text", "evicted_tokens", "generated_tokens"):
+            assert results[row["id"]][name] == own[name]
+        assert own["generated_tokens"] == row["max_tokens"]
+    evicted = {id_ for id_, result in results.items() if result["evicted_tokens"]}
+    assert evicted == {"grows", "is long", 2, 3}
 
 
-def test_stop_texts_constraints_and_log_probabilities_are_those_of_each_row(
-    tiny_model: Path,
-) -> None:
+def test_what_a_row_asks_for_is_for_that_row_only(tiny_model: Path) -> None:
+    """Constraints, ends, and log-probabilities; the last row asks for nothing."""
     said = [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
     rows: list[Record] = [
         {"id": "choice", "messages": said, "choice": ["yes", "no"], "temp": 1.0},
         {"id": "schema", "prompt": "b", "schema": {"enum": [1, 22, 333]}, "temp": 1.0},
         {"id": "regex", "prompt": "c", "regex": "[a-f]{30}", "temp": 1.0, "logprobs": 2},
-        {"id": "free", "prompt": "d", "max_tokens": 25, "temp": 1.0, "logprobs": 3},
+        {"id": "logprobs", "prompt": "d", "max_tokens": 25, "temp": 1.0, "logprobs": 3},
         {"id": "cut", "prompt": "e", "regex": "[a-f]{30}", "max_tokens": 10},
+        {"id": "stopped", "prompt": "f", "stop": list("aeiou"), "max_tokens": 9, "system": "s"},
+        {"id": "free", "prompt": "g"},
     ]
-    results = run_batch(tiny_model, rows, rows=5)
+    results = run_batch(tiny_model, rows, rows=7, max_tokens=300)
     assert results["choice"]["text"] in ("yes", "no")
     assert results["schema"]["value"] in (1, 22, 333)
-    assert len(results["regex"]["text"]) == 30
-    assert results["regex"]["complete"] is True
-    assert results["cut"]["complete"] is False
-    assert results["cut"]["finish_reason"] == "length"
-    assert len(results["free"]["logprobs"]) == results["free"]["generated_tokens"]
-    assert all(len(each["top"]) == 3 for each in results["free"]["logprobs"])
+    assert (len(results["regex"]["text"]), results["regex"]["complete"]) == (30, True)
+    assert (results["cut"]["complete"], results["cut"]["finish_reason"]) == (False, "length")
+    assert results["free"]["generated_tokens"] > 9
+    logprobs = results["logprobs"]["logprobs"]
+    assert [len(each["top"]) for each in logprobs] == [3] * results["logprobs"]["generated_tokens"]
     for row in rows:
-        own = run_batch(tiny_model, [row], rows=1)[row["id"]]
-        same = ("text", "value", "complete", "finish_reason", "generated_tokens", "seed")
-        together = results[row["id"]]
-        assert {k: own.get(k) for k in same} == {k: together.get(k) for k in same}
-        for one, other in zip(own.get("logprobs", ()), together.get("logprobs", ()), strict=True):
+        own, beside = run_batch(tiny_model, [row], max_tokens=300)[row["id"]], results[row["id"]]
+        assert own.keys() == beside.keys()
+        for name in own.keys() - {"logprobs", "ttft_s", "seconds", "cached_tokens"}:
+            assert own[name] == beside[name], name
+        for one, other in zip(own.get("logprobs", ()), beside.get("logprobs", ()), strict=True):
             assert one["text"] == other["text"]
             assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-3)
+
+
+def test_the_seed_of_a_row_depends_on_the_seed_and_its_id_only() -> None:
+    row = Row(number=1, id="a", prompt="x")
+    assert row_seed(7, row) == row_seed(7, Row(number=9, id="a", prompt="y"))
+    others = (row_seed(8, row), row_seed(7, Row(number=1, id="b", prompt="x")))
+    assert row_seed(7, row) not in others
 
 
 def test_a_shared_prefix_is_stored_once(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,51 +226,19 @@ def test_a_shared_prefix_is_stored_once(tiny_model: Path, monkeypatch: pytest.Mo
     fewest, fewest_bytes = min(held[1:])
     assert (most, fewest) == (8, 2)
     assert most_bytes < 2 * fewest_bytes
-    for row in rows:
-        result = results[row["id"]]
-        assert result["text"] == alone(tiny_model, row, result["seed"], None)
+    check_alone(tiny_model, rows, results, None)
 
 
-@pytest.mark.parametrize("window", [64, 96])
 def test_a_shared_prefix_longer_than_the_window_is_read_as_it_would_be_alone(
-    tiny_model: Path, window: int
+    tiny_model: Path,
 ) -> None:
     """The prefix was read first, which evicts other tokens than reading the prompt in one go."""
-    shared = ("shared words here " * 3, "shared words here " * 20)
+    shared = ("shared words here " * 3, "shared words here " * 10)
     rows: list[Record] = [
-        {"id": n, "prompt": shared[n % 2] + f"{n}" * (1 + n % 3), "max_tokens": 30}
-        for n in range(6)
+        {"id": n, "prompt": shared[n % 2] + f"{n}" * (1 + n % 3), "max_tokens": 20}
+        for n in range(5)
     ]
-    results = run_batch(tiny_model, rows, rows=4, window=window)
-    for row in rows:
-        result = results[row["id"]]
-        assert result["text"] == alone(tiny_model, row, result["seed"], window)
-
-
-def test_two_instructions_in_turn_are_both_read_once(tiny_model: Path) -> None:
-    instructions = ["Translate into French: " * 3, "Summarise in a sentence: " * 3]
-    rows = [{"id": n, "prompt": f"{instructions[n % 2]}{n}", "max_tokens": 3} for n in range(16)]
-    results = run_batch(tiny_model, rows, rows=4)
-    assert sum(results[n]["cached_tokens"] == 0 for n in range(16)) <= 2
-    assert all(results[n]["cached_tokens"] > 60 for n in range(4, 16))
-
-
-def test_short_prompts_are_read_together(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And each is what it would be alone: none sees the padding of its own or of another."""
-    groups: list[list[int]] = []
-    together = batch_run.prefill_together
-
-    def seen(network: Any, cache: Any, texts: list[np.ndarray], **options: Any) -> Any:
-        groups.append([len(each) for each in texts])
-        return together(network, cache, texts, **options)
-
-    monkeypatch.setattr(batch_run, "prefill_together", seen)
-    rows = prompts(30)
-    check_alone(tiny_model, rows, run_batch(tiny_model, rows, rows=16))
-    assert max(map(len, groups)) > 4
-    assert max(len(set(each)) for each in groups) > 2
-    assert sum(map(len, groups)) > 20
-    assert all(len(each) * max(each) <= batch_run.TOKENS_TOGETHER for each in groups)
+    check_alone(tiny_model, rows, run_batch(tiny_model, rows, rows=4, window=64), 64)
 
 
 @pytest.mark.parametrize("side_by_side", [1, 3])
@@ -293,40 +278,24 @@ def test_the_schema_of_a_row_is_never_read_from_a_file(tiny_model: Path, tmp_pat
     assert results["short"]["value"]["ok"] in (True, False)
 
 
-def test_fewer_rows_run_if_memory_is_short(
+def test_rows_run_as_the_machine_and_the_model_let_them(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = SimpleNamespace(**{**vars(platform), "free_memory_bytes": lambda: 60_000})
-    monkeypatch.setattr(batch_run, "platform", short)
     notices: list[str] = []
-    rows = prompts(8)
-    results = run_batch(tiny_model, rows, rows=8, notices=notices)
-    check_alone(tiny_model, rows, results)
-    assert "memory is short" in notices[0]
-
-
-def test_rows_of_a_model_that_computes_one_at_a_time_run_one_after_the_other(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trials, "plain_refusal", lambda *_: "it cannot")
-    notices: list[str] = []
-    rows = prompts(4)
-    check_alone(tiny_model, rows, run_batch(tiny_model, rows, notices=notices))
+    rows = prompts(6)
+    with monkeypatch.context() as patch:
+        short = SimpleNamespace(**{**vars(platform), "free_memory_bytes": lambda: 60_000})
+        patch.setattr(batch_run, "platform", short)
+        check_alone(tiny_model, rows, run_batch(tiny_model, rows, rows=6, notices=notices))
+    assert "memory is short" in notices.pop(0)
+    notices.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(trials, "plain_refusal", lambda *_: "it cannot")
+        check_alone(tiny_model, rows, run_batch(tiny_model, rows, notices=notices))
     assert notices == ["rows run one after the other: it cannot"]
-
-
-def test_drafts_that_were_asked_for_are_reported_as_missing(tiny_model: Path) -> None:
-    notices: list[str] = []
-    for rows in (2, 1):
-        run_batch(tiny_model, prompts(2), rows=rows, lookup=True, notices=notices)
-    assert notices == ["no drafts: rows run side by side"]
-
-
-def test_seeds_depend_on_the_seed_and_the_id_only() -> None:
-    row = Row(number=1, id="a", prompt="x")
-    assert row_seed(7, row) == row_seed(7, Row(number=9, id="a", prompt="y"))
-    assert row_seed(7, row) != row_seed(8, row)
-    assert row_seed(7, row) != row_seed(7, Row(number=1, id="b", prompt="x"))
+    for side_by_side in (2, 1):
+        run_batch(tiny_model, prompts(2), rows=side_by_side, lookup=True, notices=notices)
+    assert notices[1:] == ["no drafts: rows run side by side"]
 
 
 # Shared prefixes
@@ -384,12 +353,3 @@ def test_a_batch_that_waits_for_input_stops_when_asked(tiny_model: Path) -> None
     asked = iter([False, False, True])
     with piped_batch(tiny_model, print) as (batch, _):
         assert list(batch.results(lambda: next(asked, True))) == []
-
-
-def test_rows_that_come_together_share_their_prefix_from_the_first_one(tiny_model: Path) -> None:
-    """From a pipe too, of which another thread has just begun to read."""
-    lines = [json.dumps({"id": n, "prompt": "the same words " * 3 + str(n)}) for n in range(6)]
-    with piped_batch(tiny_model, lambda _: None, max_tokens=2) as (batch, pipe):
-        pipe.write("\n".join(lines).encode())
-        pipe.close()
-        assert sum(each.cached_tokens == 0 for each in batch.results()) == 1
