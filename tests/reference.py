@@ -24,7 +24,8 @@ def restored(layer: Any) -> Any:
     if isinstance(layer, CacheList):
         return CacheList(*(restored(part) for part in layer.caches))
     if isinstance(layer, ArraysCache):
-        return ArraysCache.from_state(layer.state)
+        cells, *others = layer.state
+        return ArraysCache.from_state(([*cells], *others))
     again = layer.copy()
     again.restore(layer.entries, layer.placement)
     return again

@@ -11,7 +11,7 @@ from mlxchat.cache import build
 from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import ChunkCache
 from scripts.families import CONFIGS, build_family
-from tests.reference import logits, random_tokens, restored
+from tests.reference import logits, random_tokens
 
 # Without the position-dependent scale of the global layers' queries, which rightly changes when
 # keys are moved back.
@@ -57,13 +57,7 @@ def steps(sizes: list[int], seed: int = 0) -> list[list[int]]:
     return [[next(tokens) for _ in range(size)] for size in sizes]
 
 
-def test_a_chunk_within_the_window_matches_the_model() -> None:
-    cache, own = make_cache(MODEL, 32, 4), build._native_cache(MODEL)
-    for step in steps([3, 8, 7, *[1] * 14]):
-        np.testing.assert_allclose(logits(MODEL, cache, step), logits(MODEL, own, step), atol=1e-4)
-
-
-@pytest.mark.parametrize(("window", "keep"), [(8, 0), (8, 2), (12, 4), (31, 4)])
+@pytest.mark.parametrize(("window", "keep"), [(8, 0), (12, 4), (31, 4)])
 def test_a_window_within_a_chunk_has_its_first_and_latest_tokens(window: int, keep: int) -> None:
     cache = _left_in_place(make_cache(WIDE_MODEL, window, keep))
     reference = [
@@ -91,7 +85,7 @@ def test_moving_everything_back_keeps_chunk_boundaries(
     never = make_cache(WIDE_MODEL, window, 4)
     monkeypatch.setattr(build, "POSITION_LIMIT", 128)
     often = make_cache(WIDE_MODEL, window, 4)
-    for step in steps([1] * 150 + [20] * 5 + [1] * 50):
+    for step in steps([1] * 130 + [20] * 3 + [1] * 30):
         np.testing.assert_allclose(
             logits(WIDE_MODEL, often, step), logits(WIDE_MODEL, never, step), atol=1e-3
         )
@@ -99,24 +93,13 @@ def test_moving_everything_back_keeps_chunk_boundaries(
     assert often[0].offset % 32 == never[0].offset % 32
 
 
-@pytest.mark.parametrize("span", [(4, 9), (10, 14), (20, 30)])
-def test_a_span_is_evicted_from_chunks_holding_only_part_of_it(span: tuple[int, int]) -> None:
+def test_a_span_is_evicted_from_chunks_holding_only_part_of_it() -> None:
     cache = make_cache(WIDE_MODEL, 40, 4)
     for step in steps([1] * 44):
         logits(WIDE_MODEL, cache, step)
     assert {layer.size() for layer in chunks(cache)} == {12}
-    cache.evict(*span)
+    cache.evict(20, 30)
     assert len({layer.offset for layer in cache}) == 1
     for step in steps([5, *[1] * 60], seed=1):
         assert np.isfinite(logits(WIDE_MODEL, cache, step)).all()
     assert len({layer.offset for layer in cache}) == 1
-
-
-def test_a_chunk_restores_to_the_bit() -> None:
-    cache = make_cache(WIDE_MODEL, 12, 4)
-    for step in steps([20, *[1] * 30]):
-        logits(WIDE_MODEL, cache, step)
-    again = [restored(layer) for layer in cache]
-    for step in steps([1] * 40, seed=1):
-        found = logits(WIDE_MODEL, again, step)
-        assert (found == logits(WIDE_MODEL, cache, step)).all()

@@ -1,47 +1,23 @@
 """A device that fails at each evaluation of a turn, one after another. Each time, one line reports
 it, everything shown is kept, and the next turn is the same as without the failure."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import mlx.core as mx
 import pytest
 
 from mlxchat.cache.layers import Cache
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.state import Forgot, Said, Turn
+from mlxchat.chat.state import Said, Turn
 from mlxchat.engine.sampling import Token
-from mlxchat.errors import DeviceError, ModelBroken, device_failures
-from mlxchat.models.weights import fitting
+from mlxchat.errors import DeviceError, device_failures
 from mlxchat.settings import GenerationSettings
 from tests.conversations import check_in_step, make_conversation, network
 from tests.failing_device import FULL, FailingDevice
 
-Reply = Iterator[Said]
-
-
-def say_two(conversation: Conversation) -> Reply:
-    return conversation.say("two " * 20)
-
-
-def retry(conversation: Conversation) -> Reply:
-    return conversation.retry()
-
-
-def continue_reply(conversation: Conversation) -> Reply:
-    return conversation.continue_reply()
-
-
-# If these produce nothing, the old reply stays.
-REPLACING = (retry, continue_reply)
-
-ACTS: dict[str, Callable[[Conversation], Reply]] = {
-    "say": say_two,
-    "say much": lambda conversation: conversation.say("two " * 60),
-    "retry": retry,
-    "continue": continue_reply,
-}
+# What is said, retried or continued. If the last two produce nothing, the old reply stays.
+ACTS = {"say": ["two " * 60], "retry": [], "continue_reply": []}
 
 
 def empty() -> Conversation:
@@ -53,8 +29,7 @@ def empty() -> Conversation:
 def filled(conversation: Conversation) -> Conversation:
     """A window with no room for another turn of a hundred tokens."""
     for text in ("one " * 20, "uno " * 15):
-        for _ in conversation.say(text):
-            pass
+        list(conversation.say(text))
     return conversation
 
 
@@ -79,7 +54,7 @@ def test_after_any_failed_evaluation_the_next_turn_is_right(
         shown = ""
         device.breaks_at(failures + 1)
         try:
-            for each in ACTS[act](conversation):
+            for each in getattr(conversation, act)(*ACTS[act]):
                 shown += each.text if isinstance(each, Token) else ""
         except DeviceError:
             assert device.has_failed
@@ -90,9 +65,9 @@ def test_after_any_failed_evaluation_the_next_turn_is_right(
             device.repair()
         check_in_step(conversation)
         reply = conversation.turns[-1].reply
-        if ACTS[act] in REPLACING and not shown:
+        if act != "say" and not shown:
             assert transcript(conversation.turns) == before
-        elif ACTS[act] is continue_reply:
+        elif act == "continue_reply":
             # A character cut in half at the end of the reply may be complete by now.
             assert reply.endswith(shown)
             assert reply.startswith(before[-1][2].rstrip("\ufffd"))
@@ -110,10 +85,9 @@ def check_next_turn(conversation: Conversation, fresh: Conversation) -> None:
     check_in_step(conversation)
 
 
-@pytest.mark.parametrize("text", ["two " * 30, "two"], ids=["before", "while"])
-def test_a_half_updated_cache_is_dropped(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns are evicted before a reply, or during it. After a failure, some layers had evicted them
-    and others not, and the ledger still listed them."""
+def test_a_half_updated_cache_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns are evicted during a reply. After a failure, some layers had evicted them and others
+    not, and the ledger still listed them."""
     conversation = filled(empty())
     conversation.generation = GenerationSettings(max_tokens=300, ignore_eos=True)
 
@@ -127,27 +101,12 @@ def test_a_half_updated_cache_is_dropped(text: str, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(Cache, "evict", evict_in_one_layer)
         with pytest.raises(DeviceError):
-            said.extend(conversation.say(text))
+            said.extend(conversation.say("two"))
     shown = "".join(each.text for each in said if isinstance(each, Token))
-    assert bool(shown) == (text == "two")
-    assert conversation.turns[-1].reply == shown
+    assert conversation.turns[-1].reply == shown != ""
     assert not conversation.cache
     conversation.generation = empty().generation
     check_next_turn(conversation, empty())
-
-
-def test_turns_forgotten_after_a_failure_are_reported() -> None:
-    """The cache had been dropped, so no turn seemed to have left it."""
-    conversation = filled(empty())
-    with pytest.MonkeyPatch.context() as patch:
-        FailingDevice(patch).breaks_at(1)
-        with pytest.raises(DeviceError):
-            next_reply(conversation)
-    said = list(conversation.say("two " * 40))
-    assert [each.turns for each in said if isinstance(each, Forgot)] == [
-        len(conversation.state.forgotten)
-    ]
-    assert conversation.state.forgotten
 
 
 # What fails becomes one line
@@ -175,15 +134,8 @@ def test_a_device_error_of_mlx_becomes_one_line(said: str, begins: str) -> None:
     message = str(caught.value)
     assert message.startswith(begins)
     assert message.endswith(f"({said})")
-    with pytest.raises(DeviceError, match="out of memory"), device_failures():
-        raise MemoryError
-
-
-@pytest.mark.parametrize("error", [RuntimeError("[ring] lost"), ValueError("std::bad_alloc")])
-def test_other_errors_are_not_changed(error: Exception) -> None:
-    with pytest.raises(type(error)) as caught, device_failures():
-        raise error
-    assert caught.value is error
+    with pytest.raises(ValueError, match=r"^std::bad_alloc$"), device_failures():
+        raise ValueError("std::bad_alloc")
 
 
 def test_a_failure_of_the_models_code_is_one_of_the_device(
@@ -194,10 +146,3 @@ def test_a_failure_of_the_models_code_is_one_of_the_device(
     monkeypatch.setitem(network().model.norm, "weight", mx.ones((3,)))
     with pytest.raises(DeviceError, match=r"^the model's code failed: .*rms_norm.*"):
         list(conversation.say("one"))
-
-
-def test_running_out_of_memory_while_loading_is_not_a_broken_model(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError), fitting(tmp_path):
-        raise RuntimeError("[metal::malloc] Attempting to allocate 9 bytes")
-    with pytest.raises(ModelBroken), fitting(tmp_path):
-        raise RuntimeError("[broadcast_shapes] Shapes cannot be broadcast")

@@ -3,9 +3,9 @@
 The drafts come from what the same model wrote before, with errors, as if it were edited.
 """
 
-from collections.abc import Callable, Generator
-from dataclasses import replace
+from collections.abc import Callable
 from functools import cache as remembered
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -14,169 +14,49 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx import nn
 
 from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import Cache, tokens_held, windows
 from mlxchat.cache.ring import DRAFT_SLOTS
 from mlxchat.chat.conversation import Conversation
-from mlxchat.engine.drafts import Drafter, History
-from mlxchat.engine.generate import decode, generate
-from mlxchat.engine.prefill import prefill
+from mlxchat.chat.state import Turn
+from mlxchat.engine import drafts
+from mlxchat.engine.drafts import KEY, MAX_MATCH, Drafter, History, Match
+from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply
-from mlxchat.engine.sampling import Chooser
+from mlxchat.engine.sampling import Token
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from scripts.families import build_family
-from tests import chat_templates
-from tests.conftest import build_random_model
-from tests.conversations import check_in_step, make_conversation, make_model
+from tests.conftest import build_random_model, examples
+from tests.conversations import check_in_step, make_conversation
 from tests.reference import draft, random_tokens, step
+from tests.test_prefix_cache import make_model
 
-GREEDY = SamplingSettings()
 PROMPT = np.array([7, 8, 9, 10, 11, 12, 13, 7, 8, 9] * 4, np.int32)
 WINDOW, KEEP = 32, 4
-
-
-LENGTH = 6 * WINDOW
-
-
-@remembered
-def network_of(family: str) -> nn.Module:
-    return build_family(family)
-
-
-@remembered
-def foreseen(family: str, sampling: SamplingSettings) -> list[int]:
-    """What the model writes, with an error every 11 tokens."""
-    tokens = Decoding(family, drafts=False).tokens(sampling=sampling, max_tokens=LENGTH)
-    return [each.id if place % 11 else 5 for place, each in enumerate(tokens)]
-
-
-class Decoding:
-    """A prompt in a cache, and the tokens decoded after it."""
-
-    def __init__(self, family: str, *, drafts: bool) -> None:
-        self.family, self.network = family, network_of(family)
-        network = self.network
-        self.cache = make_cache(network, WINDOW, KEEP)
-        self.held: list[int] = []
-        self.drafter = Drafter(History(), 15, clock=lambda: 0.0) if drafts else None
-        prefill(network, self.cache, PROMPT[:-1], step_size=16)
-
-    def tokens(
-        self, sampling: SamplingSettings = GREEDY, logprobs: int | None = None, **how: Any
-    ) -> Generator[Any]:
-        if self.drafter is not None:
-            self.drafter.history.extend(np.array(foreseen(self.family, sampling), np.int32))
-            self.drafter.history.extend(PROMPT)
-        tokens: Any = decode(
-            self.network,
-            self.cache,
-            Chooser(PROMPT, sampling, GenerationSettings(logprobs=logprobs)),
-            int(PROMPT[-1]),
-            drafter=self.drafter,
-            on_held=lambda ids: self.held.extend(ids.tolist()),
-            **how,
-        )
-        return tokens
-
-
-def both(family: str = "llama") -> tuple[Decoding, Decoding]:
-    return Decoding(family, drafts=True), Decoding(family, drafts=False)
-
-
-def check_the_same(drafting: Decoding, plain: Decoding, tolerance: float = 1e-3) -> None:
-    assert drafting.held == plain.held
-    check_same_state(drafting.cache, plain.cache, tolerance)
-
-
+LENGTH = 4 * WINDOW
 LOOSE = SamplingSettings(temp=1.0, top_k=2, seed=1)
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        SamplingSettings(),
-        *(SamplingSettings(temp=0.7, top_k=2, seed=seed) for seed in range(2)),
-        SamplingSettings(temp=0.5, top_p=0.5, seed=3),
-        SamplingSettings(temp=1.0, top_k=3, min_p=0.2, repetition_penalty=1.1, seed=4),
-        SamplingSettings(temp=0.5, top_k=3, presence_penalty=0.1, frequency_penalty=0.01, seed=5),
-        SamplingSettings(temp=1.0, min_p=0.3, logit_bias=("7=0.5",), seed=6),
-        SamplingSettings(temp=0.7, top_p=0.2, seed=7),
-        SamplingSettings(temp=0.7, top_k=3, dry_multiplier=0.01, dry_base=1.1, seed=9),
-        SamplingSettings(temp=0.7, top_k=3, xtc_probability=0.3, xtc_threshold=0.3, seed=8),
-    ],
-    ids=str,
-)
-def test_the_text_and_the_window_are_the_same(sampling: SamplingSettings) -> None:
-    drafting, plain = both()
-    with_drafts = list(drafting.tokens(sampling=sampling, max_tokens=LENGTH, logprobs=3))
-    without = list(plain.tokens(sampling=sampling, max_tokens=LENGTH, logprobs=3))
-    assert [each.id for each in with_drafts] == [each.id for each in without]
-    np.testing.assert_allclose(
-        np.array([each.logprob for each in with_drafts], float),
-        np.array([each.logprob for each in without], float),
-        atol=1e-3,
+@remembered
+def model_of(family: str) -> Model:
+    return make_model(build_family(family))
+
+
+def begin(family: str, sampling: SamplingSettings, drafter: Drafter | None, **how: Any) -> Reply:
+    """A reply to a prompt longer than the window."""
+    model = model_of(family)
+    how = {"max_tokens": LENGTH, "logprobs": 3} | how
+    cache = make_cache(model.network, WINDOW, KEEP)
+    return Reply(
+        model, PROMPT, cache, sampling=sampling, settings=GenerationSettings(**how), drafter=drafter
     )
-    check_the_same(drafting, plain)
-    assert drafting.drafter is not None
-    assert drafting.drafter.accepted > LENGTH // 4
-    assert drafting.drafter.accepted < drafting.drafter.drafted
 
 
-@pytest.mark.parametrize("count", [1, 4, 13, 22, 31, 37])
-@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
-def test_the_caller_may_stop_inside_a_draft(count: int, family: str) -> None:
-    """Ctrl-C: the cache holds all tokens but the last, and decoding can continue."""
-    drafting, plain = both(family)
-    texts = []
-    for each in (drafting, plain):
-        seen: list[int] = []
-        for token in each.tokens(sampling=LOOSE, should_stop=lambda: len(seen) + 1 >= count):  # noqa: B023
-            seen.append(token.id)
-        more = decode(
-            each.network,
-            each.cache,
-            Chooser(np.concatenate([PROMPT, seen]), LOOSE, index=len(seen)),
-            seen[-1],
-            max_tokens=10,
-        )
-        texts.append(seen + [token.id for token in more])
-    assert texts[0] == texts[1]
-    assert drafting.held == plain.held
-    check_same_state(drafting.cache, plain.cache, 1e-3)
-
-
-@pytest.mark.parametrize("count", [1, 4, 13, 22, 31, 37])
-@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
-def test_the_caller_may_leave_inside_a_draft(count: int, family: str) -> None:
-    """An end of text or a stop text: the cache holds just the tokens reported."""
-    drafting, plain = both(family)
-    for each in (drafting, plain):
-        tokens = each.tokens(sampling=LOOSE)
-        for _ in range(count):
-            next(tokens)
-        tokens.close()
-    # Without drafts, the cache is always one token ahead; after a draft, it may not be yet.
-    assert plain.held[: len(drafting.held)] == drafting.held
-    assert len(plain.held) - len(drafting.held) <= 1
-    for window in windows(plain.cache):
-        window.trim(len(plain.held) - len(drafting.held))
-    assert [w.offset for w in windows(plain.cache)] == [w.offset for w in windows(drafting.cache)]
-
-
-def test_the_caller_may_evict_inside_a_draft() -> None:
-    """In a chat, a turn is forgotten while the reply is generated."""
-    texts = []
-    for each in both():
-        seen = []
-        for token in each.tokens(max_tokens=100):
-            seen.append(token.id)
-            if len(seen) % 7 == 0:
-                each.cache.evict(KEEP + 2, KEEP + 5)
-        texts.append(seen)
-    assert texts[0] == texts[1]
+@remembered
+def plain_tokens(family: str, sampling: SamplingSettings) -> list[Token]:
+    return list(generate(begin(family, sampling, None)))
 
 
 def drafter_after(ids: list[int], clock: Callable[[], float] = lambda: 0.0) -> Drafter:
@@ -185,27 +65,179 @@ def drafter_after(ids: list[int], clock: Callable[[], float] = lambda: 0.0) -> D
     return drafter
 
 
-def test_drafts_double_while_they_are_right_and_halve_when_they_are_not() -> None:
+def foreseeing(family: str, sampling: SamplingSettings) -> Drafter:
+    """A drafter that has seen what the model writes, with errors."""
+    ids = [token.id for token in plain_tokens(family, sampling) if token.id is not None]
+    return drafter_after([5 if place % 11 == 0 else id_ for place, id_ in enumerate(ids)])
+
+
+def both(family: str = "llama", sampling: SamplingSettings = LOOSE, **how: Any) -> list[Reply]:
+    """The same reply with drafts and without."""
+    drafter = foreseeing(family, sampling)
+    return [begin(family, sampling, each, **how) for each in (drafter, None)]
+
+
+def check_same_state(cache: Cache, plain: Cache, tolerance: float) -> None:
+    for ours, theirs in zip(windows(cache), windows(plain), strict=True):
+        assert ours.placement == theirs.placement
+        for mine, other in zip(ours.entries.arrays, theirs.entries.arrays, strict=True):
+            off = mx.abs(mine.astype(mx.float32) - other.astype(mx.float32)).max()
+            assert bool((off < tolerance).item())
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingSettings(),
+        SamplingSettings(temp=0.5, top_p=0.5, logit_bias=("7=0.5",), seed=3),
+        SamplingSettings(temp=1.0, top_k=3, min_p=0.2, repetition_penalty=1.1, seed=4),
+        SamplingSettings(
+            temp=0.7, top_k=3, dry_multiplier=0.01, dry_base=1.1, presence_penalty=0.1, seed=9
+        ),
+        SamplingSettings(temp=0.7, top_k=3, xtc_probability=0.3, xtc_threshold=0.3, seed=8),
+    ],
+    ids=str,
+)
+def test_the_text_and_the_window_are_the_same(sampling: SamplingSettings) -> None:
+    texts: list[list[Token]] = []
+    held: list[list[int]] = []
+    drafting, plain = both(sampling=sampling)
+    for reply in (drafting, plain):
+        steps: list[int] = []
+        texts.append(list(generate(reply, on_held=lambda ids, to=steps: to.extend(ids.tolist()))))
+        held.append(steps)
+    assert [each[:2] for each in texts[0]] == [each[:2] for each in texts[1]]
+    logprobs = [[each.logprob for each in text if each.id is not None] for text in texts]
+    np.testing.assert_allclose(*np.array(logprobs, float), atol=1e-3)
+    assert held[0] == held[1]
+    check_same_state(drafting.cache, plain.cache, 1e-3)
+    assert LENGTH // 4 < drafting.stats.accepted_tokens < drafting.stats.drafted_tokens
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+@pytest.mark.parametrize("count", [1, 22, 37])
+def test_the_caller_may_stop_inside_a_draft(count: int, family: str) -> None:
+    """Ctrl-C: the cache holds all tokens but the last, and decoding can continue."""
+    drafting, plain = both(family)
+    texts = [[token[:2] for token in generate(reply, tokens=count)] for reply in (drafting, plain)]
+    check_same_state(drafting.cache, plain.cache, 1e-3)
+    for text, reply in zip(texts, (drafting, plain), strict=True):
+        text += [token[:2] for token in generate(reply, tokens=10)]
+    assert texts[0] == texts[1]
+
+
+def test_the_caller_may_evict_inside_a_draft() -> None:
+    """In a chat, a turn is forgotten while the reply is generated."""
+    texts: list[list[tuple[Any, ...]]] = []
+    for reply in both(max_tokens=100):
+        texts.append([])
+        for token in generate(reply):
+            texts[-1].append(token[:2])
+            if len(texts[-1]) % 7 == 0:
+                reply.cache.evict(KEEP + 2, KEEP + 5)
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("place", [24, 38])
+def test_a_stop_text_or_an_end_may_be_inside_a_draft(place: int) -> None:
+    """Everything after it in the draft is dropped, and evicts nothing."""
+    text = "".join(token.text for token in plain_tokens("llama", LOOSE)[: place + 1])
+    ends: list[dict[str, Any]] = [{"stop": (text[-4:],)}, {"max_tokens": place}]
+    for how in ends:
+        drafting, plain = both(**how)
+        drafted, expected = ([token[:2] for token in generate(each)] for each in (drafting, plain))
+        assert drafted == expected
+        ours, theirs = drafting.stats, plain.stats
+        assert ours.drafted_tokens > 0
+        for name in ("finish_reason", "generated_tokens", "kv_tokens"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        # Without drafts, the cache is one token ahead; after a draft, it may not be yet.
+        assert theirs.evicted_tokens - ours.evicted_tokens in (0, 1)
+
+
+def test_a_cache_that_refuses_drafts_never_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its costs stay unknown, so each match looked promising, and the next token was not begun
+    while the current one was handled."""
+    monkeypatch.setattr(Drafter, "is_promising", property(lambda _: pytest.fail("waited")))
+    list(generate(begin("phi3small", LOOSE, drafter_after(PROMPT.tolist())), tokens=20))
+
+
+def tell(conversation: Conversation) -> list[tuple[str, list[int], int]]:
+    """A chat with what changes a window; returns its state after each action."""
+    states: list[tuple[str, list[int], int]] = []
+    questions = [f"question {number} " + "x" * 20 for number in range(5)]
+    acts: list[Callable[[], Any]] = [partial(conversation.say, each) for each in questions]
+    for act in (*acts, conversation.retry, conversation.undo, conversation.continue_reply, acts[0]):
+        # Undoing returns the turn, all else what is said.
+        said = act()
+        _ = said if isinstance(said, Turn) else list(said)
+        check_in_step(conversation)
+        reply = conversation.turns[-1].reply
+        states.append((reply, conversation.ledger.ids.tolist(), len(conversation.state.forgotten)))
+    return states
+
+
+def test_a_chat_is_the_same_with_drafts() -> None:
+    """Turns are forgotten in the middle of a reply, retried, taken back and continued."""
+    plain, drafting = (make_conversation(300, max_tokens=40, keep=4) for _ in range(2))
+    plain.sampling = drafting.sampling = SamplingSettings(temp=1.0, top_k=4, seed=5)
+    expected = tell(plain)
+    ids = [id_ for turn in plain.turns if turn.ids is not None for id_ in turn.ids.tolist()]
+    known = drafter_after([5 if place % 9 == 8 else id_ for place, id_ in enumerate(ids)])
+    drafting.draft_with(known)
+    assert tell(drafting) == expected
+    assert known.accepted > 40
+
+
+# What to draft, and how much
+
+
+def longest_match(ids: list[int]) -> Match | None:
+    """The definition, in quadratic time: all places are compared."""
+    best: Match | None = None
+    for place in range(len(ids) - 1, 0, -1):
+        length = 0
+        while (
+            length < MAX_MATCH
+            and place > length
+            and ids[place - 1 - length] == ids[len(ids) - 1 - length]
+        ):
+            length += 1
+        if length >= KEY and (best is None or length > best.length):
+            best = Match(length, place)
+    return best
+
+
+@given(
+    steps=st.lists(st.lists(st.integers(0, 2), max_size=40), max_size=12),
+    capacity=st.sampled_from([8, 32, 1024]),
+)
+def test_the_longest_match_is_found(steps: list[list[int]], capacity: int) -> None:
+    history, ids = History(capacity), list[int]()
+    with pytest.MonkeyPatch.context() as everywhere:
+        everywhere.setattr(drafts, "CANDIDATES", 10_000)
+        for ids_ in steps:
+            history.extend(np.array(ids_, np.int32))
+            ids += ids_
+            assert min(len(ids), capacity // 2) <= len(history) <= capacity
+            assert history.match() == longest_match(ids[len(ids) - len(history) :])
+
+
+def test_drafts_double_while_they_are_right_and_halve_and_pause_when_they_are_not() -> None:
     drafter = drafter_after([*range(100)])
     for id_ in (0, 1, 2):
         drafter.add(id_)
-    lengths = []
+    lengths: list[int] = []
     for is_right in (True, True, True, True, False, False, True):
         draft = drafter.propose(15)
         lengths.append(len(draft))
         drafter.learn(len(draft), len(draft) if is_right else 0)
     assert lengths == [2, 4, 8, 15, 15, 7, 3]
     assert drafter.propose(5) == [3, 4, 5, 6, 7]
-
-
-def test_after_misses_drafting_pauses_until_a_token_is_predicted() -> None:
-    drafter = drafter_after([*range(100)])
-    for id_ in (0, 1, 2):
-        drafter.add(id_)
-    for _ in range(2):
+    for _ in range(3):
         drafter.learn(len(drafter.propose(15)), 0)
-    assert not drafter.is_promising
     assert drafter.propose(15) == []
+    # A pause, until one predicted token would have been right.
     drafter.add(3)
     assert drafter.propose(15) == [4]
 
@@ -227,119 +259,6 @@ def test_drafting_pauses_while_it_is_slower(row_s: float) -> None:
     assert (now_s < 500) if row_s < 1 else (now_s < 1.05 * place), (now_s, steps)
 
 
-@pytest.mark.parametrize("family", ["llama4", "phi3small"])
-def test_a_cache_that_refuses_drafts_never_waits_for_them(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its costs stay unknown, so each match looked promising, and the next token was not begun
-    while the current one was handled."""
-    drafter = Drafter(History(), 15)
-    monkeypatch.setattr(Drafter, "is_promising", property(lambda _: pytest.fail("waited")))
-    decoding = Decoding(family, drafts=False)
-    decoding.drafter = drafter
-    drafter.history.extend(PROMPT)
-    list(
-        decode(
-            decoding.network,
-            decoding.cache,
-            Chooser(PROMPT, GREEDY),
-            int(PROMPT[-1]),
-            max_tokens=20,
-            drafter=drafter,
-        )
-    )
-
-
-# In a chat and in a generation; the second one drafts from what the first one wrote, with errors
-
-
-SAMPLING = SamplingSettings(temp=1.0, top_k=4, seed=5)
-
-
-def drafter(*foreseen: np.ndarray) -> Drafter:
-    """A drafter that has seen these tokens, with an error every 9 of them."""
-    made = Drafter(History(), 15, clock=lambda: 0.0)
-    for ids in foreseen:
-        wrong = ids.copy()
-        wrong[8::9] = 5
-        made.history.extend(wrong)
-    return made
-
-
-def tell(conversation: Conversation) -> list[tuple[Any, ...]]:
-    """A chat with everything that changes a window; returns its state after each action."""
-    states: list[tuple[Any, ...]] = []
-
-    def do(action: Callable[..., Any], *arguments: Any) -> None:
-        said = action(*arguments)
-        for _ in said if hasattr(said, "__next__") else ():
-            pass
-        check_in_step(conversation)
-        last = conversation.turns[-1]
-        states.append(
-            (last.reply, conversation.ledger.ids.tolist(), len(conversation.state.forgotten))
-        )
-
-    for number in range(4):
-        do(conversation.say, f"question {number} " + "x" * 20)
-    do(conversation.retry)
-    do(conversation.retry)
-    do(conversation.undo)
-    do(conversation.say, "something else")
-    do(conversation.pin, len(conversation.turns))
-    do(conversation.continue_reply)
-    do(conversation.say, "in between")
-    do(conversation.unpin)
-    for number in range(5):
-        do(conversation.say, f"more {number}")
-    return states
-
-
-def test_a_chat_is_the_same_with_drafts() -> None:
-    """Turns are forgotten in the middle of a reply, retried, taken back, pinned and continued."""
-    plain, drafting = (make_conversation(300, max_tokens=40, keep=4) for _ in range(2))
-    plain.sampling = drafting.sampling = SAMPLING
-    expected = tell(plain)
-    wrote = [turn.ids for turn in plain.turns if turn.ids is not None]
-    known = drafter(*wrote)
-    drafting.draft_with(known)
-    assert tell(drafting) == expected
-    assert known.accepted > 80
-
-
-def generated(
-    model: Model, settings: GenerationSettings, drafts: Drafter | None
-) -> tuple[Any, ...]:
-    cache = model.make_cache(32, 4)
-    ids = np.arange(40, dtype=np.int32)
-    reply = Reply(model, ids, cache, sampling=SAMPLING, settings=settings, drafter=drafts)
-    tokens = list(generate(reply))
-    return tokens, reply.stats, [window.total for window in windows(cache)]
-
-
-@pytest.mark.parametrize("place", range(20, 50, 4))
-def test_a_stop_text_or_an_end_token_may_be_inside_a_draft(place: int) -> None:
-    """Everything after it in the draft is dropped, and evicts nothing."""
-    model = make_model(chat_templates.CHATML, None)
-    settings = GenerationSettings(max_tokens=80, ignore_eos=True)
-    tokens, *_ = generated(model, settings, None)
-    wrote = np.array([token.id for token in tokens if token.id is not None], np.int32)
-    until = "".join(token.text for token in tokens[: place + 1])[-4:]
-    for changed in (
-        replace(settings, stop=(until,)),
-        replace(settings, max_tokens=place),
-    ):
-        plain = generated(model, changed, None)
-        drafting = generated(model, changed, drafter(wrote))
-        assert [(t.id, t.text) for t in drafting[0]] == [(t.id, t.text) for t in plain[0]]
-        assert drafting[1].finish_reason == plain[1].finish_reason
-        assert drafting[1].generated_tokens == plain[1].generated_tokens
-        assert drafting[1].drafted_tokens > 0
-        # Without drafts, the cache is one token ahead; after a draft, it may not be yet.
-        ahead = {ours - theirs for ours, theirs in zip(plain[2], drafting[2], strict=True)}
-        assert ahead <= {0, 1}
-
-
 # Rows: accepted tokens are as if decoded one by one, rejected ones leave no trace
 
 
@@ -347,20 +266,7 @@ MODEL = build_random_model()
 VOCABULARY = 256
 
 
-def check_same_state(cache: Cache, plain: Cache, tolerance: float) -> None:
-    for ours, theirs in zip(windows(cache), windows(plain), strict=True):
-        assert ours.placement == theirs.placement
-        for mine, other in zip(ours.entries, theirs.entries, strict=True):
-            assert (mine is None) == (other is None)
-            if mine is not None and other is not None:
-                np.testing.assert_allclose(
-                    np.array(mine.astype(mx.float32)),
-                    np.array(other.astype(mx.float32)),
-                    atol=tolerance,
-                )
-
-
-@settings(deadline=None)
+@settings(max_examples=examples(10))
 @given(
     window=st.integers(6, 40),
     keep=st.sampled_from([0, 4]),
@@ -374,7 +280,7 @@ def test_accepted_tokens_are_as_if_decoded_one_by_one(
     cache, plain = make_cache(MODEL, window, keep), make_cache(MODEL, window, keep)
     for each in (cache, plain):
         step(MODEL, each, random_tokens(prompt))
-    ids, planned, done = random_tokens(120, seed=1), cycle(plan), 0
+    ids, planned, done = random_tokens(90, seed=1), cycle(plan), 0
     while done < len(ids):
         rows, right = next(planned)
         rows = min(rows, cache.draft_room, len(ids) - done)

@@ -25,9 +25,7 @@ from scripts.families import (
     module_names,
     write_family,
 )
-from scripts.forms import FORMS
-from tests.product import FAMILIES, INEXACT, NOT_BUILT
-from tests.test_product import FIRST_OF_ITS_KIND
+from tests.product import FAMILIES, INEXACT, NOT_BUILT, TWELVE
 
 REFUSED = {"afm7", "deepseek_v41", "gpt2", "gpt_bigcode"}
 
@@ -42,7 +40,7 @@ def test_every_module_of_mlx_lm_has_a_tiny_family() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in FIRST_OF_ITS_KIND else pytest.mark.slow)
+        pytest.param(name, marks=[] if name in TWELVE else pytest.mark.slow)
         for name in sorted(set(BUILT) - INEXACT)
     ],
 )
@@ -86,8 +84,8 @@ def test_the_manuals_table_lists_every_family_once() -> None:
 # Every form of weights that users run
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "deepseek_v3", "rwkv7", "afm7"])
+# Besides the twelve, one that cannot pack a layer, and one that leaves weights unquantized.
+@pytest.mark.parametrize(("name", "form"), [*TWELVE.items(), ("afm7", "4-bit"), ("rwkv7", "8-bit")])
 def test_a_family_is_loaded_in_the_form_it_was_saved_in(
     name: str, form: str, tmp_path: Path
 ) -> None:

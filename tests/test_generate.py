@@ -51,12 +51,6 @@ def plain_greedy(network: nn.Module, ids: list[int], n: int) -> list[int]:
     return ids[-n:]
 
 
-@pytest.mark.parametrize("step_size", [1, 7, 33, 512])
-def test_greedy_text_does_not_depend_on_the_step_size(model: Model, step_size: int) -> None:
-    tokens = generate(begin(model, make_cache(model.network, 200)), step_size=step_size)
-    assert ids_of(tokens) == plain_greedy(model.network, PROMPT.tolist(), 20)
-
-
 def test_prefill_evaluates_the_cache_but_not_the_logits() -> None:
     peak: list[int] = []
     for vocabulary in (288, 28_800):
@@ -79,12 +73,12 @@ def test_memory_does_not_grow_with_generated_tokens() -> None:
     live: list[int] = []
     held = []
     chooser = Chooser(PROMPT, SamplingSettings(), GenerationSettings(logprobs=5))
-    for token in decode(network, cache, chooser, int(PROMPT[-1]), max_tokens=400):
+    for token in decode(network, cache, chooser, int(PROMPT[-1]), max_tokens=150):
         held.append(token)
         live.append(mx.get_active_memory())
-    # A row of logits is 200 kB: one for each token would add up to 80 MB.
-    assert live[-1] - live[100] < 200_000
-    assert len(held) == 400
+    # A row of logits is 200 kB: one for each token would add up to 20 MB.
+    assert live[-1] - live[50] < 200_000
+    assert len(held) == 150
 
 
 def test_the_cache_continues_from_the_end_of_a_generation(model: Model) -> None:
@@ -107,20 +101,6 @@ def test_log_probabilities_are_the_models_likeliest_first(model: Model) -> None:
     assert token.logprob == pytest.approx(expected[token.id], abs=1e-4)
 
 
-def test_log_probabilities_are_computed_only_on_request(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("log-softmax was computed")
-
-    monkeypatch.setattr(mx, "logsumexp", refuse)
-    assert all(token.logprob is None for token in generated(model))
-    sampling = SamplingSettings(temp=1.0, top_k=5, min_p=0.1, seed=1)
-    settings = GenerationSettings(max_tokens=20)
-    cache = make_cache(model.network)
-    list(generate(Reply(model, PROMPT, cache, sampling=sampling, settings=settings)))
-
-
 def test_an_end_token_ends_a_generation_and_is_not_counted(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,13 +112,6 @@ def test_an_end_token_ends_a_generation_and_is_not_counted(
     assert ids_of(generate(reply)) == ids[:first]
     assert reply.stats.finish_reason == "stop"
     assert reply.stats.generated_tokens == first
-
-
-def test_a_stop_text_ends_a_generation_and_is_not_shown(model: Model) -> None:
-    text = "".join(token.text for token in generated(model, max_tokens=60))
-    stop = text[10:13]
-    shown = generated(model, max_tokens=60, stop=(stop,))
-    assert "".join(token.text for token in shown) == text[: text.index(stop)]
 
 
 def test_an_interruption_takes_effect_between_tokens_and_prefill_steps(model: Model) -> None:
@@ -183,17 +156,7 @@ def test_stats_count_what_happened(model: Model) -> None:
     assert stats.decode_tokens_per_s > 0
 
 
-def test_text_that_ends_within_a_character_is_complete(model: Model) -> None:
-    for n in (1, 7, 40):
-        tokens = generated(model, max_tokens=n)
-        ids = ids_of(tokens)
-        assert len(ids) == n
-        whole = model.tokenizer.decode(ids)
-        text = "".join(token.text for token in tokens)
-        assert text.replace("\ufffd", "") == whole.replace("\ufffd", "")
-
-
-@pytest.mark.parametrize("pause_every", [1, 7, 20])
+@pytest.mark.parametrize("pause_every", [1, 7])
 def test_a_pause_changes_nothing_and_can_be_resumed_from(model: Model, pause_every: int) -> None:
     """Text of random bytes, with incomplete characters and stop texts."""
     sampling = SamplingSettings(temp=1.5, top_p=0.95, repetition_penalty=1.3, seed=3)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 from mlx import nn
@@ -15,34 +14,16 @@ from mlxchat.models.describe import describe
 from mlxchat.models.gguf import import_gguf
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
-from mlxchat.models.precision import hold_in_bfloat16
-from mlxchat.models.skeleton import build_skeleton, held_bytes, parameter_count, read_config
-from mlxchat.models.weights import arrays_of, load_arrays
+from mlxchat.models.skeleton import held_bytes
 from scripts import metal
-from scripts.families import family_config
-from scripts.tiny_model import write_tiny_model
-from tests.gguf_files import KindOf, TinyGguf, tiny_gguf
-
-Arrays = dict[str, mx.array]
+from scripts.families import family_config, write_family
+from tests.gguf_files import KindOf, tiny_gguf
 
 
 def load(directory: Path, dtype: str = "stored") -> tuple[Model, list[str]]:
     notices: list[str] = []
     model = load_directory(directory, "tiny", dtype=dtype, notify=notices.append)
     return model, notices
-
-
-def imported(tiny: TinyGguf, tmp_path: Path) -> Path:
-    return import_gguf(tiny.write(tmp_path / "tiny.gguf"), tmp_path / "models", lambda _: None)
-
-
-def scaled(tiny: TinyGguf, part: str, factor: float) -> TinyGguf:
-    """The same file with larger values in the unpacked tensors of that name."""
-    for name, (stored, kind) in tiny.tensors.items():
-        if part in name:
-            assert kind is Kind.F16
-            tiny.tensors[name] = (stored.astype(np.float32) * factor).astype(np.float16), kind
-    return tiny
 
 
 def logits(model: Model) -> mx.array:
@@ -73,26 +54,28 @@ def embeddings_as(kind: Kind) -> KindOf:
 def test_the_dtype_of_a_gguf_file(
     arch: str, kind: Kind | KindOf, dtype: mx.Dtype, tmp_path: Path
 ) -> None:
-    model, notices = load(imported(tiny_gguf(arch, kind), tmp_path))
+    file = tiny_gguf(arch, kind).write(tmp_path / "tiny.gguf")
+    model, notices = load(import_gguf(file, tmp_path / "models", lambda _: None))
     assert floating_dtypes(model.network) == {dtype}
     assert logits(model).dtype == model.dtype == dtype
     assert notices == []
 
 
-def test_a_gemma_with_large_embeddings_writes_numbers(tmp_path: Path) -> None:
-    """Converted to float16, Gemma answered with noise whatever its quantization: its embeddings,
-    scaled by the square root of their width, exceed 65,504."""
-
-    tiny = scaled(tiny_gguf("gemma3", embeddings_as(Kind.F16)), "token_embd", 1e4)
-    model, notices = load(imported(tiny, tmp_path))
-    assert notices == []
-    assert mx.all(mx.isfinite(logits(model))).item()
+def changed(directory: Path, change: Callable[[str, mx.array], mx.array | None]) -> Path:
+    """A model directory with its arrays changed, or without them."""
+    file = str(directory / "model.safetensors")
+    arrays: Any = mx.load(file)
+    mx.eval(arrays)
+    found = {name: change(name, array) for name, array in arrays.items()}
+    kept = {name: array for name, array in found.items() if array is not None}
+    mx.save_safetensors(file, kept, {"format": "mlx"})
+    return directory
 
 
 def test_a_model_that_overflows_is_loaded_in_bfloat16_with_a_notice(tmp_path: Path) -> None:
     """Some models give no hint beforehand, but one cheap token shows it."""
-    tiny = scaled(scaled(tiny_gguf("llama", Kind.F16), "ffn_up", 1e3), "ffn_down", 1e3)
-    directory = imported(tiny, tmp_path)
+    directory = write_family(tmp_path / "model", "llama", "float16")
+    changed(directory, lambda name, array: array * 1e4 if "proj" in name else array)
     model, notices = load(directory)
     assert notices == ["tiny overflows in float16: using bfloat16"]
     assert floating_dtypes(model.network) == {mx.bfloat16}
@@ -105,40 +88,13 @@ def test_a_model_that_overflows_is_loaded_in_bfloat16_with_a_notice(tmp_path: Pa
     assert model.dtype == mx.float16
 
 
-def stored_as(directory: Path, family: str, change: Callable[[Arrays], Arrays]) -> Path:
-    """The family's tiny model with its arrays changed."""
-    write_tiny_model(directory, config=family_config(family))
-    file = str(directory / "model.safetensors")
-    arrays: Any = mx.load(file)
-    mx.eval(arrays)
-    mx.save_safetensors(file, change(arrays), {"format": "mlx"})
-    return directory
-
-
-def in_float16(arrays: Arrays) -> Arrays:
-    return {name: array.astype(mx.float16) for name, array in arrays.items()}
-
-
-def without_head(arrays: Arrays) -> Arrays:
-    return {name: array for name, array in arrays.items() if "lm_head" not in name}
-
-
-@pytest.mark.parametrize("name", ["gemma3", "gemma4", "recurrent_gemma"])
+@pytest.mark.parametrize("name", ["gemma4", "recurrent_gemma"])
 def test_gemmas_stored_in_float16_are_loaded_in_bfloat16(name: str, tmp_path: Path) -> None:
-    directory = stored_as(tmp_path / name, name, in_float16)
     # A CPU runs unquantized experts, as in gemma4, only in float32.
     with metal.imitated():
-        model, _ = load(directory)
+        model, _ = load(write_family(tmp_path / "model", name, "float16"))
     assert mx.float16 not in floating_dtypes(model.network)
     assert model.dtype == mx.bfloat16
-
-
-def test_shared_parameters_stay_shared_in_bfloat16() -> None:
-    network = nn.Module()
-    network.one = network.other = mx.ones((4, 4), mx.float16)
-    hold_in_bfloat16(network)
-    assert network.one is network.other
-    assert network.one.dtype == mx.bfloat16
 
 
 # Output heads tied to the embedding: counted once, and in memory once
@@ -154,26 +110,13 @@ def stored_parameters(directory: Path) -> int:
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_head_missing_from_the_files_is_not_counted(name: str, tmp_path: Path) -> None:
-    directory = stored_as(tmp_path / "tied", name, without_head)
-    assert describe(name, directory).parameters == stored_parameters(directory)
-
-
-@pytest.mark.parametrize("name", HEADS)
-@pytest.mark.parametrize("dtype", ["stored", "float16"])
-def test_a_tied_head_is_in_memory_once(name: str, dtype: str, tmp_path: Path) -> None:
+def test_a_tied_head_is_counted_and_in_memory_once(name: str, tmp_path: Path) -> None:
     """Converting minicpm to another dtype made its head a separate array."""
-    directory = stored_as(tmp_path / "tied", name, without_head)
-    network = load_directory(directory, name, dtype=dtype, notify=print).network
-    size = 4 if dtype == "stored" else 2
-    assert held_bytes(network) == size * stored_parameters(directory)
+    directory = write_family(tmp_path / "tied", name)
+    changed(directory, lambda name, array: None if "lm_head" in name else array)
+    parameters = stored_parameters(directory)
+    assert describe(name, directory).parameters == parameters
+    for dtype, size in (("stored", 4), ("float16", 2)):
+        network = load_directory(directory, name, dtype=dtype, notify=print).network
+        assert held_bytes(network) == size * parameters
     assert network(mx.array([[1, 2, 3]])).shape[-1] == family_config(name)["vocab_size"]
-
-
-def test_a_separate_head_is_counted(tmp_path: Path) -> None:
-    for name in ("llama", "gemma3_text", "minicpm"):
-        directory = write_tiny_model(tmp_path / name, config=family_config(name))
-        config = read_config(directory)
-        network = build_skeleton(config)
-        arrays = arrays_of(network, config, directory, load_arrays(directory))
-        assert parameter_count(network, arrays) == stored_parameters(directory)

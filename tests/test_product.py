@@ -1,17 +1,18 @@
 """Every mlx-lm family, in every form of weights, through every way in that needs no program.
 
-`make test` tries twelve families of different kinds, each in one form; `make test-all` the whole
+`make test` tries the TWELVE of `tests/product.py`, each in one form; `make test-all` the whole
 product.
 """
 
-from itertools import cycle, product
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from scripts.families import listed_verdicts
 from scripts.forms import FORMS
-from tests.product import FAMILIES, agrees, computing, try_ways
+from tests.product import FAMILIES, GROUPS, TWELVE, agrees, computing, try_ways
 
 # Attends within chunks.
 NO_PREFIX = {"llama4"}
@@ -32,22 +33,18 @@ CHOOSES_OTHERS = {
 }
 
 VERDICTS = listed_verdicts()
-FIRST_OF_ITS_KIND = {*{VERDICTS[family]: family for family in reversed(FAMILIES)}.values()}
-# The first family with each verdict in the manual's table, one with attention sinks and one with
-# sliding windows of its own.
-KINDS = sorted({*FIRST_OF_ITS_KIND, "gpt_oss", "gemma3_text"})
-SAMPLE = {*zip(KINDS, cycle(FORMS), strict=False)}
 
 
 @pytest.mark.parametrize(
     ("family", "form"),
     [
-        pytest.param(*each, marks=[] if each in SAMPLE else pytest.mark.slow)
+        pytest.param(*each, marks=[] if each in TWELVE.items() else pytest.mark.slow)
         for each in product(FAMILIES, FORMS)
     ],
 )
+@pytest.mark.parametrize("ways", GROUPS, ids="-".join)
 def test_each_way_in_matches_the_plain_computation_or_is_refused(
-    family: str, form: str, tmp_path: Path
+    family: str, form: str, ways: Sequence[str], tmp_path: Path
 ) -> None:
     """Only one family had been tested, in float32; gpt_oss ran out of positions in bfloat16.
 
@@ -55,24 +52,22 @@ def test_each_way_in_matches_the_plain_computation_or_is_refused(
     unevaluated in the thread that loaded the model.
     """
     with computing(family, form):
-        outcome = try_ways(family, form, tmp_path)
+        outcome = try_ways(family, form, ways, tmp_path)
     assert outcome.verdict == VERDICTS[family]
     wrong = {way: e for way, e in outcome.errors.items() if not agrees(outcome.dtype, way, e)}
     assert wrong.keys() <= CHOOSES_OTHERS.get((family, form), set())
     is_refused = VERDICTS[family].memory == "refused"
     assert "answer" not in outcome.refused
-    refused = {
+    refusals = {
         "snapshot": is_refused,
         "prefix": is_refused or family in NO_PREFIX,
         "draft": is_refused or family in NO_DRAFTS,
         "block": is_refused or VERDICTS[family].blocks != "works",
         "rows": is_refused or family in NO_ROWS or "rows" in CHOOSES_OTHERS.get((family, form), ()),
     }
-    assert {way for way in refused if way in outcome.refused} == {
-        way for way, expected in refused.items() if expected
-    }
+    refused = outcome.refused.keys() & refusals.keys()
+    assert refused == {way for way in ways if refusals.get(way)}
 
 
-def test_the_sample_has_every_form_and_every_kind() -> None:
-    assert {form for _, form in SAMPLE} == set(FORMS)
-    assert {VERDICTS[family] for family, _ in SAMPLE} == {VERDICTS[each] for each in FAMILIES}
+def test_the_twelve_have_every_form() -> None:
+    assert {*TWELVE.values()} == {*FORMS}

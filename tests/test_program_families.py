@@ -1,13 +1,10 @@
-"""The program, through each way in, with different kinds of families and in each form of weights.
+"""`generate` and a chat as users run them, with their threads and files, on the TWELVE families.
 
-`test_families` and others test what their caches compute. These tests run `generate` and a chat as
-users do, with their threads, their files and, for one kind unless all tests run, the terminal.
+`test_product` checks what their caches compute.
 """
 
 import json
-import re
 import shutil
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,50 +14,27 @@ import pytest
 from mlxchat.app import chat as app_chat
 from mlxchat.app.begin import begin
 from mlxchat.request import ChatOptions, Overnight, Request, Setup
-from mlxchat.sessions.database import names_by_use
-from mlxchat.sessions.listing import read_session
 from mlxchat.settings import GenerationSettings
-from scripts.families import write_family
+from scripts.families import listed_verdicts, write_family
 from tests.conftest import RunMlxchat
-from tests.terminal_chat import CTRL_D, Chat
+from tests.product import TWELVE
 
-# A family for each kind of layer, and the form of its stored weights.
-KINDS = {
-    "llama3 rope": ("llama", "bfloat16"),
-    "attention sinks": ("gpt_oss", "4-bit"),
-    "native sliding windows": ("gemma3_text", "bfloat16"),
-    "longrope": ("phi3", "float16"),
-    "latent attention": ("deepseek_v3", "8-bit"),
-    "recurrent": ("rwkv7", "float32"),
-    "hybrid recurrent": ("falcon_h1", "float32"),
-    "mixture of experts": ("qwen3_moe", "4-bit"),
-    "shared keys": ("gemma3n", "8-bit"),
-    "a gain after the rope": ("hunyuan_v1_dense", "bfloat16"),
-    "learned positions": ("gpt2", "float16"),
-}
-WITHOUT_A_WINDOW = "learned positions"
-WITHOUT_A_CACHE_THAT_GROWS = "recurrent"
+WITHOUT_A_WINDOW = "gpt2"
+WITHOUT_A_CACHE_THAT_GROWS = "rwkv7"
 
-WriteKind = Callable[[str], Path]
+# One of each in `make test`: with a window, with a recurrent state too, and with only that.
+SAMPLE = {"llama", "falcon_h1", WITHOUT_A_WINDOW, WITHOUT_A_CACHE_THAT_GROWS}
+
+each_family = pytest.mark.parametrize(
+    "family",
+    [pytest.param(family, marks=[] if family in SAMPLE else pytest.mark.slow) for family in TWELVE],
+)
 
 
-@pytest.fixture(scope="session")
-def write_kind(tmp_path_factory: pytest.TempPathFactory) -> WriteKind:
-    """The model directory of a kind, written once."""
-    written: dict[str, Path] = {}
-
-    def write(kind: str) -> Path:
-        if kind not in written:
-            directory = tmp_path_factory.mktemp("kinds") / "model"
-            written[kind] = write_family(directory, *KINDS[kind])
-        return written[kind]
-
-    return write
-
-
-def setup_of(kind: str, model: Path, window: int, **options: Any) -> Setup:
-    """Settings with the stored weights, and a window if the kind can have one."""
-    tokens = None if kind == WITHOUT_A_WINDOW else window
+def setup_of(family: str, directory: Path, window: int, **options: Any) -> Setup:
+    """Settings for a new tiny model of the family, and a window if it can have one."""
+    model = write_family(directory / "model", family, TWELVE[family])
+    tokens = None if family == WITHOUT_A_WINDOW else window
     return Setup(str(model), offline=True, dtype="stored", window=tokens, **options)
 
 
@@ -70,33 +44,33 @@ PROMPT = "All work and no play makes Jack a dull boy. " * 3
 WINDOW = 48
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_family
 def test_generate_keeps_its_window_and_resumes_after_a_kill(
-    kind: str, write_kind: WriteKind, run_mlxchat: RunMlxchat, tmp_path: Path
+    family: str, run_mlxchat: RunMlxchat, tmp_path: Path
 ) -> None:
     """Resumed from what a kill would have left, it writes the same bytes as an undisturbed run.
 
     Recurrent layers evict nothing, but the program used to claim they did.
     """
-    model = write_kind(kind)
-    window = [] if kind == WITHOUT_A_WINDOW else ["--max-kv-size", str(WINDOW)]
+    sampling = {"temp": 0.7}
+    setup = setup_of(family, tmp_path, WINDOW, prefill_step_size=32, sampling=sampling, seed=3)
+    window = [] if setup.window is None else ["--max-kv-size", str(WINDOW)]
     whole = run_mlxchat(
-        *("generate", "--raw", "-m", str(model), "--dtype", "stored", "--temp", "0.7", "--seed"),
+        *("generate", "--raw", "-m", setup.model, "--dtype", "stored", "--temp", "0.7", "--seed"),
         *("3", "-n", "45", "--ignore-eos", *window, "--prefill-step-size", "32", "--json", PROMPT),
     )
     assert whole.returncode == 0, whole.stderr
     done = json.loads(whole.stdout.splitlines()[-1])
     assert (done["finish_reason"], done["generated_tokens"]) == ("length", 45)
     held = {WITHOUT_A_WINDOW: len(PROMPT) + 45 - 1, WITHOUT_A_CACHE_THAT_GROWS: 0}
-    assert done["kv_tokens"] == held.get(kind, WINDOW)
-    evicted = 0 if kind in held else len(PROMPT) + 45 - 1 - WINDOW
+    assert done["kv_tokens"] == held.get(family, WINDOW)
+    evicted = 0 if family in held else len(PROMPT) + 45 - 1 - WINDOW
     assert done["evicted_tokens"] == evicted
     assert ("are evicted" in whole.stderr) == (evicted > 0)
-    assert "positions cannot be shifted" not in whole.stderr
+    grow = listed_verdicts()[family].positions.startswith("keep growing")
+    assert ("positions cannot be shifted" in whole.stderr) == grow
 
     night, killed = tmp_path / "night", tmp_path / "killed"
-    sampling = {"temp": 0.7}
-    setup = setup_of(kind, model, WINDOW, prefill_step_size=32, sampling=sampling, seed=3)
     overnight = Overnight(checkpoint=night, checkpoint_every=10)
     request = Request(setup, PROMPT, overnight=overnight, max_tokens=45, raw=True, ignore_eos=True)
     with begin(request) as run:
@@ -127,11 +101,8 @@ def test_learned_positions_are_refused_a_window_and_end_with_their_table(
     assert (done["finish_reason"], done["generated_tokens"]) == ("length", 14)
 
     too_long = run_mlxchat(*generate, "x" * 64)
-    assert (too_long.returncode, too_long.stdout) == (1, "")
-    assert too_long.stderr.splitlines()[-1] == (
-        "mlxchat: error: the prompt is 64 tokens, and this model has 64 positions: "
-        "shorten the prompt or use another model"
-    )
+    assert too_long.returncode == 1
+    assert "the prompt is 64 tokens, and this model has 64 positions" in too_long.stderr
 
     # It is refused before its weights are read: these are unreadable.
     (model / "model.safetensors").write_bytes(b"")
@@ -153,21 +124,21 @@ def say(chat: app_chat.Chat, text: str) -> str:
     return chat.conversation.turns[-1].reply
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_chat_forgets_retries_and_is_continued(kind: str, write_kind: WriteKind) -> None:
+@each_family
+def test_a_chat_forgets_retries_and_is_continued(family: str, tmp_path: Path) -> None:
     """The likeliest reply stays the same after a retry and after resuming the session.
 
     It is requested twice, and the window wraps in between: once before the chat ends, where it is
     taken back, and once after it is continued.
     """
-    setup = setup_of(kind, write_kind(kind), 200, sampling={"temp": 0.0})
+    setup = setup_of(family, tmp_path, 200, sampling={"temp": 0.0})
     # In half precision, a draft's rounding may decide between two tokens of tiny random models.
     generation = GenerationSettings(max_tokens=12, lookup=False)
     options = ChatOptions(setup, generation=generation)
     with app_chat.Chat.open(options, session="mine") as chat:
         *_, before = [say(chat, message) for message in MESSAGES[:-1]]
         conversation = chat.conversation
-        assert conversation.turns[0].forgotten == (kind != WITHOUT_A_WINDOW)
+        assert conversation.turns[0].forgotten == (family != WITHOUT_A_WINDOW)
         list(chat.retry())
         assert conversation.turns[-1].reply == before
         reply = say(chat, MESSAGES[-1])
@@ -177,53 +148,3 @@ def test_a_chat_forgets_retries_and_is_continued(kind: str, write_kind: WriteKin
         stats = chat.conversation.stats
         assert stats is not None
         assert stats.prompt_tokens - stats.cached_tokens <= NEW_TOKENS < stats.prompt_tokens
-
-
-def last_reply() -> str:
-    """The last reply of the only session."""
-    (name,) = names_by_use()
-    return read_session(name).turns[-1].reply
-
-
-@pytest.mark.usefixtures("ordinary_terminal")
-@pytest.mark.parametrize(
-    "kind", ["llama3 rope", pytest.param(WITHOUT_A_WINDOW, marks=pytest.mark.slow)]
-)
-def test_so_does_a_chat_in_a_terminal(kind: str, write_kind: WriteKind) -> None:
-    """It is named there, and shows its last turn when it is continued."""
-    options = ["--dtype", "stored", "-n", "12", "--stats"]
-    if kind != WITHOUT_A_WINDOW:
-        options += ["--max-kv-size", "200"]
-    chat = Chat(str(write_kind(kind)), *options)
-    for message in MESSAGES[:-1]:
-        chat.says(message)
-    if kind != WITHOUT_A_WINDOW:
-        chat.shows("forg.t.*memory begins after|forgot turn")
-    before = last_reply()
-    chat.says("/retry")
-    assert last_reply() == before
-    chat.says(MESSAGES[-1])
-    reply = last_reply()
-    chat.send("/undo\r")
-    chat.shows_draft(MESSAGES[-1])
-    chat.drops_draft()
-    chat.says("/save voyage")
-    chat.shows("^renamed this session to 'voyage'$")
-    chat.send(CTRL_D)
-    chat.shows("^saved; resume with: mlxchat --session voyage$")
-    assert chat.ends() == 0
-
-    continued = Chat(str(write_kind(kind)), "-c", "-n", "12", "--stats")
-    continued.shows("^voyage: 3 turns.*; the last one ─")
-    continued.shows(f"^> {re.escape(MESSAGES[-2])}$")
-    continued.says("/sessions")
-    continued.shows(f"^voyage .* 3 turns  {re.escape(MESSAGES[0])}$")
-    continued.says(MESSAGES[-1])
-    assert last_reply() == reply
-    figures = r"prompt (\d+) tokens, (\d+) cached"
-    continued.shows(rf"^turn 4 .*{figures}")
-    prompt, cached = map(int, re.findall(figures, continued.text())[-1])
-    assert prompt - cached <= NEW_TOKENS < prompt
-    continued.send(CTRL_D)
-    assert continued.ends() == 0
-    assert "Traceback" not in chat.written + continued.written

@@ -1,6 +1,7 @@
+"""Loops are noticed: the share of repetition follows its definition."""
+
 import random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,13 +40,6 @@ def share_by_definition(ids: list[int]) -> float:
     return repeated / WINDOW
 
 
-@pytest.mark.parametrize("period", [1, 2, 3, 7, 8, 9, 60, 200, 1000, LOOK_BACK])
-def test_a_loop_of_any_period_up_to_the_look_back_is_all_repetition(period: int) -> None:
-    detector = detector_of(new_tokens(period) * (2 * WINDOW // period + 2))
-    assert detector.share == 1.0
-    assert detector.looping
-
-
 def test_a_loop_begins_at_the_upper_share_and_ends_below_the_lower_one() -> None:
     detector = detector_of([7] * 2000)
     shares_while_looping: list[float] = []
@@ -61,25 +55,27 @@ def test_a_loop_begins_at_the_upper_share_and_ends_below_the_lower_one() -> None
     assert detector.looping
 
 
-@settings(max_examples=examples(10))
-@given(phrases=st.integers(1, 60), most_tokens=st.integers(1, 40), seed=st.integers(0, 10**6))
-def test_the_share_follows_its_definition(phrases: int, most_tokens: int, seed: int) -> None:
+@settings(max_examples=examples(6))
+@given(
+    phrases=st.integers(1, 60),
+    most_tokens=st.integers(1, 40),
+    # Between two occurrences of the first hundred tokens: near the end of the look-back, or not.
+    gap=st.sampled_from([0, LOOK_BACK - 101, LOOK_BACK - 100, LOOK_BACK - 99]),
+    seed=st.integers(0, 10**6),
+)
+def test_the_share_follows_its_definition(
+    phrases: int, most_tokens: int, gap: int, seed: int
+) -> None:
     drawn = random.Random(seed)
     known = [new_tokens(drawn.randint(1, most_tokens), seed + n) for n in range(phrases)]
     ids: list[int] = []
-    while len(ids) < 1200:
+    while len(ids) < 500:
         ids += drawn.choice(known) if drawn.random() < 0.9 else new_tokens(3, len(ids))
+    ids = [*ids, *new_tokens(gap, seed), *ids[-100:], *new_tokens(50, seed + 1)]
     assert detector_of(ids).share == share_by_definition(ids)
 
 
-def test_the_share_follows_its_definition_at_the_end_of_the_look_back() -> None:
-    passage = new_tokens(100, seed=4)
-    for gap in range(LOOK_BACK - 104, LOOK_BACK - 96):
-        ids = [*passage, *new_tokens(gap, seed=5), *passage, *new_tokens(50, seed=6)]
-        assert detector_of(ids).share == share_by_definition(ids)
-
-
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(5))
 @given(
     before=st.integers(0, 3 * HISTORY // 2),
     period=st.integers(1, 2500),

@@ -35,9 +35,3 @@ def test_the_text_before_the_first_stop_text_is_shown(
         assert shown == text[: len(shown)]
         assert not any(stop in shown for stop in stops)
         assert len(shown) <= ends
-
-
-def test_text_that_only_begins_like_a_stop_text_is_shown() -> None:
-    matcher = StopTexts(["END"])
-    assert [matcher.add(piece) for piece in ("a", "E", "N", "x", "E")] == ["a", "", "", "ENx", ""]
-    assert matcher.finish() == "E"

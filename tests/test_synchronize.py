@@ -1,15 +1,10 @@
 """Before it stops, a rank waits for both of its streams."""
 
-from pathlib import Path
-
 import mlx.core as mx
 import pytest
 
 from mlxchat import platform
-from mlxchat.distributed import Ranks, load
-from mlxchat.models.resolve import ResolvedModel
-from mlxchat.request import Setup
-from tests.conversations import make_model
+from mlxchat.distributed import Ranks
 
 
 @pytest.fixture
@@ -35,15 +30,6 @@ def test_a_rank_waits_for_its_messages_before_it_stops(
     """`mx.synchronize()` waits only for the GPU's stream. Messages run on the CPU's, so the last
     one could be lost."""
     alone.stop()
-    assert waited == both()
-
-
-def test_loading_on_ranks_finishes_all_computation(
-    alone: Ranks, waited: list[mx.Stream | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(load, "load_directory", lambda *_, **__: make_model())
-    setup = Setup("tiny", device="cpu", dtype="float32")
-    load.load_shared(alone, setup, ResolvedModel("tiny", Path("tiny")), print, None)
     assert waited == both()
 
 
