@@ -23,7 +23,7 @@ import numpy as np
 
 from mlxchat import platform
 from mlxchat.distributed.lost import RingSockets, Watchdog
-from mlxchat.errors import DeviceError, MlxchatError, OutputError, RanksError, SnapshotError
+from mlxchat.errors import DeviceError, MlxchatError, RanksError, SnapshotError
 from mlxchat.models.model import Alone
 from mlxchat.paths import __version__
 
@@ -171,7 +171,7 @@ class Ranks(Alone):
         self._is_aligned = False
         try:
             yield
-        except (DeviceError, RanksError, OutputError):
+        except (DeviceError, RanksError):
             raise
         except MlxchatError:
             self._is_aligned = True

@@ -107,10 +107,17 @@ class Talk:
         self, begin: Begin, is_enough: Callable[[], bool] = lambda: False
     ) -> Iterator[Iterator[Said]]:
         """The reply as it comes, in `work`, with progress before it; it takes `seconds`. It ends
-        early if it `is_enough`."""
-        begun_s = time.perf_counter()
-        with self.watching(is_enough) as watch, closing(begin(watch)) as reply:
-            yield reply
+        early if it `is_enough`, or if it cannot be shown any more."""
+        begun_s, is_lost = time.perf_counter(), False
+        with self.watching(lambda: is_lost or is_enough()) as watch, closing(begin(watch)) as reply:
+            try:
+                yield reply
+            except OutputError:
+                # All ranks end it together: else, their caches could not be saved.
+                is_lost = True
+                for _ in reply:
+                    pass
+                raise
         self.seconds = time.perf_counter() - begun_s
 
     @contextmanager
@@ -154,8 +161,7 @@ class PipedChat(Talk):
         self._form, self._constraint = answer, constraint
         self._stdout = Stdout()
         self._status = ExitStatus.OK
-        # What has been reported of constraints, once each: what only the finished answer is checked
-        # for.
+        # Notices about constraints, each shown once: what only the finished answer is checked for.
         self._named: set[str] = set()
 
     def converse(self) -> int:
@@ -227,9 +233,11 @@ class PipedChat(Talk):
                 if notice not in self._named:
                     self._named.add(notice)
                     self.messages.warn(notice)
-        text, prefill = self.chat.ranks.same(
-            lambda: (self.with_attachments(spoken.text), _prefill_in(spoken) or self._form.prefill)
-        )
+        prefill = spoken.others.get("prefill")
+        if not isinstance(prefill, str | None):
+            raise UsageError("prefill must be text")
+        text = self.chat.ranks.same(lambda: self.with_attachments(spoken.text))
+        prefill = prefill or self._form.prefill
         say = partial(self.chat.say, text, constraint=self._obeyed, prefill=prefill)
         last = ""
         try:
@@ -279,11 +287,3 @@ class PipedChat(Talk):
         spelled = stats.problem if error is None else str(error)
         name, seed = conversation.model.name, conversation.reply_seed
         return self._events.done(stats, name, seed, error=spelled, value=value)
-
-
-def _prefill_in(spoken: Spoken) -> str | None:
-    """The beginning of the answer in the fields of a turn. Raises UsageError."""
-    prefill = spoken.others.get("prefill")
-    if prefill is not None and not isinstance(prefill, str):
-        raise UsageError("prefill must be text")
-    return prefill

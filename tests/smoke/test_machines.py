@@ -3,6 +3,7 @@ together.
 """
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -192,6 +193,25 @@ def test_if_a_rank_is_killed_the_other_exits_and_the_session_has_the_text_shown(
     assert turn.user == "Never stop."
     assert shown
     assert turn.reply.startswith(shown)
+
+
+@pytest.mark.slow
+def test_a_closed_stdout_ends_the_turn_on_all_ranks_with_its_cache_saved(
+    models: Path, tmp_path: Path, temporary_home: Path
+) -> None:
+    command = [sys.executable, "-m", "mlxchat", *chat(models, "--session", "shut", "-n", "-1")]
+    with ring(2, command, tmp_path) as processes:
+        processes[0].reads("Never stop.")
+        processes[0].writes(1_000)
+        stdout = processes[0].popen.stdout
+        assert stdout is not None
+        os.dup2(os.open(os.devnull, os.O_RDONLY), stdout.fileno())
+        assert [process.ends() for process in processes] == [141, 0]
+        assert [process.err for process in processes] == ["", ""]
+    with Session.open("shut") as session:
+        assert session.snapshot_path is not None
+        assert session.snapshot_path.exists()
+    assert len(list(temporary_home.rglob("rank1-*.safetensors"))) == 1
 
 
 @pytest.mark.slow
