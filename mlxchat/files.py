@@ -288,10 +288,12 @@ class Lock:
         """Also delete the file, of which there could be thousands."""
         if self._descriptor < 0:
             return
+        descriptor, self._descriptor = self._descriptor, -1
         with suppress(OSError):
             self._path.unlink()
-        os.close(self._descriptor)
-        self._descriptor = -1
+        # Nothing that was written there is needed.
+        with suppress(OSError):
+            os.close(descriptor)
 
 
 def holder(path: Path) -> int | None:
