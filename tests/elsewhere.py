@@ -1,9 +1,11 @@
-"""Programs that use the sessions of a test in processes of their own."""
+"""Programs that use the sessions of a test in processes of their own; and a kill without one."""
 
+import shutil
 import subprocess
 import sys
 
 from mlxchat import paths
+from mlxchat.sessions.session import Session
 
 START = """
 import os, resource, signal, sqlite3, sys
@@ -32,3 +34,13 @@ def run_elsewhere(program: str, *arguments: str) -> tuple[int, str]:
     process = elsewhere(program, *arguments)
     printed, _ = process.communicate()
     return process.returncode, printed
+
+
+def kill(session: Session) -> None:
+    """Close it, and leave the files as a kill would have at this moment."""
+    directory = paths.sessions_dir()
+    killed = directory.with_name("killed")
+    shutil.copytree(directory, killed)
+    session.close()
+    shutil.rmtree(directory)
+    killed.rename(directory)

@@ -78,11 +78,8 @@ def test_what_would_not_be_read_back_the_same_is_not_stored(change: dict[str, An
     [
         ({"pair": [1]}, "pair.1: Field required"),
         ({"inner": {"colour": "green"}}, "inner.colour: Input should be 'red' or 'blue'"),
-        ({"inner": {"floats": [1, "many"]}}, "inner.floats.1: Input should be a valid number"),
         ({"several": [{"size": 1}]}, "unknown field several.0.size"),
         ({"window": True}, "window.int: Input should be a valid integer"),
-        ({"until": "soon"}, "until: Input should be a valid datetime"),
-        ({"switches": {"quiet": 1}}, "switches.quiet: Input should be a valid boolean"),
         ({"other": 1}, "unknown field other"),
     ],
 )

@@ -1,31 +1,44 @@
-"""Runs from Python, without a process or terminal: after any failure, the text is the same."""
+"""Long runs, without a process or terminal: whatever cuts them off, the text is the same, and what
+is said of it is true."""
 
 import errno
 import json
+import os
+import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from mlxchat.app.begin import begin, record_of, request_of, resume
 from mlxchat.app.opening import open_model
 from mlxchat.app.run import Run
 from mlxchat.errors import (
     ExitStatus,
+    OutputError,
+    RunEnded,
+    SessionError,
     SnapshotBroken,
     SnapshotTooLarge,
     WindowTooSmall,
 )
 from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import OnLoop, SamplingSettings
-from mlxchat.store.checkpoint import RunRecord, from_json, to_json
+from mlxchat.store.checkpoint import Checkpoint, RunRecord, from_json, to_json
 from mlxchat.store.snapshot import Snapshot
 from mlxchat.units import Observer
+from tests.conftest import examples
+from tests.failing_disk import FailingDisk
 
 TEXT = "The sea was calm, and nothing moved. "
 
@@ -34,18 +47,57 @@ Make = Callable[..., Request]
 
 @pytest.fixture
 def request_for(tiny_model: Path) -> Make:
-    def make(overnight: Overnight | None = None, **options: Any) -> Request:
-        setup = Setup(str(tiny_model), offline=True, window=64, sampling={"temp": 1.0}, seed=3)
-        options = {"max_tokens": 40, "raw": True, "ignore_eos": True} | options
+    def make(overnight: Overnight | None = None, *, step: int = 512, **options: Any) -> Request:
+        setup = Setup(
+            str(tiny_model),
+            offline=True,
+            window=64,
+            prefill_step_size=step,
+            sampling={"temp": 1.0},
+            seed=3,
+        )
+        options = {"max_tokens": 25, "raw": True, "ignore_eos": True} | options
         return Request(setup, TEXT, overnight=overnight or Overnight(), **options)
 
     return make
 
 
 def whole(request: Request) -> str:
+    request = replace(request, overnight=Overnight())
     with begin(request) as run:
         # The last piece may be the end of the line.
         return "".join(piece.text for piece in run if piece.id is not None or piece.text != "\n")
+
+
+class Cut(Exception):
+    """Ends a run at a certain step of its prompt or its reply."""
+
+
+def run_until(run: Run, step: int, night: Path) -> None:
+    """Leave the checkpoint as a kill after that many steps would, if the run has so many."""
+    steps = count(1)
+
+    def see(*_: object) -> None:
+        if next(steps) == step:
+            # A file that is being written has another name.
+            shutil.copytree(night, night.with_name("cut"), ignore=shutil.ignore_patterns(".*"))
+            raise Cut
+
+    with suppress(Cut), run:
+        for _ in run.tokens(on_prefill=see):
+            see()
+    if night.with_name("cut").exists():
+        shutil.rmtree(night)
+        night.with_name("cut").rename(night)
+
+
+def text_of(checkpoint: Path) -> str:
+    """The output, with the line ends that the model wrote."""
+    return (checkpoint / "output.txt").read_bytes().decode()
+
+
+def damage(state: Path) -> None:
+    state.write_bytes(state.read_bytes()[:-1])
 
 
 # Without its control tokens, which decoding omits.
@@ -70,11 +122,6 @@ def test_a_long_document_does_not_evict_the_system_prompt(
         assert kept_text(run) == kept
 
 
-def text_of(checkpoint: Path) -> str:
-    """The output, with the line ends that the model wrote."""
-    return (checkpoint / "output.txt").read_bytes().decode()
-
-
 def test_a_system_prompt_larger_than_the_window_is_refused(request_for: Make) -> None:
     """It was a failure that did not name the minimum."""
     with pytest.raises(WindowTooSmall) as refused:
@@ -86,18 +133,86 @@ def test_a_system_prompt_larger_than_the_window_is_refused(request_for: Make) ->
     assert refused.value.exit_status == ExitStatus.USAGE
 
 
-def damage(state: Path) -> None:
-    state.write_bytes(state.read_bytes()[:-1])
+@given(st.lists(st.integers(1, 25), max_size=3))
+@example([3, 2, 4])
+@settings(max_examples=examples(4), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_run_cut_off_anywhere_and_resumed_writes_the_same_text(
+    request_for: Make, cuts: list[int]
+) -> None:
+    """While it reads its prompt, which can take a night, as while it writes."""
+    with TemporaryDirectory() as directory:
+        night = Path(directory) / "night"
+        request = request_for(Overnight(checkpoint=night, checkpoint_every=7), step=8)
+        run = begin(request)
+        for step in cuts:
+            run_until(run, step, night)
+            if json.loads((night / "run.json").read_text())["ended"]:
+                break
+            run = resume(night)
+        else:
+            with run:
+                run.write()
+        assert text_of(night) == whole(request)
+        with pytest.raises(RunEnded, match="has already ended: length"), resume(night):
+            pass
+
+
+@given(st.integers(0, 60), st.sampled_from([1, 2, 1000]))
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_disk_that_fails_at_any_call_costs_no_text(
+    request_for: Make, first: int, calls: int
+) -> None:
+    """A checkpoint that cannot be written is reported, and the run goes on; text that cannot be
+    written ends it."""
+    with TemporaryDirectory() as directory:
+        night, said = Path(directory) / "night", list[str]()
+        request = request_for(Overnight(checkpoint=night, checkpoint_every=7))
+        with FailingDisk(night).used() as disk:
+            disk.failing = range(first, first + calls)
+            try:
+                with begin(request, Observer(warn=said.append)) as run:
+                    run.write()
+            except OutputError as error:
+                said.append(str(error))
+        assert all("No space left on device" in each or "written" in each for each in said)
+        if (night / "run.json").exists():
+            with suppress(RunEnded), resume(night) as run:
+                run.write()
+            assert text_of(night) == whole(request)
+
+
+def test_a_checkpoint_is_locked_until_its_last_state_is_written(tmp_path: Path) -> None:
+    """Else another process could resume from the state before, which is then replaced."""
+    checkpoint, disk, events = Checkpoint.create(tmp_path / "night"), Event(), list[str]()
+    release = checkpoint._lock.release
+
+    def write() -> int:
+        disk.wait()
+        events.append("written")
+        return 0
+
+    checkpoint._lock.release = lambda: events.append("released") or release()
+    checkpoint.state.background.run(write)
+    with pytest.raises(SessionError, match=f"is open in process {os.getpid()}: "):
+        Checkpoint.create(tmp_path / "night")
+    closing = Thread(target=checkpoint.close)
+    closing.start()
+    # Long enough to do it in the wrong order.
+    closing.join(0.05)
+    disk.set()
+    closing.join()
+    assert events == ["written", "released"]
+    Checkpoint.create(tmp_path / "night").close()
 
 
 @pytest.mark.parametrize("spoil", [damage, Path.unlink])
-def test_an_unusable_state_leaves_the_text_of_the_run(
-    spoil: Callable[[Path], None], request_for: Make, tmp_path: Path
+def test_an_unusable_state_costs_time_and_no_text(
+    spoil: Callable[[Path], object], request_for: Make, tmp_path: Path
 ) -> None:
     """The text of a night was overwritten."""
     night, warned = tmp_path / "night", list[str]()
     with begin(request_for(Overnight(checkpoint=night, checkpoint_every=10))) as run:
-        list(islice(run, 30))
+        list(islice(run, 20))
     spoil(night / "state.safetensors")
     before = (night / "output.txt").read_bytes()
     with resume(night, Observer(warn=warned.append)) as run:
@@ -153,22 +268,6 @@ def test_a_checkpoint_has_every_option_of_the_run(request_for: Make, tmp_path: P
     assert replace(again, overnight=same) == expected
 
 
-def test_a_stopped_run_continues_after_its_last_token(request_for: Make, tmp_path: Path) -> None:
-    night = tmp_path / "night"
-    seen: list[str] = []
-    with begin(request_for(Overnight(checkpoint=night))) as run:
-        for piece in run.tokens(should_stop=lambda: len(seen) >= 7):
-            seen.append(piece.text)
-        assert run.saved is not None
-    before = (night / "output.txt").read_bytes()
-    with resume(night) as run:
-        first = next(iter(run))
-        assert (night / "output.txt").read_bytes() == before + first.text.encode()
-    with resume(night) as run:
-        run.write()
-    assert text_of(night) == whole(request_for())
-
-
 def test_a_second_ctrl_c_leaves_a_last_event(request_for: Make, tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     seen: list[str] = []
@@ -203,7 +302,7 @@ def test_a_full_disk_is_reported_once_and_so_is_its_end(
         return write(self, path)
 
     monkeypatch.setattr(Snapshot, "write", fill)
-    request = request_for(Overnight(checkpoint=night, checkpoint_every=5))
+    request = request_for(Overnight(checkpoint=night, checkpoint_every=5), max_tokens=40)
     with begin(request, Observer(warn=warned.append)) as run:
         for _ in run:
             latest = run.saver and run.saver.saved

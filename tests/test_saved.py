@@ -44,15 +44,6 @@ def test_a_conversation_is_the_same_after_export_and_import(path: Path) -> None:
         import_messages(path, "TALK")
 
 
-def test_a_file_that_cannot_be_imported_makes_no_session(path: Path) -> None:
-    path.write_text("nonsense\n")
-    with pytest.raises(SessionError, match="line 1"):
-        import_messages(path, "mine")
-    with pytest.raises(SessionError, match="invalid session name"):
-        import_messages(path, "a/b")
-    assert names_by_use() == []
-
-
 def test_texts_are_read_as_they_were_written(path: Path) -> None:
     """`/load` had a second reader, which cut lines at U+2028 and refused what `/save` wrote."""
     said = Turn("one\u2028two\x85three\x0cfour", "a\r\nb", thought="c\u2029d")
@@ -85,9 +76,9 @@ def test_an_invalid_line_is_refused_with_its_number(path: Path, line: str) -> No
     write_lines(path, USER, ANSWER)
     with path.open("a") as file:
         file.write(f"{line}\n")
-    with pytest.raises(SessionError, match=r"talk.jsonl, line 3: ") as raised:
-        read_messages(path)
-    assert "\n" not in str(raised.value)
+    with pytest.raises(SessionError, match=r"talk.jsonl, line 3: [^\n]*$"):
+        import_messages(path, "mine")
+    assert names_by_use() == []
 
 
 anything: st.SearchStrategy[Any] = st.recursive(
@@ -117,20 +108,14 @@ def test_any_json_anywhere_is_read_or_refused(changes: list[dict[str, Any]]) -> 
     shutil.rmtree(directory)
 
 
-def test_a_file_that_is_too_large_is_not_read(path: Path) -> None:
+def test_a_file_that_is_too_large_missing_or_no_file_is_refused(path: Path) -> None:
+    with pytest.raises(SessionError, match=r"No such file or directory$"):
+        read_messages(path)
     with path.open("wb") as file:
         file.truncate(2**30 + 1)
     with pytest.raises(SessionError, match="too large"):
         read_messages(path)
-
-
-def test_a_missing_file_a_directory_and_a_pipe_are_refused(path: Path) -> None:
-    with pytest.raises(SessionError, match=r"No such file or directory$"):
-        read_messages(path)
-    path.mkdir()
-    with pytest.raises(SessionError, match="not a regular file"):
-        read_messages(path)
-    path.rmdir()
+    path.unlink()
     os.mkfifo(path)
     with pytest.raises(SessionError, match="not a regular file"):
         read_messages(path)

@@ -1,14 +1,14 @@
 """The daily backup of the sessions, and what it takes the place of."""
 
 import os
-import signal
 import sqlite3
 import threading
 import time
 from contextlib import closing
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +19,7 @@ from mlxchat.sessions.database import Database, names_by_use
 from mlxchat.sessions.listing import listing, read_session, remove, search
 from mlxchat.sessions.records import update_session
 from mlxchat.sessions.session import Session, existing
-from tests.elsewhere import run_elsewhere
+from tests.elsewhere import kill
 
 RESTORED = (
     r"; its backup of \d{4}-\d\d-\d\d \d\d:\d\d replaces it, without anything later: try again$"
@@ -87,7 +87,7 @@ def test_the_backup_replaces_a_database_with_a_destroyed_page(database: Path) ->
     assert len(search("word")) == 20
 
 
-@pytest.mark.parametrize("left", [None, 0, 1, 100, 4096, 30_000])
+@pytest.mark.parametrize("left", [None, 0, 1, 100, 30_000])
 def test_the_backup_replaces_a_file_that_is_cut_off_or_missing(
     database: Path, left: int | None
 ) -> None:
@@ -111,11 +111,9 @@ def test_a_damaged_backup_is_set_aside_with_the_database(database: Path) -> None
 
 def test_a_database_that_was_not_closed_is_checked(database: Path) -> None:
     """A power cut destroyed a page that nobody read for months."""
-    program = """
-Session.open("other", create=True).record(None, [Turn("a")])
-os._exit(1)
-"""
-    assert run_elsewhere(program)[0] == 1
+    other = Session.open("other", create=True)
+    other.record(None, [Turn("a")])
+    kill(other)
     destroy_a_page(database)
     # Completion shows nothing, so it sets nothing aside.
     with pytest.raises(SessionError, match=r"sessions.db was damaged$"):
@@ -124,15 +122,6 @@ os._exit(1)
         listing()
     assert names_by_use() == ["mine"]
     listing()
-
-
-def test_a_chat_that_has_said_nothing_yet_is_saved_in_the_restored_file(database: Path) -> None:
-    with Session.open("other", create=True) as session:
-        destroy_a_page(database)
-        with pytest.raises(SessionError, match=RESTORED):
-            turns()
-        session.record(None, [Turn("hello", "yes", finish_reason="stop")])
-    assert (turns("other"), turns("mine")) == (1, 20)
 
 
 def test_a_database_of_an_earlier_format_is_set_aside_once(database: Path) -> None:
@@ -185,35 +174,40 @@ def test_other_chats_write_while_a_backup_is_made(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite begins a copy again after each change, unless one transaction reads all of it."""
+    messages = iter(["one", "two"])
+
+    def pause(_: float) -> None:
+        for message in islice(messages, 1):
+            say("mine", message)
+
     monkeypatch.setattr(backup, "STEP_PAGES", 1)
-    monkeypatch.setattr(backup, "PAUSE_S", 0.005)
-    pages = database.stat().st_size // 4096
-    thread = threading.Thread(target=backup.back_up, args=(database,))
-    thread.start()
-    waited_s: list[float] = []
-    while thread.is_alive():
-        begun_s = time.monotonic()
-        say("mine", "meanwhile")
-        waited_s.append(time.monotonic() - begun_s)
-    assert len(waited_s) > 2
-    assert sorted(waited_s)[len(waited_s) // 2] < pages * 0.005
+    monkeypatch.setattr(backup, "time", SimpleNamespace(sleep=pause, time=time.time))
+    backup.back_up(database)
+    assert turns() == 23
     database.unlink()
     with pytest.raises(SessionError, match=RESTORED):
         turns()
-    assert 21 <= turns() <= 23
+    assert turns() == 21
 
 
-def test_a_backup_that_is_killed_leaves_the_older_one(database: Path) -> None:
+def test_the_older_backup_stays_until_the_new_one_is_checked(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever it is interrupted or killed; and the next one removes what it left."""
     copy = backup.path_of(database)
     before = copy.read_bytes()
-    program = """
-backup.STEP_PAGES = 1
-backup._check = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-backup.back_up(directory / "sessions.db")
-"""
-    assert run_elsewhere(program)[0] == -signal.SIGKILL
+    unfinished = database.parent / f".{copy.name}.k1ll3d"
+
+    def stop(_: object, pragma: str) -> None:
+        assert (pragma, copy.read_bytes()) == ("quick_check", before)
+        unfinished.touch()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backup, "_check", stop)
+        with pytest.raises(KeyboardInterrupt):
+            backup.back_up(database)
     assert copy.read_bytes() == before
-    assert len(files(database)) == 3
     backup.back_up(database)
     assert files(database) == ["sessions.db", "sessions.db.backup"]
     assert copy.read_bytes() != before
@@ -253,16 +247,3 @@ def test_a_deleted_session_is_not_kept_in_the_backup(
     with pytest.raises(SessionError, match=RESTORED):
         listing()
     assert listing() == []
-
-
-def test_another_connection_of_the_same_process_does_not_end_its_locks(database: Path) -> None:
-    """Closing a file ends all locks of a process on it. Another process then took itself for the
-    last one, and deleted the log that the chat went on writing to."""
-    with Session.open("mine") as session:
-        said = session.contents.turns
-        session.record(None, [*said, Turn("one")])
-        assert names_by_use() == ["mine"]
-        assert run_elsewhere("listing()")[0] == 0
-        assert Path(f"{database}-wal").exists()
-        session.record(None, [*said, Turn("one"), Turn("two")])
-    assert turns() == 23

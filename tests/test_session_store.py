@@ -2,9 +2,7 @@
 
 import os
 import re
-import subprocess
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,30 +24,6 @@ from mlxchat.sessions.listing import (
 )
 from mlxchat.sessions.records import check_name, update_session
 from mlxchat.sessions.session import Session, existing, lock_path, snapshot_path
-from tests.elsewhere import elsewhere
-
-KEEPS_OPEN = """
-session = Session.open(sys.argv[2], create=True)
-if sys.argv[3]:
-    session.record(None, [*session.contents.turns, Turn(sys.argv[3])])
-    session.show("half a reply")
-print("open", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def open_elsewhere(
-    name: str, says: str = "from elsewhere"
-) -> "Generator[subprocess.Popen[str], None, None]":
-    """Another process that has the session open until it is killed."""
-    with elsewhere(KEEPS_OPEN, name, says) as process:
-        assert process.stdout is not None
-        try:
-            assert process.stdout.readline() == "open\n"
-            yield process
-        finally:
-            process.kill()
 
 
 def make_session(name: str, *turns: Turn, used_s: int | None = None) -> None:
@@ -58,15 +32,9 @@ def make_session(name: str, *turns: Turn, used_s: int | None = None) -> None:
         session.settings({"model": "tiny"})
         session.record(None, turns or [Turn("hello", "yes", finish_reason="stop")])
     if used_s is not None:
-        use_at(name, used_s)
-
-
-def use_at(name: str, used_s: int) -> None:
-    with Database() as database:
-        record = existing(database, name)
-        database.write(
-            lambda connection: update_session(connection, replace(record, updated=float(used_s)))
-        )
+        with Database() as database:
+            record = replace(existing(database, name), updated=float(used_s))
+            database.write(lambda connection: update_session(connection, record))
 
 
 def snapshot_of(name: str) -> Path:
@@ -85,10 +53,12 @@ def files(sessions: Path) -> list[str]:
 
 # Names
 
-
-def rename_new(name: str) -> None:
-    with Session.new() as session:
-        session.rename(name)
+USES: list[Callable[[str], object]] = [
+    Session.open,
+    read_session,
+    remove,
+    lambda name: rename(name, "y"),
+]
 
 
 @pytest.mark.parametrize(
@@ -99,17 +69,10 @@ def test_any_other_name_is_refused(sessions: Path, name: str) -> None:
     make_session("x")
     for valid in ("Über uns", "2026-11-21-153012", "日本語", "_x", "a" * 100):
         check_name(valid)
-    for attempt in (
-        lambda: Session.open(name, create=True),
-        lambda: read_session(name),
-        lambda: remove(name),
-        lambda: rename(name, "y"),
-        lambda: rename("x", name),
-        lambda: rename_new(name),
-    ):
-        with pytest.raises(SessionError, match="letters, digits, spaces") as raised:
-            attempt()
-        assert "\n" not in str(raised.value)
+    creates = [lambda name: Session.open(name, create=True), lambda name: rename("x", name)]
+    for use in [*USES, *creates]:
+        with pytest.raises(SessionError, match=r"letters, digits, spaces[^\n]*$"):
+            use(name)
     assert names_by_use() == ["x"]
     assert files(sessions) == ["sessions.db"]
 
@@ -147,14 +110,9 @@ def test_the_first_turn_creates_a_private_directory(sessions: Path) -> None:
 
 
 def test_a_missing_session_is_created_only_on_request(sessions: Path) -> None:
-    for attempt in (
-        lambda: Session.open("mine"),
-        lambda: read_session("mine"),
-        lambda: remove("mine"),
-        lambda: rename("mine", "yours"),
-    ):
+    for use in USES:
         with pytest.raises(SessionError, match="no session named 'mine'"):
-            attempt()
+            use("mine")
     assert list(sessions.iterdir()) == []
 
 
@@ -173,12 +131,14 @@ def test_new_sessions_are_named_after_the_time_and_never_collide(
     check_name(announced[1])
 
 
-def test_a_name_is_taken_when_it_is_opened(sessions: Path, tmp_path: Path) -> None:
+def test_a_name_is_taken_when_it_is_opened_and_free_when_it_is_closed(
+    sessions: Path, tmp_path: Path
+) -> None:
     """Two chats opened the same new name; the second one's turns were gone when it had left, under
     the words "saved; resume with"."""
     (tmp_path / "import.jsonl").write_text('{"role": "user", "content": "hello"}\n')
     make_session("other")
-    with open_elsewhere("mine", says=""), Session.new() as unnamed:
+    with Session.open("mine", create=True), Session.new() as unnamed:
         for attempt in (
             lambda: Session.open("mine", create=True),
             lambda: Session.open("MINE", create=True),
@@ -189,15 +149,21 @@ def test_a_name_is_taken_when_it_is_opened(sessions: Path, tmp_path: Path) -> No
             with pytest.raises(SessionError, match="is open in another process: "):
                 attempt()
         assert names_by_use() == ["other"]
-    # It was killed, so the name is free again.
     rename("other", "mine")
     assert files(sessions) == ["sessions.db"]
+    with Session.open("mine"):
+        for attempt in (lambda: remove("mine"), lambda: rename("mine", "yours")):
+            with pytest.raises(SessionError, match=f"'mine' is open in process {os.getpid()}: "):
+                attempt()
+        assert [info.open_in for info in listing()] == [os.getpid()]
 
 
 def test_a_renamed_session_frees_the_name_it_was_opened_with(sessions: Path) -> None:
     with Session.open("first", create=True) as session:
         session.rename("First")
         session.rename("second")
+        with pytest.raises(SessionError, match="is open in another process: "):
+            Session.open("second", create=True)
         make_session("first")
         session.record(None, [Turn("hello")])
         session.show("half ")
@@ -210,13 +176,6 @@ def test_a_renamed_session_frees_the_name_it_was_opened_with(sessions: Path) -> 
         assert read_session("third").turns[0].reply == "half a reply"
     assert sorted(names_by_use()) == ["first", "second", "third"]
     assert not list(sessions.glob("name-*"))
-
-
-def test_leftovers_of_a_killed_snapshot_are_removed(sessions: Path) -> None:
-    make_session("mine")
-    (sessions / ".1.safetensors.a1b2").write_bytes(b"half")
-    Session.open("mine").close()
-    assert files(sessions) == ["sessions.db"]
 
 
 def test_a_session_deleted_while_it_is_open_elsewhere_is_not_written_again(sessions: Path) -> None:
@@ -234,45 +193,14 @@ def test_a_session_deleted_while_it_is_open_elsewhere_is_not_written_again(sessi
 # Locks
 
 
-def test_a_session_is_open_in_one_process_at_a_time(sessions: Path) -> None:
-    make_session("mine")
-    with open_elsewhere("mine") as process:
-        message = rf"session 'mine' is open in process {process.pid}: "
-        for attempt in (
-            lambda: Session.open("mine"),
-            lambda: remove("mine"),
-            lambda: rename("mine", "yours"),
-        ):
-            with pytest.raises(SessionError, match=message):
-                attempt()
-        assert [info.open_in for info in listing()] == [process.pid]
-        assert read_session("mine").turns[-1].reply == "half a reply"
-    # It was killed, and what it had shown is kept.
-    assert lock_of("mine").read_text() == f"{process.pid}\n"
-    assert [info.open_in for info in listing()] == [None]
-    with Session.open("mine") as session:
-        assert session.contents.turns[-1].reply == "half a reply"
-        assert lock_of("mine").read_text() == f"{os.getpid()}\n"
-
-
 def test_the_lock_of_a_name_that_a_killed_process_left_is_removed(sessions: Path) -> None:
     """One such file stayed for every chat that was killed before its first message."""
-    with open_elsewhere("one", says="") as process:
-        process.kill()
-        process.wait()
-        assert list(sessions.glob("name-*.lock"))
-        with Session.new():
-            assert len(list(sessions.glob("name-*.lock"))) == 1
-
-
-def test_child_processes_do_not_keep_the_lock(sessions: Path) -> None:
-    make_session("mine")
-    with Session.open("mine") as session:
-        child = subprocess.Popen(["sleep", "60"], close_fds=False)
-        session.close()
-        Session.open("mine").close()
-        child.kill()
-        child.wait()
+    with Session.open("one", create=True):
+        (lock,) = sessions.glob("name-*.lock")
+    lock.touch()
+    with Session.new():
+        assert len(list(sessions.glob("name-*.lock"))) == 1
+        assert not lock.exists()
 
 
 def test_a_file_system_without_locks_is_reported(
@@ -293,41 +221,27 @@ def test_a_file_system_without_locks_is_reported(
 # All sessions
 
 
-def test_sessions_are_listed_latest_first(sessions: Path) -> None:
+def test_sessions_are_listed_latest_used_first(sessions: Path) -> None:
+    """Three questions about a report looked alike: each row began with the report."""
     assert (latest(), listing()) == (None, [])
-    make_session("old", Turn("a\nb", forgotten=True), Turn("c"), used_s=1000)
+    report = f"# Report\n\n{'Profits rose. ' * 50}\n\nWhat does it cost?"
+    make_session("old", Turn(report, forgotten=True), Turn("c"), used_s=1000)
     make_session("new", used_s=3000)
     make_session("in between", used_s=2000)
     snapshot_of("new").write_bytes(b"x" * 5000)
     new, _, old = listing()
     assert latest() == "new"
     assert (new.name, new.turns, new.forgotten, new.updated) == ("new", 1, 0, 3000.0)
-    assert new.bytes == 5000 + len("helloyes")
-    assert (new.first, new.model, new.open_in, new.error) == ("hello", "tiny", None, None)
-    assert (old.name, old.turns, old.forgotten, old.first) == ("old", 2, 1, "a\nb")
-    assert old.bytes == len("a\nbc")
-
-
-def test_a_session_about_a_document_is_listed_by_its_question(sessions: Path) -> None:
-    """Three questions about a report looked alike: each row began with the report."""
-    make_session("report", Turn(f"# Report\n\n{'Profits rose. ' * 50}\n\nWhat does it cost?"))
-    make_session("poem", Turn("Roses are red.\n\nGo on."))
-    make_session("long", Turn("Go on. " * 100))
-    first = {each.name: each.first for each in listing()}
-    assert first["report"] == "… What does it cost?"
-    assert first["poem"] == "Roses are red.\n\nGo on."
-    assert first["long"].startswith("Go on. Go on.")
-
-
-def test_reading_a_session_does_not_make_it_the_latest(sessions: Path) -> None:
-    make_session("one", used_s=1000)
-    make_session("two", used_s=2000)
-    Session.open("one").close()
-    read_session("one")
-    assert latest() == "two"
-    with Session.open("one") as session:
-        session.record(None, [*session.contents.turns, Turn("more")])
-    assert latest() == "one"
+    assert (new.bytes, new.first, new.model) == (5000 + len("helloyes"), "hello", "tiny")
+    assert (new.open_in, new.error) == (None, None)
+    assert (old.name, old.turns, old.forgotten) == ("old", 2, 1)
+    assert (old.bytes, old.first) == (len(report) + 1, "… What does it cost?")
+    # Reading is no use.
+    Session.open("old").close()
+    read_session("old")
+    assert latest() == "new"
+    make_session("old", Turn("more"))
+    assert latest() == "old"
 
 
 def test_a_search_finds_the_turns_with_all_the_words(sessions: Path) -> None:
@@ -343,23 +257,14 @@ def test_a_search_finds_the_turns_with_all_the_words(sessions: Path) -> None:
     assert search("strasse whale") == []
 
 
-def test_the_turn_that_says_it_most_comes_first(sessions: Path) -> None:
+def test_the_turn_that_says_it_most_comes_first_in_any_script(sessions: Path) -> None:
     make_session("a", Turn("One whale among many other animals of the wide and open sea."))
-    make_session("b", Turn("Whales, whales, whales."))
+    make_session("b", Turn("Whales, whales, whales."), Turn("我的狗叫小白", "好名字"))
     make_session("c", Turn("Nothing of the kind."), Turn("Whale watching " + "and more " * 200))
     assert [each.name for each in search("whale")] == ["b", "a", "c"]
-
-
-@pytest.mark.parametrize("wanted", ["", '"', "*", "a OR b", "NEAR(x)", "\0"])
-def test_operators_and_quotes_are_only_text(sessions: Path, wanted: str) -> None:
-    make_session("mine", Turn("nothing"))
-    assert search(wanted) == []
-
-
-def test_words_of_scripts_without_spaces_are_found(sessions: Path) -> None:
-    make_session("mine", Turn("我的狗叫小白", "好名字"))
     assert [each.line for each in search("小白")] == ["我的狗叫小白"]
-    assert search("白小") == []
+    for wanted in ("白小", "", '"', "*", "a OR b", "NEAR(x)", "\0"):
+        assert search(wanted) == []
 
 
 def test_what_was_undone_or_deleted_is_not_found(sessions: Path) -> None:

@@ -1,13 +1,8 @@
-"""Saved chats, through the program, whatever happens to its process."""
+"""Saved chats, through the program: resumed, on a disk that cannot be written, and by command."""
 
 import errno
 import json
 import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +15,9 @@ from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import read_session
-from mlxchat.sessions.records import Saved
 from mlxchat.sessions.session import Session
 from tests.conftest import RunMlxchat
-from tests.terminal_chat import CTRL_D
-from tests.terminal_chat import Chat as TerminalChat
+from tests.terminal import CTRL_D, PROMPT, on_terminal
 
 WINDOW = ["--max-kv-size", "200"]
 
@@ -81,95 +74,6 @@ def test_if_the_snapshot_is_damaged_the_transcript_is_read(chat: Any) -> None:
     assert next(e for e in events if e["event"] == "done")["cached_tokens"] == 0
 
 
-def begin(model: Path, *options: str) -> "subprocess.Popen[str]":
-    """A chat whose lines can be sent one by one."""
-    command = [sys.executable, "-m", "mlxchat", "chat", "-n", "60", "--temp", "1", "--seed", "1"]
-    return subprocess.Popen(
-        [*command, "--json", "-m", str(model), *WINDOW, *options],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def shown_before_kill(
-    model: Path, text: str, delay_s: float, *options: str, before: int
-) -> list[str]:
-    """What a chat had shown, a text for each turn, when it was killed after `delay_s`; `before` is
-    how many turns its session had."""
-    process = begin(model, *options)
-    assert process.stdin is not None
-    process.stdin.write(text)
-    process.stdin.flush()
-    time.sleep(delay_s)
-    process.kill()
-    stdout, _ = process.communicate()
-    texts: dict[int, str] = {}
-    for line in stdout.splitlines(keepends=True):
-        if line.endswith("\n") and (event := json.loads(line))["event"] == "token":
-            texts[event["turn"]] = texts.get(event["turn"], "") + event["text"]
-    # A turn whose reply was empty has shown no token.
-    return [texts.get(turn, "") for turn in range(before + 1, max(texts, default=0) + 1)]
-
-
-def check_nothing_shown_is_lost(
-    saved: Saved, before: int, shown: list[str], whole: list[str]
-) -> None:
-    assert [turn.user for turn in saved.turns] == lines(0, len(saved.turns)).splitlines()
-    assert len(saved.turns) - before >= len(shown)
-    for turn, text in zip(saved.turns[before:], shown, strict=False):
-        assert turn.reply.startswith(text)
-    # Replies match the run that was never killed, up to the first that was cut, perhaps before
-    # any of it was shown.
-    cut = next(
-        (n for n, t in enumerate(saved.turns) if t.finish_reason in ("", "interrupted")), None
-    )
-    complete = [turn.reply for turn in saved.turns[:cut]]
-    assert complete == whole[: len(complete)]
-
-
-def kill_a_chat(model: Path, times: int, seed: int) -> None:
-    """In a window that evicts nothing, so that turns read again after a kill, because the snapshot
-    was incomplete, give exactly the same state."""
-    window = ["--max-kv-size", "4000"]
-    process = begin(model, "--no-save", *window)
-    stdout, _ = process.communicate(lines(0, 4 * times))
-    events = [json.loads(line) for line in stdout.splitlines()]
-    whole = replies(events)
-    chance = random.Random(seed)
-    before = 0
-    for _ in range(times):
-        shown = shown_before_kill(
-            model,
-            lines(before, before + 4),
-            chance.uniform(0.8, 2.5),
-            *("--session", "night", *window),
-            before=before,
-        )
-        if "night" not in names_by_use():
-            continue
-        saved = read_session("night")
-        check_nothing_shown_is_lost(saved, before, shown, whole)
-        before = len(saved.turns)
-    process = begin(model, "--session", "night", *window)
-    process.communicate(lines(before, before + 2))
-    assert process.returncode == 0
-    assert len(read_session("night").turns) == before + 2
-
-
-def test_a_killed_chat_loses_nothing_that_was_shown(tiny_model: Path) -> None:
-    kill_a_chat(tiny_model, 2, seed=1)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_chat_killed_fifty_times_loses_nothing_that_was_shown(
-    tiny_model: Path,
-) -> None:
-    kill_a_chat(tiny_model, 50, seed=2)
-
-
 @contextmanager
 def read_only() -> Iterator[None]:
     """The directory of sessions cannot be written, not by root either."""
@@ -187,7 +91,7 @@ def read_only() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("options", [("--session", "old"), ("-c",), ("--session", "new")])
+@pytest.mark.parametrize("options", [("-c",), ("--session", "new")])
 def test_on_a_read_only_disk_a_session_is_read_and_continues_unsaved(
     chat: Any,
     run_mlxchat: RunMlxchat,
@@ -227,35 +131,17 @@ def test_a_session_that_could_not_be_locked_is_not_written_over_another_ones_tur
     second.close()
 
 
+@pytest.mark.usefixtures("ordinary_terminal")
 def test_a_chat_that_was_not_saved_says_so_when_it_ends(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It said "saved; resume with", and its turns were gone."""
     monkeypatch.setenv("XDG_DATA_HOME", "/dev/null/data")
-    chat = TerminalChat(str(tiny_model), "-n", "1")
-    chat.says("hello")
-    chat.send(CTRL_D)
-    assert chat.ends() == 1
-    assert "\nnot saved: " in chat.text()
-    assert "resume with" not in chat.text()
-
-
-def test_a_full_disk_is_reported_and_keeps_what_was_saved(tiny_model: Path) -> None:
-    """Files may have 1,000 blocks of 512 bytes."""
-    command = [sys.executable, "-m", "mlxchat", "chat", "-m", str(tiny_model), "-n", "40"]
-    done = subprocess.run(
-        ["sh", "-c", 'ulimit -f 1000; exec "$@"', "sh", *command, "--session", "full", *WINDOW],
-        input=lines(0, 20),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert done.stderr.count("the chat continues unsaved") == 1
-    saved = read_session("full")
-    assert 0 < len(saved.turns) < 20
-    assert [turn.user for turn in saved.turns] == lines(0, len(saved.turns)).splitlines()
+    steps = [(PROMPT, "hello\r"), (PROMPT, CTRL_D)]
+    status, terminal = on_terminal("-m", str(tiny_model), "-n", "1", steps=steps)
+    assert status == 1
+    assert terminal.text().endswith("\nnot saved: File exists")
+    assert "resume with" not in terminal.written
 
 
 def test_the_session_commands(chat: Any, tmp_path: Path, run_mlxchat: RunMlxchat) -> None:
@@ -283,20 +169,3 @@ def test_the_session_commands(chat: Any, tmp_path: Path, run_mlxchat: RunMlxchat
     session("rm", "--yes", "back", "whales")
     assert run_mlxchat("session", "show", "whales").returncode == 1
     assert session("list") == ""
-
-
-@pytest.mark.usefixtures("ordinary_terminal")
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
-def test_closing_the_terminal_loses_nothing(number: int, tiny_model: Path) -> None:
-    chat = TerminalChat(str(tiny_model), "-n", "8", "--session", "closed")
-    chat.says("remember me")
-    if number == signal.SIGHUP:
-        assert chat.vanishes() == 129
-    else:
-        chat.child.kill(number)
-        chat.ends()
-    saved = read_session("closed")
-    assert [turn.user for turn in saved.turns] == ["remember me"]
-    assert saved.turns[0].finish_reason
-    snapshots = list(paths.sessions_dir().glob("*.safetensors"))
-    assert len(snapshots) == (number != signal.SIGKILL)
