@@ -285,13 +285,12 @@ class Lock:
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Also delete the file, of which there could be thousands."""
+        """Also delete the file, of which there could be thousands; nothing in it is needed."""
         if self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
         with suppress(OSError):
             self._path.unlink()
-        # Nothing that was written there is needed.
         with suppress(OSError):
             os.close(descriptor)
 
