@@ -286,13 +286,12 @@ class Lock:
 
     def release(self) -> None:
         """Also delete the file, of which there could be thousands; nothing in it is needed."""
-        if self._descriptor < 0:
-            return
         descriptor, self._descriptor = self._descriptor, -1
-        with suppress(OSError):
-            self._path.unlink()
-        with suppress(OSError):
-            os.close(descriptor)
+        if descriptor >= 0:
+            with suppress(OSError):
+                self._path.unlink()
+            with suppress(OSError):
+                os.close(descriptor)
 
 
 def holder(path: Path) -> int | None:
