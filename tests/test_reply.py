@@ -13,9 +13,8 @@ from tokenizers.models import BPE
 
 from mlxchat.terminal import visible
 from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking
-from mlxchat.text.encoder import Decoder, StreamDecoder
 from mlxchat.text.reply_format import FORMATS, Markers, Place
-from mlxchat.text.reply_reader import Reader, StopTexts, joined
+from mlxchat.text.reply_reader import Decoder, Reader, StopTexts, StreamDecoder, joined
 from tests.conftest import examples
 
 WIDTH, HEIGHT = 60, 15

@@ -21,7 +21,7 @@ from tokenizers import (
 
 import mlxchat.text.encoder as encoder_module
 from mlxchat.errors import InputError
-from mlxchat.text.encoder import StreamDecoder
+from mlxchat.text.reply_reader import StreamDecoder
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, CONTROL_TOKENS, THINK_TOKENS, byte_tokenizer

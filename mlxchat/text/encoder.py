@@ -1,5 +1,5 @@
 """Encode text so that nothing in it becomes a control token: any text that spells one is cut. And
-decode: the text of ids, one by one too, and the bytes that each token stands for.
+the bytes that each token stands for.
 
 Cuts are marked with a character that does not occur in the text, so that a template can be rendered
 between cutting and encoding.
@@ -7,7 +7,7 @@ between cutting and encoding.
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -185,91 +185,7 @@ def _chunks(text: str) -> Iterator[str]:
         yield text[start:]
 
 
-# Ids to text, and to bytes
-
-
-class Decoder:
-    """The text of ids; `special_ids` are those of control tokens."""
-
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        self._backend = backend
-        added = backend.get_added_tokens_decoder()
-        self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Text of the ids, without control tokens."""
-        # The library shows those of which it holds a normalized text.
-        shown = [id_ for id_ in ids if id_ not in self.special_ids]
-        return self._backend.decode(shown, skip_special_tokens=True)
-
-    def spelled(self, ids: Iterable[int]) -> str:
-        """Text of the ids, with control tokens."""
-        return self._backend.decode(list(ids), skip_special_tokens=False)
-
-    def is_silent(self, id_: int) -> bool:
-        """Whether `decode` omits the token whatever its context."""
-        return id_ in self.special_ids or self._backend.id_to_token(id_) is None
-
-
-class StreamDecoder:
-    """Turns ids into text one by one, into complete characters only.
-
-    A token's text can depend on the preceding tokens, so each is decoded together with them, and
-    the text of those alone is removed. Source: the prefix method of Hugging Face's
-    text-generation-inference; the library's own has no state to save.
-    """
-
-    # A UTF-8 character has at most four bytes and a token at least one, so an incomplete character
-    # spans at most three tokens; anything before them is final.
-    _UNFINISHED_TOKENS = 3
-    _MAX_PENDING = 8
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-        self._shown: list[int] = []
-        self._pending: list[int] = []
-
-    def add(self, id_: int) -> str:
-        """Take one more token and return the text completed by it, often empty."""
-        if self._decoder.is_silent(id_):
-            # A character may continue after it, so it must not count as one of its tokens.
-            return ""
-        self._pending.append(id_)
-        text = self._text(len(self._pending))
-        if not text.endswith("\ufffd"):
-            return self._show(len(self._pending), text)
-        # The first tokens can be shown if their own text begins it, so no character is cut.
-        limit = len(self._pending) - self._UNFINISHED_TOKENS
-        for n in range(limit, 0, -1):
-            begun = self._text(n)
-            if text.startswith(begun):
-                return self._show(n, begun)
-        return self._show(limit, self._text(limit)) if limit > self._MAX_PENDING else ""
-
-    @property
-    def state(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The tokens kept as context, and those whose text is incomplete."""
-        return tuple(self._shown), tuple(self._pending)
-
-    def restore(self, shown: Sequence[int], pending: Sequence[int]) -> None:
-        """Continue from a `state`."""
-        self._shown, self._pending = list(shown), list(pending)
-
-    def finish(self) -> str:
-        """Text of the remaining tokens, with replacement characters if incomplete."""
-        return self._show(len(self._pending), self._text(len(self._pending)))
-
-    def _text(self, n: int) -> str:
-        """The text of the first `n` pending tokens."""
-        before = self._decoder.decode(self._shown)
-        return self._decoder.decode(self._shown + self._pending[:n])[len(before) :]
-
-    def _show(self, n: int, text: str) -> str:
-        # Tokens without text wait for the next one, up to a limit.
-        if text or n > self._MAX_PENDING:
-            self._shown, self._pending = self._pending[:n], self._pending[n:]
-        return text
-
+# The bytes of tokens
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 

@@ -1,19 +1,15 @@
-"""A reply's tokens as text while it is generated: thoughts apart from the answer, and up to a stop
-text. And one model's replies: where each begins after its prompt, and the segments of earlier ones.
+"""A reply's tokens as text while it is generated: decoded, thoughts apart from the answer, and up
+to a stop text.
 
 Markers are recognized by their token ids; tags that are not tokens are searched for in the text.
-Both are removed from the text, as are headers.
+Both are removed from the text, as are headers. `template` has the replies of earlier turns.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby, product
+from collections.abc import Collection, Iterable, Sequence
 
-import numpy as np
+import tokenizers
 
-from mlxchat.text.encoder import Decoder, StreamDecoder, TokenIds
-from mlxchat.text.reply_format import NO_THOUGHTS, Markers, Place, ReplyFormat
-from mlxchat.text.template import Kind, Segment
+from mlxchat.text.reply_format import Markers, Place
 
 # Whether it is a thought, and its text.
 Piece = tuple[bool, str]
@@ -21,13 +17,91 @@ Piece = tuple[bool, str]
 # A longer header is not one: the model has omitted it.
 MAX_HEADER_CHARS = 120
 
-# The tokens at the end of a prompt to search for the marker that begins the reply.
-PROMPT_TAIL = 16
-# Where a reply begins, as the prompt leaves it.
-BEGINNINGS = (Place.START, Place.THOUGHT, Place.ANSWER, Place.HEADER)
-
 # A reader's own state, and the tokens shown and pending of its decoder.
 State = tuple[str, str, bool, tuple[int, ...], tuple[int, ...]]
+
+
+class Decoder:
+    """The text of ids; `special_ids` are those of control tokens."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self._backend = backend
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of the ids, without control tokens."""
+        # The library shows those of which it holds a normalized text.
+        shown = [id_ for id_ in ids if id_ not in self.special_ids]
+        return self._backend.decode(shown, skip_special_tokens=True)
+
+    def spelled(self, ids: Iterable[int]) -> str:
+        """Text of the ids, with control tokens."""
+        return self._backend.decode(list(ids), skip_special_tokens=False)
+
+    def is_silent(self, id_: int) -> bool:
+        """Whether `decode` omits the token whatever its context."""
+        return id_ in self.special_ids or self._backend.id_to_token(id_) is None
+
+
+class StreamDecoder:
+    """Turns ids into text one by one, into complete characters only.
+
+    A token's text can depend on the preceding tokens, so each is decoded together with them, and
+    the text of those alone is removed. Source: the prefix method of Hugging Face's
+    text-generation-inference; the library's own has no state to save.
+    """
+
+    # A UTF-8 character has at most four bytes and a token at least one, so an incomplete character
+    # spans at most three tokens; anything before them is final.
+    _UNFINISHED_TOKENS = 3
+    _MAX_PENDING = 8
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._shown: list[int] = []
+        self._pending: list[int] = []
+
+    def add(self, id_: int) -> str:
+        """Take one more token and return the text completed by it, often empty."""
+        if self._decoder.is_silent(id_):
+            # A character may continue after it, so it must not count as one of its tokens.
+            return ""
+        self._pending.append(id_)
+        text = self._text(len(self._pending))
+        if not text.endswith("\ufffd"):
+            return self._show(len(self._pending), text)
+        # The first tokens can be shown if their own text begins it, so no character is cut.
+        limit = len(self._pending) - self._UNFINISHED_TOKENS
+        for n in range(limit, 0, -1):
+            begun = self._text(n)
+            if text.startswith(begun):
+                return self._show(n, begun)
+        return self._show(limit, self._text(limit)) if limit > self._MAX_PENDING else ""
+
+    @property
+    def state(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The tokens kept as context, and those whose text is incomplete."""
+        return tuple(self._shown), tuple(self._pending)
+
+    def restore(self, shown: Sequence[int], pending: Sequence[int]) -> None:
+        """Continue from a `state`."""
+        self._shown, self._pending = list(shown), list(pending)
+
+    def finish(self) -> str:
+        """Text of the remaining tokens, with replacement characters if incomplete."""
+        return self._show(len(self._pending), self._text(len(self._pending)))
+
+    def _text(self, n: int) -> str:
+        """The text of the first `n` pending tokens."""
+        before = self._decoder.decode(self._shown)
+        return self._decoder.decode(self._shown + self._pending[:n])[len(before) :]
+
+    def _show(self, n: int, text: str) -> str:
+        # Tokens without text wait for the next one, up to a limit.
+        if text or n > self._MAX_PENDING:
+            self._shown, self._pending = self._pending[:n], self._pending[n:]
+        return text
 
 
 class Reader:
@@ -260,123 +334,3 @@ def joined(pieces: Iterable[Piece]) -> tuple[str, str]:
         "".join(text for is_, text in pieces if is_ is kind) for kind in (True, False)
     )
     return thought, answer
-
-
-@dataclass(frozen=True, slots=True)
-class Replies:
-    """How to read one model's replies."""
-
-    markers: Markers
-    decoder: Decoder
-
-    @property
-    def format(self) -> ReplyFormat:
-        return self.markers.format
-
-    def reader(self, prompt: TokenIds | None = None, *, may_think: bool = True) -> Reader:
-        """A reader for the reply to `prompt`; with None, for plain text without thoughts. Reads
-        thoughts even if it does not expect any (`may_think`)."""
-        markers = Markers(NO_THOUGHTS, {}) if prompt is None else self.markers
-        return Reader(
-            StreamDecoder(self.decoder), markers, self._place_after(prompt), may_think=may_think
-        )
-
-    def header_of_answer(self, prompt: TokenIds | None) -> str:
-        """The text that begins an answer without a thought, if the prompt leaves its header to the
-        model."""
-        return self.format.begins if self._place_after(prompt) is Place.HEADER else ""
-
-    def _place_after(self, prompt: TokenIds | None) -> Place:
-        """The place in which the reply to `prompt` begins, as the template leaves it."""
-        markers = self.markers
-        if prompt is None or self.format is NO_THOUGHTS:
-            return Place.ANSWER
-        tail = prompt[-PROMPT_TAIL:].tolist()
-        if markers.tags:
-            is_open = self.decoder.spelled(tail).rstrip().endswith(self.format.opens)
-            return Place.THOUGHT if is_open else Place.START
-        before, last = -1, -1
-        for place, id_ in enumerate(tail):
-            before, last = (last, place) if id_ in markers.roles else (before, last)
-        role, text = markers.roles.get(tail[last]), self.decoder.decode(tail[last + 1 :]).strip()
-        match role:
-            case Place.THOUGHT if text in ("", self.format.label.strip()):
-                return Place.THOUGHT
-            case Place.BODY if not text and before >= 0:
-                return markers.after(
-                    role, Place.HEADER, self.decoder.decode(tail[before + 1 : last])
-                )
-            case Place.HEADER:
-                return Place.HEADER
-            case _:
-                return Place.START
-
-    def split(
-        self, text: str, place: Place = Place.START, *, keeps_newlines: bool = False
-    ) -> tuple[str, str]:
-        """Split a text with tags as plain text, which begins in `place`, into thought and answer.
-        Newlines between the two are dropped, unless it `keeps_newlines`."""
-        if self.format is NO_THOUGHTS or self.format.has_channels:
-            return "", text
-        reader = Reader(StreamDecoder(self.decoder), Markers(self.format, {}), place)
-        if keeps_newlines:
-            reader.keep_newlines()
-        return joined([*reader.read(text), *reader.finish()])
-
-    def segments(self, ids: bytes | None, reply: str, thought: str) -> list[Segment]:
-        """The reply in segments: as the model wrote it if the `ids` spell exactly that, with
-        nothing cut off or left out, else as it would."""
-        known = None if ids is None else np.frombuffer(ids, np.int32).tolist()
-        written = None if known is None else self._written(known, reply, thought)
-        if written is not None:
-            return written
-        if self.format is NO_THOUGHTS or not thought:
-            return [Segment(reply, kind=Kind.ANSWER)]
-        return [
-            Segment(self.format.opens, kind=Kind.MARKER),
-            Segment(self.format.label, kind=Kind.GAP),
-            Segment(thought, kind=Kind.THOUGHT),
-            Segment(self.format.closes, kind=Kind.MARKER),
-            Segment("\n\n", kind=Kind.GAP),
-            Segment(reply, kind=Kind.ANSWER),
-        ]
-
-    def _written(self, ids: list[int], reply: str, thought: str) -> list[Segment] | None:
-        """The segments in the ids; None if they spell anything else."""
-        text = self.decoder.spelled(ids)
-        beginnings = BEGINNINGS if self.markers.roles else BEGINNINGS[:2]
-        for place, keeps_newlines in product(beginnings, (False, True)):
-            if self.markers.roles:
-                reader = Reader(StreamDecoder(self.decoder), self.markers, place)
-                if keeps_newlines:
-                    reader.keep_newlines()
-                found = list(self._read_by(reader, ids))
-                if [_text(found, kind) for kind in (Kind.THOUGHT, Kind.ANSWER)] == [thought, reply]:
-                    return found
-            elif self.split(text, place, keeps_newlines=keeps_newlines) == (thought, reply):
-                # Tags that are not tokens may share one with text: one segment for all.
-                kind = Kind.GAP if thought else Kind.ANSWER
-                return [Segment(text, np.array(ids, np.int32), kind)]
-        return None
-
-    def _read_by(self, reader: Reader, ids: list[int]) -> Iterator[Segment]:
-        """The tokens by what the reader makes of each, those alike together."""
-
-        def kind_of(id_: int) -> Kind:
-            is_marker = self.markers.role(id_, reader.place) is not None
-            is_shown = any(text for _, text in reader.add(id_))
-            if is_marker:
-                return Kind.MARKER
-            # Half a character is shown later, a control token never.
-            is_hidden = not is_shown and not reader.has_pending and self.decoder.decode([id_])
-            if is_hidden or reader.place not in (Place.THOUGHT, Place.ANSWER):
-                return Kind.GAP
-            return Kind.THOUGHT if reader.is_thought else Kind.ANSWER
-
-        for kind, run in groupby(ids, kind_of):
-            segment_ids = [*run]
-            yield Segment(self.decoder.spelled(segment_ids), np.array(segment_ids, np.int32), kind)
-
-
-def _text(segments: Iterable[Segment], kind: Kind) -> str:
-    return "".join(segment.text for segment in segments if segment.kind is kind)

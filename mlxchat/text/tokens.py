@@ -14,15 +14,16 @@ import numpy as np
 import tokenizers
 
 from mlxchat.errors import TemplateError
-from mlxchat.text.encoder import Decoder, Encoder, TokenIds, token_bytes, unused_marks
+from mlxchat.text.encoder import Encoder, TokenIds, token_bytes, unused_marks
 from mlxchat.text.reply_format import NO_THOUGHTS, Place, find_markers
-from mlxchat.text.reply_reader import Reader, Replies, joined
+from mlxchat.text.reply_reader import Decoder, Reader, joined
 from mlxchat.text.template import (
     NO_SYSTEM_ROLE,
     THOUGHT_FIELDS,
     ChatTemplate,
     Kind,
     Message,
+    Replies,
     Segment,
     Thoughts,
     enclosed,
