@@ -18,7 +18,7 @@ from mlxchat.errors import (
 )
 from mlxchat.store.checkpoint import Checkpoint, from_json, to_json
 from mlxchat.store.output_file import OutputFile, Position
-from mlxchat.store.snapshot import Outage, Written
+from mlxchat.store.snapshot import Written
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,7 @@ def restored(
 
 
 class Checkpointer:
-    """Writes checkpoints during a run that has `begun` somewhere, and the last one at its end.
-    `saved` is what the latest on the disk has reached."""
+    """Writes checkpoints during a run that has `begun` somewhere, and the last one at its end."""
 
     def __init__(
         self,
@@ -79,28 +78,34 @@ class Checkpointer:
             ledger = Ledger(loaded.settings.max_kv_size, loaded.keep)
         self.ledger = ledger
         self.begun = begun
-        self.saved: Reached | None = None
-        self._checkpoint = checkpoint
+        self._checkpoint, self._state = checkpoint, checkpoint.state
         self._loaded = loaded
         self._file = file
         self._fingerprint = loaded.fingerprint()
         # Tokens between checkpoints.
         self.every = checkpoint.run.request.overnight.checkpoint_every
-        self._outage = Outage(warn, f"checkpoints can be written to {checkpoint.directory} again")
-        self._being_saved: Reached | None = None
         # Prompt tokens in the cache, and tokens at the latest checkpoint.
         self._prefilled, self._latest = begun.prefilled, begun.tokens
+        directory = checkpoint.directory
+
+        def fail(reason: object) -> None:
+            earlier = self._state.path.exists()
+            valid = "the previous one stays valid" if earlier else "--resume would begin again"
+            warn(f"cannot write a checkpoint to {directory}: {reason}; {valid}")
+
+        self._state.failed = fail
+        self._state.recovered = lambda: warn(f"checkpoints can be written to {directory} again")
 
     def read(self, done: int, total: int) -> None:
         """`done` of `total` prompt tokens were read in this run; reading alone can take a night."""
-        self._see_result()
+        self._state.report()
         if self.begun.resume_point is not None:
             return
         self._prefilled = self.begun.prefilled + done
         if done == total:
             # A run killed before its next checkpoint has one without text, which comes first.
             self.save(Reached())
-            self._checkpoint.state.background.wait()
+            self._state.background.wait()
             self._latest = 0
         elif self._prefilled - self._latest >= self.every:
             self.save(Reached())
@@ -113,42 +118,26 @@ class Checkpointer:
                 with device_failures():
                     self.save(reached)
             except DeviceError as error:
-                self._failed(error)
+                self._state.report(error)
         if not is_resumable or finish_reason == "loop":
             self._file.sync()
             self._checkpoint.end(finish_reason)
-        background = self._checkpoint.state.background
-        background.wait()
-        self._see_result()
-        return background.written
+        self._state.background.wait()
+        self._state.report()
+        return self._state.background.written
 
     def save(self, reached: Reached) -> None:
         """Save the state of a run that has come this far; without a `resume_point`, the prompt is
         being read. Everything before it is written."""
         # The text first: a checkpoint may only refer to text that is on the disk.
         position = self._file.sync()
-        state = self._checkpoint.state
-        state.background.wait()
-        self._see_result()
+        self._state.background.wait()
+        self._state.report()
         prefilled = self._prefilled if reached.resume_point is None else 0
         reached = replace(reached, position=position, prefilled=prefilled)
-        self._being_saved, self._latest = reached, reached.tokens
+        self._latest = reached.tokens
         model, cache = self._loaded.model, self._loaded.cache
         try:
-            state.save(model, cache, self.ledger, self._fingerprint, to_json(reached))
+            self._state.save(model, cache, self.ledger, self._fingerprint, to_json(reached))
         except SnapshotError as error:
-            self._failed(error)
-
-    def _see_result(self) -> None:
-        """Report the result of the checkpoint being written, once it is known."""
-        result = self._checkpoint.state.background.take_result()
-        if isinstance(result, OSError):
-            self._failed(result.strerror or result)
-        elif result is not None:
-            self.saved = self._being_saved
-            self._outage.ends()
-
-    def _failed(self, reason: object) -> None:
-        directory, earlier = self._checkpoint.directory, self._checkpoint.state.path.exists()
-        valid = "the previous one stays valid" if earlier else "--resume would begin again"
-        self._outage.lasts(f"cannot write a checkpoint to {directory}: {reason}; {valid}")
+            self._state.report(error)

@@ -30,7 +30,7 @@ from mlxchat.request.written import check_template_args
 from mlxchat.sessions import listing
 from mlxchat.sessions.records import Saved, Scalar
 from mlxchat.sessions.session import Session
-from mlxchat.store.snapshot import Fingerprint, ModelPrint, Outage, StateFile, Written
+from mlxchat.store.snapshot import Fingerprint, ModelPrint, StateFile, Written
 from mlxchat.units import Notify
 
 # Turns between snapshots, and how many sessions keep a snapshot.
@@ -116,7 +116,8 @@ class Saving:
         self._file = StateFile((session and session.snapshot_path) or Path())
         self._print: tuple[Model, ModelPrint] | None = None
         self._saved_turns = 0
-        self._outage = Outage(notify, "the cache is saved again")
+        self._file.failed = lambda reason: notify(f"cannot save the cache: {reason}")
+        self._file.recovered = lambda: notify("the cache is saved again")
 
     def resume(self, conversation: Conversation, *, system: str | None) -> None:
         """Fill the conversation with the contents of the session, including the cache if possible.
@@ -210,7 +211,7 @@ class Saving:
                         facts,
                     )
             except (SnapshotError, DeviceError) as error:
-                self._failed(error)
+                self._file.report(error)
 
     def _fingerprint(self, conversation: Conversation) -> Fingerprint:
         model, ledger = conversation.model, conversation.ledger
@@ -220,14 +221,10 @@ class Saving:
 
     def _see_result(self) -> None:
         """Report the result of the last snapshot, once it is known."""
-        result = self._file.background.take_result()
         if self.session is not None and self.session.outage is not None:
             # One warning is enough.
-            return
-        if isinstance(result, OSError):
-            self._failed(result.strerror or result)
-        elif result is not None:
-            self._outage.ends()
+            self._file.background.take_result()
+        self._file.report()
 
     def _write(self, save: Callable[[Session], object]) -> None:
         try:
@@ -235,9 +232,6 @@ class Saving:
                 save(self.session)
         except SessionError as error:
             self._notify(str(error))
-
-    def _failed(self, reason: object) -> None:
-        self._outage.lasts(f"cannot save the cache: {reason}")
 
 
 def _contents(session: Session | None) -> Saved:

@@ -181,7 +181,8 @@ class Background:
 
 
 class StateFile:
-    """The file at `path`, used by one process only. `background` reports the results of writes.
+    """The file at `path`, used by one process only. `failed` gets the reason when saving starts to
+    fail, and `recovered` is called when it works again.
 
     Of several ranks, each saves its shard on its own disk, and the file of rank 0 has the number by
     which they are known. One that is missing, damaged or of another number of ranks makes the whole
@@ -190,7 +191,10 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.failed: Callable[[object], object] = lambda reason: None
+        self.recovered: Callable[[], object] = lambda: None
         self.background = Background()
+        self._fails = False
         # Numbers of the shards that the next file lists, and of those that the last one listed.
         self._next, self._listed = (1 + secrets.randbelow(2**31 - 1) for _ in range(2))
 
@@ -224,6 +228,16 @@ class StateFile:
 
         if ranks.leads:
             self.background.run(write)
+
+    def report(self, error: Exception | None = None) -> None:
+        """Report the `error`, or the result of the last write, once it is known."""
+        result = error or self.background.take_result()
+        fails = self._fails if result is None else not isinstance(result, Written)
+        if fails and not self._fails:
+            self.failed(getattr(result, "strerror", None) or result)
+        elif self._fails and not fails:
+            self.recovered()
+        self._fails = fails
 
     def restore(self, model: Model, empty: Cache, fingerprint: Fingerprint) -> Restored | None:
         """The contents of the file, in a fork of `empty`; None if there is no file.
@@ -268,27 +282,6 @@ def _write_shard(rank: int, number: int, taken: Snapshot) -> None:
         shards = paths.shards_dir().glob(f"rank{rank}-*.safetensors")
         for old in sorted(shards, key=lambda path: -path.stat().st_mtime_ns)[SHARDS_KEPT:]:
             old.unlink()
-
-
-class Outage:
-    """Reports when saving starts to fail, and when it works again, with the message `over`."""
-
-    def __init__(self, notify: Callable[[str], None], over: str) -> None:
-        self._notify = notify
-        self._over = over
-        self._lasts = False
-
-    def lasts(self, message: str) -> None:
-        """Saving failed; `message` is shown if it is the first failure."""
-        if not self._lasts:
-            self._notify(message)
-        self._lasts = True
-
-    def ends(self) -> None:
-        """Saving succeeded."""
-        if self._lasts:
-            self._notify(self._over)
-        self._lasts = False
 
 
 # What a state was made with
