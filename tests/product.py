@@ -271,9 +271,6 @@ def joined_block(case: Case) -> None:
     for found, expected in zip(_first_layer(cache), _first_layer(plain), strict=True):
         held = min(found.shape[2], expected.shape[2])
         case.compare("block", found[:, :, -held:], expected[:, :, -held:])
-    found, expected = (case.logits(each.fork(), [7]) for each in (cache, plain))
-    assert np.isfinite(found).any()
-    assert np.isfinite(expected).any()
 
 
 def _first_layer(cache: Cache) -> list[np.ndarray]:
@@ -376,14 +373,14 @@ def read_together(
 def constrained_answer(case: Case) -> None:
     """Answer under constraints while the window wraps; a family that cannot be bounded answers
     without one."""
-    case.errors["answer"] = compare_answers(case.model, lambda: _answering(case))
 
+    def new_cache() -> Cache:
+        try:
+            return case.cache()
+        except Refused:
+            return make_cache(case.model.network)
 
-def _answering(case: Case) -> Cache:
-    try:
-        return case.cache()
-    except Refused:
-        return make_cache(case.model.network)
+    case.errors["answer"] = compare_answers(case.model, new_cache)
 
 
 WAYS: dict[str, Callable[[Case], None]] = {

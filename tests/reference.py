@@ -129,12 +129,6 @@ def references(cache: Sequence[Any]) -> list[ReferenceCache]:
     return [part for part in found if isinstance(part, ReferenceCache)]
 
 
-def reference_logits(model: nn.Module, cache: Sequence[Any], tokens: Sequence[int]) -> np.ndarray:
-    """The model's logits `(T, vocabulary)` for the tokens, one at a time."""
-    rows = [model(mx.array([[token]]), cache=cache) for token in tokens]
-    return np.array(mx.concatenate(rows, axis=1)[0])
-
-
 def logits(model: nn.Module, cache: Sequence[Any], tokens: Sequence[int]) -> np.ndarray:
     return np.array(model(mx.array([tokens]), cache=cache)[0].astype(mx.float32))
 
@@ -148,7 +142,8 @@ def step_both(
     for window, plain in pairs:
         # Only relative positions matter, since the real cache may have moved everything back.
         plain.anchor = window._anchor + plain.offset + len(step) - window.offset
-    np.testing.assert_allclose(found, reference_logits(model, reference, step), atol=3e-4)
+    rows = [logits(model, reference, [token]) for token in step]
+    np.testing.assert_allclose(found, np.concatenate(rows), atol=3e-4)
     for window, plain in pairs:
         assert window.keys is not None
         assert window.max_size == plain.window

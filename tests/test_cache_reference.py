@@ -30,10 +30,7 @@ from tests.reference import (
 # The rotation of each window of a family, taken from its paper rather than its module.
 ROTATIONS: dict[str, list[Rotation]] = {
     "llama": [Rotation(8, 500_000.0)] * 4,
-    "qwen2": [Rotation(8, 1_000_000.0)] * 4,
-    "qwen3": [Rotation(16, 1_000_000.0)] * 4,
     "mixtral": [Rotation(8)] * 4,
-    "olmo2": [Rotation(8)] * 4,
     "stablelm": [Rotation(4)] * 4,
     "gpt_oss": [Rotation(8, 150_000.0)] * 4,
     "gemma3_text": [Rotation(8)] * 3 + [Rotation(8, 1_000_000.0)],

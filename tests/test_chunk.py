@@ -1,4 +1,4 @@
-"""Llama 4's local layers, which attend within chunks: of eight tokens here."""
+"""Llama 4's local layers, which attend within chunks: of 32 tokens here."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +16,7 @@ from tests.reference import logits, random_tokens
 # Without the position-dependent scale of the global layers' queries, which rightly changes when
 # keys are moved back.
 TEXT = CONFIGS["llama4"]["text_config"] | {"attn_temperature_tuning": 0}
-MODEL = build_family("llama4", text_config=TEXT)
-WIDE_MODEL = build_family("llama4", text_config=TEXT | {"attention_chunk_size": 32})
+MODEL = build_family("llama4", text_config=TEXT | {"attention_chunk_size": 32})
 
 
 class ChunkReference:
@@ -48,10 +47,6 @@ class ChunkReference:
         )
 
 
-def chunks(cache: Sequence[Any]) -> list[ChunkCache]:
-    return [layer for layer in cache if isinstance(layer, ChunkCache)]
-
-
 def steps(sizes: list[int], seed: int = 0) -> list[list[int]]:
     tokens = iter(random_tokens(sum(sizes), seed))
     return [[next(tokens) for _ in range(size)] for size in sizes]
@@ -59,16 +54,16 @@ def steps(sizes: list[int], seed: int = 0) -> list[list[int]]:
 
 @pytest.mark.parametrize(("window", "keep"), [(8, 0), (12, 4), (31, 4)])
 def test_a_window_within_a_chunk_has_its_first_and_latest_tokens(window: int, keep: int) -> None:
-    cache = _left_in_place(make_cache(WIDE_MODEL, window, keep))
+    cache = _left_in_place(make_cache(MODEL, window, keep))
     reference = [
         ChunkReference(32, window, keep) if isinstance(layer, ChunkCache) else layer
-        for layer in _left_in_place(make_cache(WIDE_MODEL, window, keep))
+        for layer in _left_in_place(make_cache(MODEL, window, keep))
     ]
     for step in steps([1] * 100):
         np.testing.assert_allclose(
-            logits(WIDE_MODEL, cache, step), logits(WIDE_MODEL, reference, step), atol=1e-4
+            logits(MODEL, cache, step), logits(MODEL, reference, step), atol=1e-4
         )
-        assert all(layer.size() <= window for layer in chunks(cache))
+        assert all(layer.size() <= window for layer in cache)
 
 
 def _left_in_place(cache: Sequence[Any]) -> Sequence[Any]:
@@ -82,24 +77,24 @@ def _left_in_place(cache: Sequence[Any]) -> Sequence[Any]:
 def test_moving_everything_back_keeps_chunk_boundaries(
     window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    never = make_cache(WIDE_MODEL, window, 4)
+    never = make_cache(MODEL, window, 4)
     monkeypatch.setattr(build, "POSITION_LIMIT", 128)
-    often = make_cache(WIDE_MODEL, window, 4)
+    often = make_cache(MODEL, window, 4)
     for step in steps([1] * 130 + [20] * 3 + [1] * 30):
         np.testing.assert_allclose(
-            logits(WIDE_MODEL, often, step), logits(WIDE_MODEL, never, step), atol=1e-3
+            logits(MODEL, often, step), logits(MODEL, never, step), atol=1e-3
         )
     assert often[0].offset < 128 < never[0].offset
     assert often[0].offset % 32 == never[0].offset % 32
 
 
 def test_a_span_is_evicted_from_chunks_holding_only_part_of_it() -> None:
-    cache = make_cache(WIDE_MODEL, 40, 4)
+    cache = make_cache(MODEL, 40, 4)
     for step in steps([1] * 44):
-        logits(WIDE_MODEL, cache, step)
-    assert {layer.size() for layer in chunks(cache)} == {12}
+        logits(MODEL, cache, step)
+    assert {layer.size() for layer in cache if isinstance(layer, ChunkCache)} == {12}
     cache.evict(20, 30)
     assert len({layer.offset for layer in cache}) == 1
     for step in steps([5, *[1] * 60], seed=1):
-        assert np.isfinite(logits(WIDE_MODEL, cache, step)).all()
+        assert np.isfinite(logits(MODEL, cache, step)).all()
     assert len({layer.offset for layer in cache}) == 1

@@ -18,8 +18,6 @@ from hypothesis import strategies as st
 from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import Cache, tokens_held, windows
 from mlxchat.cache.ring import DRAFT_SLOTS
-from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.state import Turn
 from mlxchat.engine import drafts
 from mlxchat.engine.drafts import KEY, MAX_MATCH, Drafter, History, Match
 from mlxchat.engine.generate import generate
@@ -65,10 +63,14 @@ def drafter_after(ids: list[int], clock: Callable[[], float] = lambda: 0.0) -> D
     return drafter
 
 
+def with_errors(ids: list[int]) -> list[int]:
+    return [5 if place % 11 == 0 else id_ for place, id_ in enumerate(ids)]
+
+
 def foreseeing(family: str, sampling: SamplingSettings) -> Drafter:
     """A drafter that has seen what the model writes, with errors."""
     ids = [token.id for token in plain_tokens(family, sampling) if token.id is not None]
-    return drafter_after([5 if place % 11 == 0 else id_ for place, id_ in enumerate(ids)])
+    return drafter_after(with_errors(ids))
 
 
 def both(family: str = "llama", sampling: SamplingSettings = LOOSE, **how: Any) -> list[Reply]:
@@ -162,31 +164,25 @@ def test_a_cache_that_refuses_drafts_never_waits_for_them(monkeypatch: pytest.Mo
     list(generate(begin("phi3small", LOOSE, drafter_after(PROMPT.tolist())), tokens=20))
 
 
-def tell(conversation: Conversation) -> list[tuple[str, list[int], int]]:
-    """A chat with what changes a window; returns its state after each action."""
-    states: list[tuple[str, list[int], int]] = []
-    questions = [f"question {number} " + "x" * 20 for number in range(5)]
-    acts: list[Callable[[], Any]] = [partial(conversation.say, each) for each in questions]
-    for act in (*acts, conversation.retry, conversation.undo, conversation.continue_reply, acts[0]):
-        # Undoing returns the turn, all else what is said.
-        said = act()
-        _ = said if isinstance(said, Turn) else list(said)
-        check_in_step(conversation)
-        reply = conversation.turns[-1].reply
-        states.append((reply, conversation.ledger.ids.tolist(), len(conversation.state.forgotten)))
-    return states
-
-
 def test_a_chat_is_the_same_with_drafts() -> None:
-    """Turns are forgotten in the middle of a reply, retried, taken back and continued."""
-    plain, drafting = (make_conversation(300, max_tokens=40, keep=4) for _ in range(2))
-    plain.sampling = drafting.sampling = SamplingSettings(temp=1.0, top_k=4, seed=5)
-    expected = tell(plain)
-    ids = [id_ for turn in plain.turns if turn.ids is not None for id_ in turn.ids.tolist()]
-    known = drafter_after([5 if place % 9 == 8 else id_ for place, id_ in enumerate(ids)])
-    drafting.draft_with(known)
-    assert tell(drafting) == expected
-    assert known.accepted > 40
+    """Turns are forgotten in the middle of a reply, and a reply is retried and continued."""
+    states: list[list[tuple[str, int]]] = []
+    known = drafter_after([])
+    for drafter in (None, known):
+        chat = make_conversation(300, max_tokens=40, keep=4)
+        chat.sampling = SamplingSettings(temp=1.0, top_k=4, seed=5)
+        chat.draft_with(drafter)
+        states.append([])
+        says = [partial(chat.say, f"question {number} " + "x" * 20) for number in range(5)]
+        for act in (*says, chat.retry, chat.continue_reply, says[0]):
+            list(act())
+            check_in_step(chat)
+            states[-1].append((chat.turns[-1].reply, len(chat.state.forgotten)))
+        # The second one drafts from what the first one wrote.
+        wrote = [id_ for turn in chat.turns if turn.ids is not None for id_ in turn.ids.tolist()]
+        known.history.extend(np.array(with_errors(wrote), np.int32))
+    assert states[0] == states[1]
+    assert 40 < known.accepted < known.drafted
 
 
 # What to draft, and how much
@@ -245,7 +241,7 @@ def test_drafts_double_while_they_are_right_and_halve_and_pause_when_they_are_no
 @pytest.mark.parametrize("row_s", [0.1, 1.5])
 def test_drafting_pauses_while_it_is_slower(row_s: float) -> None:
     """On some machines, a row costs as much as a step, so that even right drafts gain nothing."""
-    now_s, place, steps = 0.0, 0, 0
+    now_s, place = 0.0, 0
     drafter = drafter_after([*range(50)] * 2, lambda: now_s)
     while place < 2_000:
         draft = drafter.propose(15)
@@ -254,19 +250,16 @@ def test_drafting_pauses_while_it_is_slower(row_s: float) -> None:
             drafter.add(place % 50, was_drafted=bool(draft))
             place += 1
         if draft:
-            steps += 1
             drafter.learn(len(draft), len(draft))
-    assert (now_s < 500) if row_s < 1 else (now_s < 1.05 * place), (now_s, steps)
+    assert (now_s < 500) if row_s < 1 else (now_s < 1.05 * place)
 
 
 # Rows: accepted tokens are as if decoded one by one, rejected ones leave no trace
 
-
 MODEL = build_random_model()
-VOCABULARY = 256
 
 
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(8))
 @given(
     window=st.integers(6, 40),
     keep=st.sampled_from([0, 4]),
@@ -280,7 +273,7 @@ def test_accepted_tokens_are_as_if_decoded_one_by_one(
     cache, plain = make_cache(MODEL, window, keep), make_cache(MODEL, window, keep)
     for each in (cache, plain):
         step(MODEL, each, random_tokens(prompt))
-    ids, planned, done = random_tokens(90, seed=1), cycle(plan), 0
+    ids, planned, done = random_tokens(70, seed=1), cycle(plan), 0
     while done < len(ids):
         rows, right = next(planned)
         rows = min(rows, cache.draft_room, len(ids) - done)
@@ -288,7 +281,7 @@ def test_accepted_tokens_are_as_if_decoded_one_by_one(
             found, right = step(MODEL, cache, ids[done : done + 1]), 1
         else:
             right = min(right, rows)
-            wrong = [(id_ + 1) % VOCABULARY for id_ in ids[done + right : done + rows]]
+            wrong = [(id_ + 1) % 256 for id_ in ids[done + right : done + rows]]
             found = draft(MODEL, cache, [*ids[done : done + right], *wrong], right)
         expected = np.concatenate([step(MODEL, plain, [id_]) for id_ in ids[done : done + right]])
         np.testing.assert_allclose(found, expected, atol=2e-4, rtol=1e-3)

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from mlxchat.cache import build
+from mlxchat import platform
+from mlxchat.cache import build, powers
 from mlxchat.cache.build import make_cache
-from mlxchat.errors import CacheError, ModelUnsupported
+from mlxchat.errors import CacheError
 from mlxchat.models.load import load_directory
 from scripts import metal
 from scripts.families import (
@@ -26,6 +27,7 @@ from scripts.families import (
     write_family,
 )
 from tests.product import FAMILIES, INEXACT, NOT_BUILT, TWELVE
+from tests.reference import logits, random_tokens
 
 REFUSED = {"afm7", "deepseek_v41", "gpt2", "gpt_bigcode"}
 
@@ -44,18 +46,20 @@ def test_every_module_of_mlx_lm_has_a_tiny_family() -> None:
         for name in sorted(set(BUILT) - INEXACT)
     ],
 )
-def test_an_unbounded_cache_equals_mlx_lms_own(name: str) -> None:
-    """Same logits as with the model's own caches."""
+def test_an_unbounded_cache_equals_mlx_lms_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same logits as with the model's own caches and without powers."""
+    monkeypatch.setattr(platform, "exp_is_slow", lambda: True)
+    monkeypatch.setattr(powers, "_are_faster", True)
+    monkeypatch.setattr(powers, "MIN_SCORES", 0)
     model = build_family(name)
-    tokens = mx.array(np.random.default_rng(1).integers(0, 256, (1, 20)))
-    own = build._native_cache(model)
-    ours = make_cache(model)
-    for step in (tokens[:, :11], tokens[:, 11:19], tokens[:, 19:]):
-        np.testing.assert_allclose(
-            np.array(model(step, cache=ours)[0, -1].astype(mx.float32)),
-            np.array(model(step, cache=own)[0, -1].astype(mx.float32)),
-            atol=1e-4,
-        )
+    powers.install_powers(model)
+    tokens = random_tokens(20)
+    own, ours = build._native_cache(model), make_cache(model)
+    for step in (tokens[:11], tokens[11:19], tokens[19:]):
+        found = logits(model, ours, step)[-1]
+        with powers.mlx_lms_own():
+            expected = logits(model, own, step)[-1]
+        np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -66,22 +70,11 @@ def test_an_unboundable_family_is_refused_by_name(name: str) -> None:
     assert mx.isfinite(model(mx.array([[1, 2, 3]]), cache=make_cache(model))).all()
 
 
-@pytest.mark.parametrize("name", sorted(NOT_BUILT))
-def test_a_module_names_the_package_it_lacks(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It prints to stdout, which belongs to the text, and raises SystemExit."""
-    with pytest.raises(ModelUnsupported, match="ai2-olmo"):
-        build_family(name)
-    assert capsys.readouterr().out == ""
-
-
 def test_the_manuals_table_lists_every_family_once() -> None:
     """Update it with `python -m scripts.families --write`; test_product checks its rows."""
     assert sorted(listed_verdicts()) == sorted(CONFIGS)
     for name in METAL_ONLY | NOT_BUILT:
         assert judge_family(name) == listed_verdicts()[name]
-
-
-# Every form of weights that users run
 
 
 # Besides the twelve, one that cannot pack a layer, and one that leaves weights unquantized.

@@ -1,11 +1,14 @@
 """The loops: their results, the cache they leave, their stats and their ends."""
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mlx import nn
 
 from mlxchat.cache.build import make_cache
@@ -17,6 +20,7 @@ from mlxchat.engine.sampling import Chooser, Token
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
+from mlxchat.text.reply_reader import StopTexts
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.conftest import build_random_model
 
@@ -33,10 +37,6 @@ def begin(model: Model, cache: Cache | None = None, **settings: Any) -> Reply:
     chosen = GenerationSettings(**({"max_tokens": 20, "ignore_eos": True} | settings))
     cache = make_cache(model.network) if cache is None else cache
     return Reply(model, PROMPT, cache, settings=chosen)
-
-
-def generated(model: Model, cache: Cache | None = None, **settings: Any) -> list[Token]:
-    return list(generate(begin(model, cache, **settings)))
 
 
 def ids_of(tokens: Iterable[Token]) -> list[int]:
@@ -83,7 +83,7 @@ def test_memory_does_not_grow_with_generated_tokens() -> None:
 
 def test_the_cache_continues_from_the_end_of_a_generation(model: Model) -> None:
     cache = make_cache(model.network)
-    ids = ids_of(generated(model, cache, max_tokens=5))
+    ids = ids_of(generate(begin(model, cache, max_tokens=5)))
     # The last token was yielded but not added to the cache.
     assert tokens_held(cache) == len(PROMPT) + 4
     settings = GenerationSettings(max_tokens=5, ignore_eos=True)
@@ -92,7 +92,7 @@ def test_the_cache_continues_from_the_end_of_a_generation(model: Model) -> None:
 
 
 def test_log_probabilities_are_the_models_likeliest_first(model: Model) -> None:
-    token = generated(model, logprobs=3, max_tokens=1)[0]
+    token = next(generate(begin(model, logprobs=3, max_tokens=1)))
     logits = np.array(model.network(mx.array(PROMPT)[None])[0, -1]).astype(np.float64)
     expected = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
     order = np.argsort(-expected)[:3]
@@ -115,25 +115,17 @@ def test_an_end_token_ends_a_generation_and_is_not_counted(
 
 
 def test_an_interruption_takes_effect_between_tokens_and_prefill_steps(model: Model) -> None:
-    seen: list[Token] = []
     reply = begin(model)
-    for token in generate(reply, ends=[asked(lambda: len(seen) == 5)]):
-        seen.append(token)
+    list(generate(reply, ends=[asked(lambda: reply.generated == 6)]))
     assert reply.stats.finish_reason == "interrupted"
     # The token already being computed is yielded too.
-    assert reply.stats.generated_tokens == 6
+    assert reply.stats.generated_tokens == 7
     steps: list[int] = []
     stopped = begin(model)
-    tokens = generate(
-        stopped,
-        ends=[asked(lambda: len(steps) == 3)],
-        step_size=10,
-        on_prefill=lambda done, _: steps.append(done),
-    )
-    assert list(tokens) == []
+    ends, note = [asked(lambda: len(steps) == 3)], lambda done, _: steps.append(done)
+    assert list(generate(stopped, ends=ends, step_size=10, on_prefill=note)) == []
     assert steps == [0, 10, 20]
     assert stopped.stats.finish_reason == "interrupted"
-    assert stopped.stats.generated_tokens == 0
 
 
 def test_stats_count_what_happened(model: Model) -> None:
@@ -187,3 +179,33 @@ def test_a_pause_changes_nothing_and_can_be_resumed_from(model: Model, pause_eve
         stats = resumed.stats
         assert (stats.prompt_tokens, stats.cached_tokens) == (tokens, tokens)
         assert (stats.prefilled_tokens, stats.generated_tokens) == (0, 60)
+
+
+short_text = st.text(alphabet="ab\n", max_size=12)
+stop_texts = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size=3)
+
+
+@given(short_text, stop_texts, st.lists(st.integers(0, 12)))
+def test_the_text_before_the_first_stop_text_is_shown(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(borders)]
+    matcher = StopTexts(stops)
+    shown = ""
+    for piece in pieces:
+        shown += matcher.add(piece)
+        if matcher.found:
+            break
+    else:
+        shown += matcher.finish()
+    starts = [text.find(stop) for stop in stops if stop in text]
+    assert matcher.found == bool(starts)
+    if not starts:
+        assert shown == text
+    else:
+        # Of several stop texts, the one completed first counts.
+        ends = min(text.find(stop) + len(stop) for stop in stops if stop in text)
+        assert shown == text[: len(shown)]
+        assert not any(stop in shown for stop in stops)
+        assert len(shown) <= ends

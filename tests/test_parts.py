@@ -19,32 +19,23 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(byte_tokenizer(), ChatTemplate(CHAT_TEMPLATE, {}), (258,))
 
 
-@pytest.fixture(scope="module")
-def words() -> Tokenizer:
-    """A token is one of the words in these texts, or part of one."""
-    backend = trained_byte_level([LONG, OTHER], 600)
-    return Tokenizer(backend, ChatTemplate("<{{ messages[0]['content'] }}>", {}))
-
-
-def texts_of(tokenizer: Tokenizer, parts: list[Part]) -> list[str]:
-    prompt = tokenizer.encode_parts(parts)
-    return [tokenizer.decode(prompt.ids[start:stop]) for start, stop in prompt.blocks]
-
-
 def test_a_prompt_in_parts_has_the_ids_of_the_whole(tokenizer: Tokenizer) -> None:
     """No special token is added or lost, and the question is in the same place."""
     parts = [Part(LONG, cache=True), Part("\n\n"), Part(OTHER, cache=True), Part("\n\nWho?")]
     prompt = tokenizer.encode_parts(parts, "Be brief.")
     whole = tokenizer.prompt("".join(part.text for part in parts), "Be brief.")
     assert np.array_equal(prompt.ids, whole.ids)
-    assert texts_of(tokenizer, parts) == [LONG, OTHER]
+    blocks = [tokenizer.decode(prompt.ids[start:stop]) for start, stop in prompt.blocks]
+    assert blocks == [LONG, OTHER]
     # The head is what the template writes before the first part.
     assert prompt.blocks[0][0] == prompt.head
     assert "Be brief." in tokenizer.decode(prompt.ids[: prompt.head])
 
 
-def test_a_block_has_the_same_ids_at_every_position(words: Tokenizer) -> None:
+def test_a_block_has_the_same_ids_at_every_position() -> None:
     """If encoded together with the text before it, its first token would depend on that text."""
+    backend = trained_byte_level([LONG, OTHER], 600)
+    words = Tokenizer(backend, ChatTemplate("<{{ messages[0]['content'] }}>", {}))
     ids: list[list[int]] = []
     for before in ("", "Some: ", "\n", "x\n\n"):
         prompt = words.encode_parts([Part(before), Part(LONG, cache=True), Part("\n")])

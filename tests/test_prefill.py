@@ -43,9 +43,8 @@ def test_every_format_reads_the_beginning_as_the_answer(scripted: Scripted, text
 
 
 def test_every_format_constrains_what_follows(scripted: Scripted) -> None:
-    conversation = Conversation(
-        scripted.model(), CacheSettings(800), generation=GenerationSettings(max_tokens=20)
-    )
+    settings = GenerationSettings(max_tokens=20)
+    conversation = Conversation(scripted.model(), CacheSettings(800), generation=settings)
     constraint = Constraint.from_choices(["no duck", "no goose"])
     list(conversation.say("Which?", constraint=constraint, prefill="no g"))
     (turn,) = conversation.turns
@@ -88,42 +87,24 @@ def test_a_turn_stopped_at_its_beginning_or_refused_is_taken_back() -> None:
 # The command line
 
 
-@pytest.fixture
-def generate(unthinking_model: Path, run_mlxchat: RunMlxchat) -> Any:
-    def run(*arguments: str, stdin: str | None = None) -> Any:
-        how = ("generate", "-m", str(unthinking_model), "--temp", "0", "-n", "8")
-        return run_mlxchat(*how, *arguments, stdin=stdin)
-
-    return run
-
-
-def test_generate_writes_the_beginning_and_what_follows_it(generate: Any) -> None:
-    text = generate("--prefill", BEGUN, "Which?")
-    assert (text.returncode, text.stderr) == (0, "")
-    assert text.stdout.startswith(BEGUN)
-    events = [
-        json.loads(line)
-        for line in generate("--json", "--prefill", BEGUN, "Which?").stdout.splitlines()
-    ]
-    assert (events[1]["text"], events[1]["id"]) == (BEGUN, None)
-    assert events[-1]["text"] == text.stdout.rstrip("\n")
-    assert events[-1]["generated_tokens"] == 8
-
-
-def test_rows_of_a_batch_have_their_own_beginnings(
-    unthinking_model: Path, run_mlxchat: RunMlxchat, generate: Any
+def test_generate_and_each_row_of_a_batch_continue_their_beginnings(
+    unthinking_model: Path, run_mlxchat: RunMlxchat
 ) -> None:
+    how = ("-m", str(unthinking_model), "--temp", "0", "-n", "8", "--prefill", BEGUN)
+    done = run_mlxchat("generate", "--json", *how, "Which?")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (events[1]["text"], events[1]["id"]) == (BEGUN, None)
+    assert events[-1]["text"] == "".join(event["text"] for event in events[1:-1])
+    assert events[-1]["generated_tokens"] == 8
     given = [
         {"id": 0, "prompt": "Which?"},
         {"id": 1, "prompt": "Which?", "prefill": "No, "},
         {"id": 2, "prompt": "When?", "prefill": "yest", "choice": ["yes", "yesterday"]},
         {"id": 3, "prompt": "When?", "prefill": "no", "choice": ["yes", "yesterday"]},
     ]
-    how = ("-m", str(unthinking_model), "--temp", "0", "-n", "8", "--rows", "3")
-    text = "\n".join(map(json.dumps, given))
-    done = run_mlxchat("batch", *how, "--prefill", BEGUN, stdin=text)
+    done = run_mlxchat("batch", *how, "--rows", "3", stdin="\n".join(map(json.dumps, given)))
     answers = {each["id"]: each for each in map(json.loads, done.stdout.splitlines())}
-    assert answers[0]["text"] == generate("--prefill", BEGUN, "Which?").stdout.rstrip("\n")
+    assert answers[0]["text"] == events[-1]["text"]
     assert answers[1]["text"].startswith("No, ")
     assert answers[2]["text"] == "yesterday"
     assert "--prefill is not a beginning that --choice allows" in answers[3]["error"]

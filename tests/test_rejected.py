@@ -25,13 +25,7 @@ FEW_MESSAGES = (
     "{% if messages | length > 6 %}{{ raise_exception('too many') }}{% endif %}"
 ) + chat_templates.CHATML
 NOT_THIS = "the model's chat template rejects this: not this"
-HISTORY = [
-    Turn("one", ""),
-    Turn("", "two"),
-    Turn("three", " \n"),
-    Turn("four", "fine"),
-    Turn("five", "", thought="Hm."),
-]
+HISTORY = [Turn("one", ""), Turn("", "two"), Turn("three", " \n"), Turn("four", "fine")]
 
 
 def rendered(conversation: Conversation) -> str:
@@ -44,7 +38,7 @@ def test_turns_that_the_template_rejects_are_not_rendered() -> None:
     conversation = make_conversation(None, chat_templates.NO_EMPTY, system="Be kind.")
     conversation.resume("Be kind.", [*HISTORY])
     text = rendered(conversation)
-    assert all(word in text for word in ("four", "fine", "five", "Hm."))
+    assert all(word in text for word in ("four", "fine"))
     assert not any(word in text for word in ("one", "two", "three"))
     say(conversation, "six")
     list(conversation.retry())
@@ -64,9 +58,7 @@ def test_as_many_turns_are_rendered_as_the_template_accepts_together() -> None:
         say(conversation, text)
         check_in_step(conversation)
     text = rendered(conversation)
-    assert "five" in text
-    assert "four" in text
-    assert "three" not in text
+    assert [each in text for each in ("three", "four", "five")] == [False, True, True]
     assert len(conversation.turns) == 5
 
 

@@ -1,4 +1,4 @@
-"""A prefill step computed in pieces on two streams fills the cache like a whole step."""
+"""A prefill step is computed in pieces on two streams, and a rank waits for both of its own."""
 
 import os
 from typing import Any
@@ -11,6 +11,7 @@ from mlx import nn
 from mlxchat import platform
 from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import Cache, recurrent_states, windows
+from mlxchat.distributed import Ranks
 from mlxchat.engine.prefill import compute_step
 from scripts.families import build_family
 from tests.conftest import build_random_model
@@ -90,3 +91,35 @@ def test_ranks_and_gpus_compute_on_one_stream(monkeypatch: pytest.MonkeyPatch) -
             monkeypatch.setenv(name, value)
         with platform.prefill_streams() as streams:
             assert len(streams) == expected
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[mx.Stream | None]:
+    """The streams waited for; None is the default one, a GPU's on a Mac."""
+    streams: list[mx.Stream | None] = []
+    monkeypatch.setattr(mx, "synchronize", lambda stream=None: streams.append(stream))
+    return streams
+
+
+def test_a_rank_waits_for_its_messages_before_it_stops(waited: list[mx.Stream | None]) -> None:
+    """`mx.synchronize()` waits only for the GPU's stream. Messages run on the CPU's, so the last
+    one could be lost."""
+    Ranks(mx.distributed.init()).stop()
+    assert waited == [None, mx.default_stream(mx.cpu)]
+
+
+def test_the_wired_limit_is_changed_only_after_all_computation(
+    waited: list[mx.Stream | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+
+    def set_wired_limit(limit: int) -> int:
+        limits.append(limit)
+        return 7
+
+    monkeypatch.setattr(platform, "recommended_working_set_bytes", lambda: 1000)
+    monkeypatch.setattr(mx, "set_wired_limit", set_wired_limit)
+    with platform.wired_limit():
+        assert waited == []
+    assert waited == [None, mx.default_stream(mx.cpu)]
+    assert limits == [1000, 7]
