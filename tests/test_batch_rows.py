@@ -333,23 +333,21 @@ def piped_batch(model: Path, write: Callable[[str], None], **options: Any) -> It
         yield batch, pipe
 
 
-def test_a_row_does_not_wait_for_the_next_line(tiny_model: Path) -> None:
+def test_a_row_does_not_wait_for_the_next_line_and_a_batch_that_waits_stops_when_asked(
+    tiny_model: Path,
+) -> None:
     """A program that sends one line and waits for its answer waited for ever: free seats were to be
     filled first."""
     answers: queue.Queue[str] = queue.Queue()
+    asked = threading.Event()
     with piped_batch(tiny_model, answers.put) as (batch, pipe):
-        thread = threading.Thread(target=lambda: list(batch.results()))
+        thread = threading.Thread(target=lambda: list(batch.results(asked.is_set)))
         thread.start()
         try:
             for number in range(3):
                 pipe.write(b'{"id": %d, "prompt": "a", "max_tokens": 3}\n' % number)
                 assert json.loads(answers.get(timeout=60))["id"] == number
         finally:
-            pipe.close()
+            # The pipe stays open.
+            asked.set()
             thread.join()
-
-
-def test_a_batch_that_waits_for_input_stops_when_asked(tiny_model: Path) -> None:
-    asked = iter([False, False, True])
-    with piped_batch(tiny_model, print) as (batch, _):
-        assert list(batch.results(lambda: next(asked, True))) == []
