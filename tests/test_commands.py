@@ -97,7 +97,6 @@ def test_an_unknown_command_or_option_names_ours(line: str, message: str, run: R
 @pytest.mark.parametrize(
     ("command", "typed", "suggested"),
     [
-        ("/think", "h", ["hide"]),
         ("/set", "top", ["top-p ", "top-k "]),
         ("/set", "temp ", []),
         ("/set", "lookup ", ["lookup on", "lookup off"]),
