@@ -176,11 +176,11 @@ class Reader:
     def ends(self, id_: int) -> bool:
         """Whether this token ends the turn here, even if it does not elsewhere."""
         is_answer = self.place is Place.ANSWER or self._has_no_header
-        return is_answer and self._markers.role(id_, self.place) is Place.END
+        return is_answer and self._role(id_) is Place.END
 
     def add(self, id_: int) -> list[Piece]:
         """Take one more token and return the text completed by it, in pieces."""
-        role = self._markers.role(id_, self.place)
+        role = self._role(id_)
         if role is None:
             return self.read(self._decoder.add(id_))
         if self.place is Place.START and (begun := self.read(self._decoder.finish())):
@@ -225,6 +225,10 @@ class Reader:
             case Place.ANSWER:
                 self._leads = False
         return [(self.is_thought, text)] if text else []
+
+    def _role(self, id_: int) -> Place | None:
+        # Nearly all tokens are text.
+        return self._markers.role(id_, self.place) if id_ in self._markers.roles else None
 
     def _begin(self, place: Place) -> None:
         """Begin the place after a marker."""

@@ -291,15 +291,10 @@ class Replies:
         thoughts even if it does not expect any (`may_think`)."""
         markers = Markers(NO_THOUGHTS, {}) if prompt is None else self.markers
         return Reader(
-            StreamDecoder(self.decoder), markers, self._place_after(prompt), may_think=may_think
+            StreamDecoder(self.decoder), markers, self.place_after(prompt), may_think=may_think
         )
 
-    def header_of_answer(self, prompt: TokenIds | None) -> str:
-        """The text that begins an answer without a thought, if the prompt leaves its header to the
-        model."""
-        return self.format.begins if self._place_after(prompt) is Place.HEADER else ""
-
-    def _place_after(self, prompt: TokenIds | None) -> Place:
+    def place_after(self, prompt: TokenIds | None) -> Place:
         """The place in which the reply to `prompt` begins, as the template leaves it."""
         markers = self.markers
         if prompt is None or self.format is NO_THOUGHTS:

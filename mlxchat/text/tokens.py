@@ -321,7 +321,8 @@ class Tokenizer:
     def header_of_answer(self, prompt: TokenIds | None) -> TokenIds:
         """The tokens that begin an answer without a thought, if the prompt leaves its header to the
         model."""
-        return self._encoder.encode_piece(self.replies.header_of_answer(prompt))
+        is_left = self.replies.place_after(prompt) is Place.HEADER
+        return self._encoder.encode_piece(self.replies.format.begins if is_left else "")
 
     @property
     def thinks(self) -> bool:
@@ -369,8 +370,8 @@ class Tokenizer:
             in_thought = True
         if text:
             closes = format_.closes + ("\n\n" if newlines and not format_.has_channels else "")
-            header = closes if in_thought else self.replies.header_of_answer(prompt.ids)
-            before.append(self._encoder.encode_piece(header))
+            header = self.header_of_answer(prompt.ids)
+            before.append(self._encoder.encode_piece(closes) if in_thought else header)
             answer = self.encode(text, begins=format_ is NO_THOUGHTS)
         written = np.concatenate([NO_IDS, *before, answer])
         ids = np.concatenate([prompt.ids, written])
