@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # four, because those need a core too.
 WORKERS := $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) \
-	--maxprocesses 4 --dist worksteal
+	--maxprocesses 4 --dist worksteal --durations=10
 
 .PHONY: demo test test-all compiled lint types check format lock clean
 

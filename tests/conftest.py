@@ -5,7 +5,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,29 +155,7 @@ def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run_program() -> RunMlxchat:
-    """Run the program as a user would; returns its exit status, stdout and stderr."""
-
-    def run(
-        *arguments: str, stdin: str | bytes | None = None, timeout: float = 120
-    ) -> "subprocess.CompletedProcess[str]":
-        data = stdin.encode() if isinstance(stdin, str) else stdin
-        done = subprocess.run(
-            [sys.executable, "-m", "mlxchat", *arguments],
-            input=data,
-            stdin=subprocess.DEVNULL if data is None else None,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-        )
-        return subprocess.CompletedProcess(
-            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
-        )
-
-    return run
-
-
-@pytest.fixture
 def run_mlxchat() -> RunMlxchat:
-    """Like `run_program`, but in this process, which is faster."""
+    """Run the program as a user would, but in this process, which is faster; returns its exit
+    status, stdout and stderr."""
     return run_in_process

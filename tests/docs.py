@@ -1,12 +1,18 @@
 """The README, the manual and the shell commands in them, for the tests that run or parse them."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import typer
 from markdown_it import MarkdownIt
 
+from mlxchat import cli
+
 ROOT = Path(__file__).parent.parent
+PROGRAM: Any = typer.main.get_command(cli.app)
 README = ROOT / "README.md"
 MANUAL = ROOT / "mlxchat" / "manual"
 PAGES = [README, *sorted(MANUAL.glob("*.md"))]
@@ -35,3 +41,20 @@ def commands() -> Iterator[str]:
         if is_shell and not DRAWN.search(bare):
             lines = CONTINUED.sub(" ", bare).splitlines()
             yield from (line.strip() for line in lines if line.strip())
+
+
+def called(line: str) -> Iterator[list[str]]:
+    """The words after each `mlxchat` in a line of shell."""
+    for call in re.findall(r"\bmlxchat\b((?:\s+(?:\"[^\"]*\"|'[^']*'|[^\s|&<>()]+))*)", line):
+        yield shlex.split(call)
+
+
+def parse(words: list[str]) -> None:
+    """Raise a usage error if the program does not understand the words."""
+    # These show something and exit while they are parsed.
+    if {*words} & {"--version", "-V", "--help", "--help-all", "--install-completion"}:
+        return
+    context = PROGRAM.make_context("mlxchat", list(words))
+    while arguments := [*context._protected_args, *context.args]:
+        name, command, rest = context.command.resolve_command(context, arguments)
+        context = command.make_context(name, rest, parent=context)

@@ -94,7 +94,8 @@ class Terminal(io.StringIO):
     def opened(self) -> Iterator[pytest.MonkeyPatch]:
         """The standard streams, and what prompt_toolkit uses, are this terminal."""
         with create_pipe_input() as pipe, pytest.MonkeyPatch.context() as patch:
-            self.type = pipe.send_text
+            # Invalid bytes are lone surrogates.
+            self.type = lambda text: pipe.send_bytes(text.encode("utf-8", "surrogateescape"))
             patch.setenv("TERM", "xterm-256color")
             for name in ("stdin", "stdout", "stderr"):
                 patch.setattr(sys, name, self)

@@ -5,23 +5,20 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mlxchat.bench import BENCHES, Benchmark, batch, compare, decode, startup, theirs
 from mlxchat.bench.compare import Comparison, Side, Spread, ratios, table
-from mlxchat.bench.startup import process_seconds
 from mlxchat.bench.subject import Subject
 from mlxchat.errors import ModelError
 from mlxchat.request import Setup
 from mlxchat.terminal import run_bench
 from mlxchat.terminal.run_bench import BenchRequest
 from scripts.families import build_family
-from tests.conftest import RunMlxchat, made_once
+from tests.conftest import RunMlxchat
 from tests.in_process import run_in_process
 
 # The kinds of figures of each benchmark.
@@ -38,27 +35,6 @@ COMMON = {
 }
 
 
-def records(lines: list[str]) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in lines]
-    for record in found:
-        assert {*record} == COMMON
-        assert (record["bench"], record["kind"]) in FIGURES
-    return found
-
-
-@dataclass(frozen=True)
-class Everything:
-    """The output of one run of all benchmarks, mlx-lm included."""
-
-    command: str
-    stdout: str
-    stderr: str
-    lines: list[str]
-
-    def records(self, name: str) -> list[dict[str, Any]]:
-        return [each for each in records(self.lines[1:]) if each["bench"] == name]
-
-
 TINY_BATCH = batch.Amounts(
     rows=(1, 2),
     tokens=3,
@@ -70,63 +46,34 @@ TINY_BATCH = batch.Amounts(
 LINE_BEFORE = '{"a line": "from before"}'
 
 
-@pytest.fixture(scope="module")
-def everything(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Everything:
-    directory = tmp_path_factory.mktemp("bench")
-    return made_once("bench", tmp_path_factory, lambda: bench_everything(tiny_model, directory))
-
-
-def bench_everything(tiny_model: Path, directory: Path) -> Everything:
-    kept = directory / "kept.jsonl"
+def test_every_benchmark_appends_its_figures_and_mlx_lms_and_shows_tables(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables are a comment, headers and rows with the same number of cells, and an empty line."""
+    kept = tmp_path / "kept.jsonl"
     kept.write_text(f"{LINE_BEFORE}\n")
     arguments = ["--quick", "-m", str(tiny_model), "--against", "mlx-lm", "--json", str(kept)]
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
-            patch.setenv(name, str(directory))
-        # Timing is irrelevant, so each process is started once and little is decoded.
-        started = cache(process_seconds)
-        patch.setattr(startup, "process_seconds", lambda command: started(tuple(command)))
-        patch.setattr(decode, "QUICK", replace(decode.QUICK, rounds=1))
-        patch.setattr(batch, "QUICK", TINY_BATCH)
-        patch.setattr(compare, "settle", lambda: None)
-        done = run_in_process("bench", *arguments)
-    assert done.returncode == 0, done.stderr
-    return Everything(
-        shlex.join(["mlxchat", "bench", *arguments]),
-        done.stdout,
-        done.stderr,
-        kept.read_text().splitlines(),
-    )
-
-
-@pytest.mark.parametrize("name", [entry.name for entry in BENCHES])
-def test_each_benchmark_records_all_its_kinds_of_figures_and_mlx_lms(
-    everything: Everything, name: str
-) -> None:
-    found = everything.records(name)
-    assert {(each["bench"], each["kind"]) for each in found} == {
-        each for each in FIGURES if each[0] == name
-    }
-    assert all(each["complete"] and each["quick"] for each in found)
-    assert {each["command"] for each in found} == {everything.command}
-    figures = [each["figures"] for each in found]
-    # Only start-up is not compared.
-    sides = {each["side"] for each in figures if "side" in each}
-    assert sides >= {"mlxchat", "mlx-lm"} or name == "startup"
-    measured = [each for each in figures if "speed_ratio" in each]
-    assert all((each["speed_ratio"] is None) == (each["side"] == "mlx-lm") for each in measured)
-
-
-def test_records_are_appended_to_earlier_ones(everything: Everything) -> None:
-    assert everything.lines[0] == LINE_BEFORE
-    found = [each["bench"] for each in records(everything.lines[1:])]
-    assert list(dict.fromkeys(found)) == [entry.name for entry in BENCHES]
-
-
-def test_a_pipe_gets_only_tables(everything: Everything) -> None:
-    """Comments, headers and rows with the same number of cells, each followed by an empty line."""
-    assert everything.stderr == ""
-    tables = everything.stdout.split("\n\n")
+    # Timing is irrelevant, so no process is started, and little is decoded.
+    monkeypatch.setattr(startup, "process_seconds", lambda _: 0.5)
+    monkeypatch.setattr(decode, "QUICK", replace(decode.QUICK, rounds=1))
+    monkeypatch.setattr(batch, "QUICK", TINY_BATCH)
+    monkeypatch.setattr(compare, "settle", lambda: None)
+    done = run_in_process("bench", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    before, *lines = kept.read_text().splitlines()
+    assert before == LINE_BEFORE
+    found = [json.loads(line) for line in lines]
+    assert {(each["bench"], each["kind"]) for each in found} == FIGURES
+    names = [each["bench"] for each in found]
+    assert list(dict.fromkeys(names)) == [entry.name for entry in BENCHES]
+    assert all({*each} == COMMON and each["complete"] and each["quick"] for each in found)
+    assert {each["command"] for each in found} == {shlex.join(["mlxchat", "bench", *arguments])}
+    for name in {*names} - {"startup"}:
+        figures = [each["figures"] for each in found if each["bench"] == name]
+        assert {each["side"] for each in figures} >= {"mlxchat", "mlx-lm"}
+        measured = [each for each in figures if "speed_ratio" in each]
+        assert all((each["speed_ratio"] is None) == (each["side"] == "mlx-lm") for each in measured)
+    tables = done.stdout.split("\n\n")
     assert tables.pop() == ""
     assert len(tables) >= len(BENCHES)
     for each in tables:
@@ -135,23 +82,11 @@ def test_a_pipe_gets_only_tables(everything: Everything) -> None:
         assert len(rows) > 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "complaint"),
-    [
-        (["unheard-of"], 2, "unheard-of"),
-        (["prefill", "--against", "llama.cpp"], 2, "llama.cpp"),
-        (["prefill", "--json", "/no/such/directory/file"], 1, "/no/such/directory/file"),
-        (["prefill", "-m", "/no/such/model"], 1, "/no/such/model"),
-    ],
-)
-def test_impossible_requests_are_a_one_line_error_before_measuring(
-    run_mlxchat: RunMlxchat, tiny_model: Path, arguments: list[str], status: int, complaint: str
-) -> None:
-    name, *options = arguments
-    done = run_mlxchat("bench", name, "-m", str(tiny_model), *options)
-    assert (done.returncode, done.stdout) == (status, "")
-    assert complaint in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_an_impossible_request_is_refused_before_measuring(run_mlxchat: RunMlxchat) -> None:
+    for options in (["-m", "/no/such/model"], ["-m", "smollm2", "--json", "/no/such/directory"]):
+        done = run_mlxchat("bench", "prefill", *options)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert options[-1] in done.stderr
 
 
 def test_one_failing_benchmark_does_not_stop_the_others(
@@ -192,6 +127,20 @@ def test_one_failing_benchmark_does_not_stop_the_others(
 
 
 # Statistics of runs, and what is measured
+
+
+def test_sides_take_turns_and_each_is_warmed_up_once() -> None:
+    """Other load on the machine affects all sides alike."""
+    done: list[str] = []
+    sides = {
+        name: Side(
+            name, lambda name=name: done.append(name), lambda name=name: done.append(f"({name})")
+        )
+        for name in "ab"
+    }
+    *_, runs = compare.interleave(sides, 2, lambda *_: None)
+    assert done == ["(a)", "(b)", "a", "b", "a", "b"]
+    assert {name: len(each) for name, each in runs.items()} == {"a": 2, "b": 2}
 
 
 def test_a_slowdown_of_the_machine_does_not_change_ratios() -> None:

@@ -301,27 +301,6 @@ def test_ctrl_c_just_before_the_prompt_does_not_end_the_chat(
 # The user's editor
 
 
-def editor_script(directory: Path, commands: str) -> str:
-    """An editor whose name contains a space, so that $VISUAL has to quote it."""
-    script = directory / "my editor"
-    script.write_text(f"#!/bin/sh\n{commands}\n")
-    script.chmod(0o755)
-    return f"'{script}' --wait"
-
-
-def test_ctrl_g_opens_the_editor_and_the_text_stays_editable(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = editor_script(tmp_path, 'case "$2" in *.md) echo " added" >> "$2";; esac')
-    monkeypatch.setenv("VISUAL", script)
-    steps = [
-        (PROMPT, f"draft{CTRL_G}"),
-        ("^> draft added$", "!\r"),
-        ("^> draft added!\n[^$]*stopped at 8 tokens", CTRL_D),
-    ]
-    chat(tiny_model, "-n", "8", steps=steps)
-
-
 def test_an_editor_that_fails_keeps_the_text_and_ctrl_c(
     saying: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,31 +17,21 @@ TIME = 1_700_000_000.5
 RESPONSES = """
 CREATE TABLE conversations (id TEXT PRIMARY KEY, name TEXT, model TEXT);
 CREATE TABLE responses (id TEXT PRIMARY KEY, model TEXT, prompt TEXT, system TEXT,
-    prompt_json TEXT, response TEXT, conversation_id TEXT, datetime_utc TEXT{more});
+    prompt_json TEXT, response TEXT, conversation_id TEXT, datetime_utc TEXT, reasoning TEXT);
 INSERT INTO conversations VALUES ('c1', 'Pelicans: all', 'm'), ('c2', 'Other', 'm');
-INSERT INTO responses (id, prompt, system, response, conversation_id, datetime_utc) VALUES
-    ('r2', 'and then?', NULL, 'It flew.', 'c1', '2023-09-01T10:05:00.123456'),
-    ('r1', 'a story', 'Be brief.', 'A pelican.', 'c1', '2023-09-01T10:00:00.123456'),
-    ('r3', 'hi', NULL, 'hello', 'c2', '2023-09-02T10:00:00'),
-    ('r4', 'alone', NULL, 'yes', NULL, NULL);
-"""
-LATER_TABLES = """
-CREATE TABLE attachments (id TEXT PRIMARY KEY, type TEXT, content BLOB);
-CREATE TABLE prompt_attachments (response_id TEXT, attachment_id TEXT, "order" INTEGER);
+INSERT INTO responses (id, prompt, system, response, reasoning, conversation_id, datetime_utc)
+VALUES
+    ('r2', 'and then?', NULL, 'It flew.', NULL, 'c1', '2023-09-01T10:05:00.123456'),
+    ('r1', 'a story', 'Be brief.', 'A pelican.', NULL, 'c1', '2023-09-01T10:00:00.123456'),
+    ('r3', 'hi', NULL, 'hello', NULL, 'c2', '2023-09-02T10:00:00'),
+    ('r5', '', NULL, 'It is noon.', 'Hm.', 'c2', '2023-09-02T10:00:01'),
+    ('r4', 'alone', NULL, 'yes', NULL, NULL, NULL);
 CREATE TABLE fragments (id INTEGER PRIMARY KEY, content TEXT);
 CREATE TABLE prompt_fragments (response_id TEXT, fragment_id INTEGER, "order" INTEGER);
 CREATE TABLE system_fragments (response_id TEXT, fragment_id INTEGER, "order" INTEGER);
-CREATE TABLE tool_calls (id INTEGER PRIMARY KEY, response_id TEXT, name TEXT);
-CREATE TABLE tool_results (id INTEGER PRIMARY KEY, response_id TEXT, output TEXT);
-INSERT INTO attachments VALUES ('a', 'image/png', x'00'), ('b', 'application/pdf', x'00');
-INSERT INTO prompt_attachments VALUES ('r1', 'a', 0), ('r1', 'b', 1), ('r2', 'gone', 0);
 INSERT INTO fragments VALUES (1, 'second'), (2, 'first'), (3, 'Be kind.');
 INSERT INTO prompt_fragments VALUES ('r1', 1, 1), ('r1', 2, 0);
 INSERT INTO system_fragments VALUES ('r3', 3, 0);
-INSERT INTO tool_calls VALUES (1, 'r3', 'now');
-INSERT INTO tool_results VALUES (1, 'r5', '12:00');
-INSERT INTO responses (id, prompt, response, reasoning, conversation_id, datetime_utc) VALUES
-    ('r5', '', 'It is noon.', 'Hm.', 'c2', '2023-09-02T10:00:01');
 """
 
 
@@ -68,17 +58,6 @@ def imported(export: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> lis
     for name in names:
         import_messages(folder / f"{name}.jsonl", name)
     return names
-
-
-def texts(name: str) -> list[tuple[str, str]]:
-    return [(turn.user, turn.reply) for turn in read_session(name).turns]
-
-
-def database(path: Path, script: str) -> Path:
-    connection = sqlite3.connect(path)
-    connection.executescript(script)
-    connection.close()
-    return path
 
 
 def test_the_conversations_of_an_archive_become_sessions(
@@ -115,16 +94,18 @@ def test_the_conversations_of_an_archive_become_sessions(
 def test_the_responses_of_llm_become_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = RESPONSES.format(more=", reasoning TEXT") + LATER_TABLES
-    names = imported(database(tmp_path / "x", script), tmp_path / "out", monkeypatch)
+    connection = sqlite3.connect(tmp_path / "x")
+    connection.executescript(RESPONSES)
+    connection.close()
+    names = imported(tmp_path / "x", tmp_path / "out", monkeypatch)
     assert names == ["Other", "Pelicans all", "llm"]
-    assert texts("llm") == [("alone", "yes")]
-    assert texts("Pelicans all") == [
-        ("first\nsecond\na story", "A pelican."),
-        ("and then?", "It flew."),
-    ]
+    texts = {name: [(t.user, t.reply) for t in read_session(name).turns] for name in names}
+    assert texts == {
+        "llm": [("alone", "yes")],
+        "Pelicans all": [("first\nsecond\na story", "A pelican."), ("and then?", "It flew.")],
+        "Other": [("hi", "hello\n\nIt is noon.")],
+    }
     assert read_session("Pelicans all").system == "Be brief."
-    assert texts("Other") == [("hi", "hello\n\nIt is noon.")]
     assert read_session("Other").turns[0].thought == "Hm."
     assert read_session("Other").system == "Be kind."
 

@@ -1,6 +1,5 @@
 """The last line of what `mlxchat generate` writes has an end, so that `wc -l` and `read` see it."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,6 @@ def model_saying(text: str, directory: Path) -> str:
     [
         (WHOLE, [], f"{WHOLE}\n"),
         (f"{WHOLE}\n", [], f"{WHOLE}\n"),
-        (f"{WHOLE}\n\n", [], f"{WHOLE}\n\n"),
         ("", [], ""),
         (WHOLE, ["-n", "3"], "One\n"),
         (WHOLE, ["--stop", "Two"], "One line.\n"),
@@ -43,12 +41,6 @@ def test_the_output_ends_with_one_newline(
     done = run_mlxchat(*arguments, "-o", str(tmp_path / "out.txt"), "Hello")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (tmp_path / "out.txt").read_text() == written
-
-
-def test_events_have_only_the_models_own_newlines(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:
-    done = run_mlxchat("generate", "-m", model_saying(WHOLE, tmp_path), "--json", "Hello")
-    assert done.stdout.endswith("}\n")
-    assert json.loads(done.stdout.splitlines()[-1])["text"] == WHOLE
 
 
 def test_a_checkpoints_output_is_the_text_alone_whenever_it_is_resumed(

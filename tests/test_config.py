@@ -1,0 +1,288 @@
+"""The configuration: what its file and variables set, what they refuse, and how the file is edited
+without losing anything."""
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from mlxchat import cli, paths
+from mlxchat.config import Setting, read_user_config, set_key
+from mlxchat.errors import ConfigError, OutputError
+from mlxchat.request.commands import COMMANDS
+from tests.conftest import RunMlxchat
+
+ROOT: Any = typer.main.get_command(cli.app)
+
+
+def write_user(text: str) -> Path:
+    path = paths.config_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def parameters(command: str, *arguments: str) -> dict[str, Any]:
+    """The parameters the command would run with."""
+    root = ROOT.make_context("mlxchat", [command])
+    return ROOT.commands[command].make_context(command, list(arguments), parent=root).params
+
+
+# What it sets
+
+
+def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert parameters("chat")["temp"] is None
+    write_user("[chat]\ntemp = 1\n")
+    monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "")
+    assert parameters("chat")["temp"] == "1"
+    monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "2")
+    assert parameters("chat")["temp"] == "2"
+    assert parameters("chat", "--temp", "3")["temp"] == "3"
+
+
+def test_a_commands_own_model_overrides_only_its_own_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[chat] model in the user's file used to override MLXCHAT_MODEL."""
+    write_user('model = "a/all"\nchat.model = "a/chat"')
+    assert parameters("chat")["model"] == "a/chat"
+    # The model for all commands is left to those who find models.
+    assert parameters("generate")["model"] is None
+    monkeypatch.setenv("MLXCHAT_MODEL", "a/variable")
+    assert parameters("chat")["model"] is None
+    monkeypatch.setenv("MLXCHAT_CHAT_MODEL", "a/chat-variable")
+    assert parameters("chat")["model"] == "a/chat-variable"
+
+
+def test_show_lists_every_setting_and_its_source(
+    run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = write_user('model = "a/b"\n[aliases]\nx = "c/d"\n[chat]\nsystem = "Be\\nbrief."\n')
+    monkeypatch.setenv("MLXCHAT_GENERATE_STOP", "END")
+    done = run_mlxchat("config", "show")
+    assert (done.returncode, done.stderr) == (0, "")
+    cells = {line.split("\t")[0]: line.split("\t")[1:] for line in done.stdout.splitlines()}
+    options = {f"{name}.{each.name}" for name, all_ in COMMANDS.items() for each in all_.values()}
+    assert {*cells} == {"model", "aliases.x", *options}
+    assert cells["model"] == cells["chat.model"] == ["a/b", str(user)]
+    assert cells["chat.system"] == ["Be brief.", str(user)]
+    assert cells["chat.save"] == ["true", "default"]
+    assert cells["generate.stop"] == ['["END"]', "MLXCHAT_GENERATE_STOP"]
+    assert cells["generate.temp"] == ["(the model's, else 0)", "default"]
+
+
+# What it refuses
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model = ", "not valid TOML: "),
+        ("modle = 'x'", "unknown key 'modle'; did you mean 'model'?"),
+        ("xyz = 1", "unknown key 'xyz'; known: aliases, batch, chat, generate, model, prompts"),
+        ("model = 3", "model must be a string in quotes, not 3"),
+        ("aliases = 'x'", "aliases must be a table, [aliases], not 'x'"),
+        ("[aliases]\nx = ['y']", "aliases.x must be a string in quotes, not ['y']"),
+        ("[generate.temp]\nx = 1", "generate.temp: --temp takes one value, got {'x': 1}"),
+        ("[chat]\ntemp = [1]", "chat.temp: --temp takes one value, got [1]"),
+        ("[chat]\ntemp = 'hot'", "chat.temp: --temp must be a number, got 'hot'"),
+        ("[chat]\nstop = ['']", "chat.stop: --stop must not be empty"),
+        ("[prompts.x]\ntmep = 1", "prompts.x.tmep is not an option of generate; did you mean"),
+    ],
+)
+def test_an_invalid_key_or_value_is_refused_by_file_and_key(text: str, message: str) -> None:
+    path = write_user(text)
+    with pytest.raises(ConfigError) as caught:
+        read_user_config()
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_unknown_option_is_refused_in_every_table_and_variable(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_user(f'[{command}]\nsystem-prompt = "b"')
+    wrong = f"is not an option of {command}; did you mean"
+    with pytest.raises(ConfigError) as caught:
+        read_user_config()
+    assert str(caught.value) == f"{path}: {command}.system-prompt {wrong} 'system'?"
+    write_user("")
+    variable = f"MLXCHAT_{command.upper()}_TMEP"
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(ConfigError) as caught:
+        parameters(command)
+    assert str(caught.value) == f"{variable}: {command}.tmep {wrong} 'temp'?"
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_devices_and_pipes_are_not_read(make: Callable[[Path], None]) -> None:
+    """Reading a link to a device, or a pipe, would never end."""
+    path = paths.config_file()
+    path.parent.mkdir(parents=True)
+    make(path)
+    with pytest.raises(ConfigError, match=r"cannot read .*: not a regular file"):
+        read_user_config()
+
+
+def test_a_broken_file_does_not_stop_help_or_commands_that_do_not_use_it(
+    run_mlxchat: RunMlxchat,
+) -> None:
+    write_user("broken")
+    for arguments in (["generate", "--help"], ["session", "list"], ["config", "path"]):
+        done = run_mlxchat(*arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+    done = run_mlxchat("generate", "--tmep", "1")
+    assert (done.returncode, "no such option" in done.stderr) == (2, True)
+    done = run_mlxchat("generate", "Hello")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"mlxchat: error: {paths.config_file()}: not valid TOML: ")
+
+
+# How the file is changed
+
+TEXT = """# mine
+model = "small"  # the small one
+
+[aliases]
+small = "org/small"
+
+[generate]  # for pipes
+max-tokens = 5
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "changed"),
+    [
+        ("model", ["small"], TEXT),
+        ("aliases.small", [], TEXT.replace('small = "org/small"\n', "")),
+        ("generate.max-tokens", ["-1"], TEXT.replace("= 5", "= -1")),
+        ("generate.json", ["true"], TEXT + "json = true\n"),
+        ("generate.for", ["8h"], TEXT + 'for = "8h"\n'),
+        ("generate.stop", ["END", "--x"], TEXT + 'stop = ["END", "--x"]\n'),
+        ("chat.temp", ["0.5"], TEXT + "\n[chat]\ntemp = 0.5\n"),
+        ("chat.system", ['say "a\\b"\n'], TEXT + '\n[chat]\nsystem = "say \\"a\\\\b\\"\\n"\n'),
+    ],
+)
+def test_a_key_is_set_in_place_and_every_other_byte_stays(
+    key: str, values: list[str], changed: str, run_mlxchat: RunMlxchat
+) -> None:
+    path = write_user(TEXT)
+    path.chmod(0o640)
+    done = run_mlxchat("config", "set", key, *(values or ["--unset"]))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert path.read_text() == changed
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert read_user_config()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["chat.temp"], "chat.temp needs either a VALUE, or --unset to remove it"),
+        (["chat.temp", "-1"], "{}: chat.temp: --temp must be at least 0, got -1.0"),
+        (["batch.tmep", "1"], "{}: batch.tmep is not an option of batch; did you mean 'temp'?"),
+        (["aliases", "1"], "{}: aliases must be a table, [aliases], not '1'"),
+    ],
+)
+def test_set_refuses_invalid_values_and_writes_nothing(
+    run_mlxchat: RunMlxchat, arguments: list[str], message: str
+) -> None:
+    done = run_mlxchat("config", "set", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"mlxchat: error: {message.format(paths.config_file())}\n"
+    assert not paths.config_file().exists()
+
+
+def test_set_stores_a_model_name_that_works_in_every_directory(
+    run_mlxchat: RunMlxchat, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").symlink_to(tiny_model)
+    done = run_mlxchat("config", "set", "model", "smolm2")
+    assert (done.returncode, "did you mean smollm2?" in done.stderr) == (1, True)
+    assert run_mlxchat("config", "set", "aliases.tiny-0.1", "./here").returncode == 0
+    assert run_mlxchat("config", "set", "model", "tiny-0.1").returncode == 0
+    assert paths.config_file().read_text() == (
+        f'model = "tiny-0.1"\n\n[aliases]\n"tiny-0.1" = "{tmp_path / "here"}"\n'
+    )
+    assert stat.S_IMODE(paths.config_file().stat().st_mode) == 0o600
+
+
+def test_unset_removes_an_invalid_key(run_mlxchat: RunMlxchat) -> None:
+    path = write_user("modle = 'x'\n[chat]\ntmep = 1\ntemp = 1\n")
+    for key in ("modle", "chat.tmep"):
+        assert run_mlxchat("config", "set", key, "--unset").returncode == 0
+    assert path.read_text() == "[chat]\ntemp = 1\n"
+    done = run_mlxchat("config", "set", "chat.top-k", "--unset")
+    assert (done.returncode, done.stderr) == (0, f"mlxchat: chat.top-k is not set in {path}\n")
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_user("# mine\n")
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OutputError, match=r"cannot write .*config\.toml: No space left"):
+        set_key(path, ("model",), ["x"])
+    assert path.read_text() == "# mine\n"
+
+
+def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
+    """Settings may be links into a repository of dotfiles; a plain rename would replace them."""
+    real = tmp_path / "dotfiles.toml"
+    real.write_text('model = "old"\n')
+    path = paths.config_file()
+    path.parent.mkdir(parents=True)
+    path.symlink_to(real)
+    set_key(path, ("model",), ["new"])
+    assert path.is_symlink()
+    assert real.read_text() == 'model = "new"\n'
+    assert read_user_config().settings_for() == {"model": Setting("model", "new", str(path))}
+
+
+@pytest.mark.parametrize(
+    ("edited", "other", "status", "error"),
+    [
+        ("# mine\n[chat]\ntop-k = 3\n", None, 0, ""),
+        ("model = ", None, 2, "not valid TOML"),
+        ("chat.tmep = 1", None, 2, "did you mean 'temp'?"),
+        ("# mine\n", "# by another\n", 2, "changed by another program while you were editing"),
+    ],
+)
+def test_edit_installs_a_valid_file_unless_it_has_changed_and_never_loses_the_text(
+    edited: str,
+    other: str | None,
+    status: int,
+    error: str,
+    *,
+    run_mlxchat: RunMlxchat,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    path, script = write_user("# before\n"), tmp_path / "editor.py"
+    writes = [f"pathlib.Path(sys.argv[1]).write_text({edited!r})"]
+    if other is not None:
+        writes.append(f"pathlib.Path({str(path)!r}).write_text({other!r})")
+    script.write_text("\n".join(["import pathlib, sys", *writes]))
+    monkeypatch.setenv("EDITOR", f"{sys.executable} {script}")
+    done = run_mlxchat("config", "edit")
+    assert (done.returncode, done.stdout) == (status, "")
+    if status == 0:
+        assert (done.stderr, path.read_text()) == ("", edited)
+    else:
+        kept, complaint = done.stderr.splitlines()
+        assert error in complaint
+        assert path.read_text() == (other or "# before\n")
+        assert kept.startswith(f"mlxchat: {path} is unchanged; your edits are in ")
+        assert Path(kept.rpartition(" ")[2]).read_text() == edited.removesuffix("\n") + "\n"
