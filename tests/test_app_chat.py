@@ -18,7 +18,7 @@ from mlxchat.chat.state import NOTE_BEGINS, Recalled, Turn
 from mlxchat.errors import ModelNotFound, SessionError, UsageError
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Alone, Model
-from mlxchat.models.sampling import GENERAL, chat_sampling
+from mlxchat.models.recommended import GENERAL, chat_sampling
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.database import Database
 from mlxchat.sessions.listing import read_session

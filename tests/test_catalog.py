@@ -1,8 +1,8 @@
 """The catalogue: names that can be typed, sizes in order, families that the program holds."""
 
 from mlxchat.models.catalog import CATALOG, HUB_ALIASES, recommended_that_fit
+from mlxchat.models.recommended import family_of
 from mlxchat.models.resolve import is_hub_id
-from mlxchat.models.sampling import family_of
 from mlxchat.models.skeleton import MODULE_OF_TYPE
 from scripts.families import listed_verdicts
 

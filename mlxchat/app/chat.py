@@ -43,8 +43,8 @@ from mlxchat.engine.prefill import ShouldStop
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import CacheError, RanksError, SessionError, TemplateError, UsageError
 from mlxchat.models.model import ALONE, Alone, Model
+from mlxchat.models.recommended import chat_sampling
 from mlxchat.models.resolve import ResolvedModel
-from mlxchat.models.sampling import chat_sampling
 from mlxchat.options import options_of
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.written import thinking_variables

@@ -183,6 +183,7 @@ def make_draw(
         if settings.top_p < 1:
             # The others treat logits and log-probabilities alike.
             logits = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        # A filter that mlx-lm lacks belongs here, before mlx-lm's own.
         return sampler(logits)
 
     return draw
