@@ -12,8 +12,8 @@ import pytest
 
 from mlxchat.sessions.listing import read_session
 from mlxchat.terminal.worker import WILL_STOP
-from tests.pseudo_terminal import PseudoTerminal
-from tests.terminal_chat import CTRL_C, PROMPT
+from tests.smoke.pseudo_terminal import PseudoTerminal
+from tests.terminal import CTRL_C, PROMPT
 
 # The program, with a model that takes ten minutes for many tokens at a time.
 SLOW = """

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from scripts.tiny_model import CHAT_TEMPLATE
-from tests.pseudo_terminal import PseudoTerminal
 from tests.scripted_model import Scripted
-from tests.terminal_chat import CTRL_C, CTRL_D, CTRL_G, PROMPT, Chat
+from tests.smoke.pseudo_terminal import PseudoTerminal
+from tests.smoke.terminal_chat import Chat
+from tests.terminal import CTRL_C, CTRL_D, CTRL_G, CTRL_U, PROMPT
 
 pytestmark = pytest.mark.usefixtures("ordinary_terminal")
 
-CTRL_U, CTRL_Z = "\x15", "\x1a"
+CTRL_Z = "\x1a"
 WORDS = " ".join(f"w{number}" for number in range(300))
 
 
@@ -28,7 +29,7 @@ def scripted(tmp_path: Path) -> str:
 def test_keys_typed_while_it_is_busy_are_neither_lost_nor_echoed(scripted: str) -> None:
     """On a slow line, the terminal's cursor report for one prompt arrived after it, and the answer
     began with `^[[3;1R`. Ctrl-C in a reply discarded what had been typed."""
-    chat = Chat(scripted, "--no-save", program="tests.scripted_program")
+    chat = Chat(scripted, "--no-save")
     # Without a shell there is nothing to suspend it.
     chat.send("hel" + CTRL_Z)
     chat.shows("^> hel$")
@@ -49,7 +50,7 @@ def test_a_dumb_terminal_gets_no_escape_sequences(
     scripted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    chat = Chat(scripted, "-n", "5", program="tests.scripted_program")
+    chat = Chat(scripted, "-n", "5")
     chat.send("   \r")
     chat.shows("^>\n>$")
     chat.send('"""one\r')
@@ -77,7 +78,7 @@ def test_the_users_editor_has_the_terminal_to_itself(
     editor.write_text('#!/bin/sh\ntrap "" INT; echo "up $(cat "$1")"; read x; echo "$x" > "$1"\n')
     editor.chmod(0o700)
     monkeypatch.setenv("VISUAL", str(editor))
-    chat = Chat(scripted, "--no-save", program="tests.scripted_program")
+    chat = Chat(scripted, "--no-save")
     chat.send(f"one{CTRL_G}")
     chat.shows("^up one$")
     chat.child.kill(signal.SIGSTOP)

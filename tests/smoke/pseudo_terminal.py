@@ -10,6 +10,8 @@ import pexpect
 import pyte
 import pytest
 
+PATIENCE_S = 100
+
 
 class PseudoTerminal:
     """Runs `command` in it. `shows` waits for text on the screen."""
@@ -18,21 +20,17 @@ class PseudoTerminal:
         self,
         command: Sequence[str],
         *,
-        cwd: Path | None = None,
         columns: int = 100,
         lines: int = 24,
-        patience_s: float = 100,
     ) -> None:
         self.child: pexpect.spawn[str] = pexpect.spawn(
             command[0],
             list(command[1:]),
-            cwd=None if cwd is None else str(cwd),
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
             encoding="utf-8",
-            timeout=100,
+            timeout=PATIENCE_S,
             dimensions=(lines, columns),
         )
-        self._patience_s = patience_s
         self._screen = pyte.HistoryScreen(columns, lines, history=10_000, ratio=1)
         # Answers the terminal's queries, such as for the cursor position.
         self._screen.write_process_input = self.send
@@ -69,18 +67,12 @@ class PseudoTerminal:
         self.child.close()
         return self.child.exitstatus
 
-    def vanishes(self) -> int | None:
-        """Close the terminal around the program; return its exit status."""
-        with Path(os.devnull).open() as nothing:
-            os.dup2(nothing.fileno(), self.child.child_fd)
-        return self.child.wait()
-
     def text(self) -> str:
         """The text on the screen, without what has scrolled off."""
         return "\n".join(line.rstrip() for line in self._screen.display)
 
     def _read_until(self, seen: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + self._patience_s
+        deadline_s = time.monotonic() + PATIENCE_S
         while not seen():
             try:
                 left_s = deadline_s - time.monotonic()

@@ -4,21 +4,16 @@ import os
 import re
 import sys
 
-from tests.pseudo_terminal import PseudoTerminal
-
-CTRL_C, CTRL_D, CTRL_G, UP = "\x03", "\x04", "\x07", "\x1b[A"
-PROMPT = "^>$"
-COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10\d)(?:;\d+)*m")
+from tests.smoke.pseudo_terminal import PseudoTerminal
+from tests.terminal import CTRL_C, PROMPT
 
 
 class Chat(PseudoTerminal):
-    """`mlxchat` with a model that decodes greedily, waiting at its first prompt."""
+    """`mlxchat` with a scripted model, waiting at its first prompt."""
 
-    def __init__(
-        self, model: str, *arguments: str, lines: int = 40, program: str = "mlxchat"
-    ) -> None:
-        command = [sys.executable, "-m", program, "-m", model, "--temp", "0", *arguments]
-        super().__init__(command, columns=90, lines=lines)
+    def __init__(self, model: str, *arguments: str) -> None:
+        program = ["-m", "tests.scripted_program", "-m", model]
+        super().__init__([sys.executable, *program, *arguments], columns=90, lines=40)
         self._is_dumb = os.environ["TERM"] == "dumb"
         self.shows(PROMPT)
 
@@ -40,7 +35,3 @@ class Chat(PseudoTerminal):
     def drops_draft(self) -> None:
         self.send(CTRL_C)
         self.shows("^Ctrl-C again or Ctrl-D to leave\n>$" if self._is_dumb else PROMPT)
-
-    def shows_rule(self, words: str) -> None:
-        """Wait for a rule across the screen, one line high, with these words."""
-        self.shows(f"^-- {words} --$" if self._is_dumb else f"^{words} ─+\n[^─]")
