@@ -100,8 +100,5 @@ def test_a_missing_field_has_its_default_or_is_named() -> None:
 
 
 def test_what_an_option_must_be_is_checked_as_well() -> None:
-    whole = to_json(Setup(window=64))
-    with pytest.raises(UsageError) as error:
-        Setup(window=0)
-    with pytest.raises(ValueError, match=f"^{error.value}$"):
-        from_json(Setup, whole | {"window": 0})
+    with pytest.raises(ValueError, match=r"^--max-kv-size must be"):
+        from_json(Setup, to_json(Setup(window=64)) | {"window": 0})

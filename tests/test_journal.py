@@ -58,13 +58,6 @@ def answered(user: str, reply: str = "yes", ids: tuple[int, ...] | None = (1, 2)
 
 
 @pytest.fixture
-def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "sessions"
-    monkeypatch.setattr(paths, "sessions_dir", lambda: directory)
-    return directory
-
-
-@pytest.fixture
 def session(sessions: Path) -> Iterator[Session]:
     with Session.open("mine", create=True) as session:
         yield session
@@ -291,21 +284,13 @@ class Chat(RuleBasedStateMachine):
         del self.turns[data.draw(st.integers(0, len(self.turns) - 1))]
         self.record()
 
-    @rule(users=st.lists(texts, max_size=3))
-    def load_others(self, users: list[str]) -> None:
-        self.turns += [Turn(user, user, pinned=bool(user)) for user in users]
-        self.record()
-
-    @precondition(lambda self: self.turns)
-    @rule(data=st.data())
-    def shuffle(self, data: st.DataObject) -> None:
-        self.turns[:] = data.draw(st.permutations(self.turns))
-        self.record()
-
-    @precondition(lambda self: self.turns)
-    @rule(data=st.data(), flag=st.sampled_from(["forgotten", "pinned"]))
-    def flag(self, data: st.DataObject, flag: str) -> None:
-        self.turns = [replace(turn, **{flag: data.draw(st.booleans())}) for turn in self.turns]
+    @rule(users=st.lists(texts, max_size=3), data=st.data())
+    def load_others_and_reorder(self, users: list[str], data: st.DataObject) -> None:
+        turns = data.draw(st.permutations([*self.turns, *(Turn(user, user) for user in users)]))
+        flags = st.fixed_dictionaries({"pinned": st.booleans(), "forgotten": st.booleans()})
+        self.turns = [
+            replace(turn, **data.draw(flags)) for turn in data.draw(st.permutations(turns))
+        ]
         self.record()
 
     @rule(system=st.none() | texts)

@@ -57,27 +57,23 @@ def monotonous(tmp_path: Path) -> list[str]:
     return ["-m", str(model), "--raw", "--temp", "0", "--max-kv-size", "64"]
 
 
-def test_an_answer_that_repeats_itself_is_stopped(monotonous: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["--regex", "[ab]*c"], 4, "the answer is not complete (finish reason: loop)"),
+        (["-n", "900"], 3, "stopped (--on-loop warn continues); --dry-multiplier"),
+        (["-n", "600", "--on-loop", "warn"], 0, "the text repeats itself at token "),
+    ],
+)
+def test_a_text_that_repeats_itself_is_stopped_unless_only_a_warning_is_wanted(
+    options: list[str], status: int, said: str, monotonous: list[str], tmp_path: Path
+) -> None:
     """A string without a maximum length never ended."""
     out = tmp_path / "out"
-    code, stderr = generate_here("-o", str(out), "--regex", "[ab]*c", *monotonous, TEXT)
-    assert code == 4
-    assert "the text repeats itself at token " in stderr
-    assert stderr.endswith("the answer is not complete (finish reason: loop)\n")
-    assert set(out.read_text().rstrip("\n")) == {"a"}
-
-
-def test_plain_text_that_repeats_itself_is_stopped(monotonous: list[str], tmp_path: Path) -> None:
-    """It was only reported, and went on until something else ended it."""
-    out = tmp_path / "out.json"
-    code, stderr = generate_here("--json", "-n", "900", "-o", str(out), *monotonous, TEXT)
-    assert code == 3
-    assert "earlier ones; stopped (--on-loop warn continues); --dry-multiplier" in stderr
-    assert json.loads(out.read_text().splitlines()[-1])["finish_reason"] == "loop"
-    warned = generate_here(
-        "--on-loop", "warn", "-n", "700", "-o", str(tmp_path / "w"), *monotonous, TEXT
-    )
-    assert (warned[0], warned[1].count("the text repeats itself")) == (0, 1)
+    code, stderr = generate_here(*options, "--json", "-o", str(out), *monotonous, TEXT)
+    assert (code, said in stderr, stderr.count("the text repeats itself")) == (status, True, 1)
+    ended = json.loads(out.read_text().splitlines()[-1])["finish_reason"]
+    assert ended == ("loop" if status else "length")
 
 
 def test_no_checkpoint_is_overwritten(

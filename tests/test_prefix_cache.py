@@ -1,9 +1,9 @@
 """Prefixes read back from the disk: bit for bit, shared, limited, and never another model's."""
 
-import errno
 import os
 from collections.abc import Callable, Iterator
-from itertools import count, takewhile
+from errno import ENOSPC
+from itertools import takewhile
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
@@ -17,18 +17,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx import nn
 
-from mlxchat.cache.build import make_cache
+from mlxchat.cache.block import Block
+from mlxchat.cache.build import make_cache, run_lazily
 from mlxchat.cache.layers import Cache, recurrent_states, windows
+from mlxchat.cache.ring import Entries
 from mlxchat.engine.prefill import prefill
 from mlxchat.models.model import Model
-from mlxchat.store import prefix_cache, tensor_file
-from mlxchat.store.prefix_cache import PrefixCache
+from mlxchat.store import prefix_cache
+from mlxchat.store.prefix_cache import DiskBlocks, PrefixCache
 from mlxchat.store.snapshot import Background
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.families import build_family
 from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
 from tests.conftest import build_random_model, examples
+from tests.failing_disk import FailingDisk
 
 # Small, so that few tokens fill many; `test_product` tries all families with whole pages.
 PAGE = 16
@@ -265,27 +268,15 @@ def test_another_model_or_dtype_of_the_same_name_finds_nothing(
     assert Run(model, ids, open_pages(model)).cached == 2 * PAGE
 
 
-def test_a_full_disk_stops_only_the_recording(
-    model: Model, open_pages: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = text(5 * PAGE + 1)
+def test_a_full_disk_stops_only_the_recording(model: Model, open_pages: Open) -> None:
+    ids, pages = text(5 * PAGE + 1), open_pages(model)
     plain = Run(model, ids).logits()
-    write, writes = tensor_file.write_atomically, count()
-
-    def full(path: Path, *arguments: Any, **how: Any) -> None:
-        if next(writes) >= 2:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, *arguments, **how)
-
-    pages = open_pages(model)
-    with monkeypatch.context() as patch:
-        patch.setattr(tensor_file, "write_atomically", full)
+    with FailingDisk(pages.files.directory, ["replace"]).used() as disk:
+        disk.failing = range(2, 9)
         np.testing.assert_array_equal(record(model, ids, pages).logits(), plain)
     assert pages.error is not None
-    assert (pages.error.errno, next(writes), len(files(pages))) == (errno.ENOSPC, 3, 2)
-    again = Run(model, ids, open_pages(model))
-    assert again.cached == 2 * PAGE
-    np.testing.assert_array_equal(again.logits(), plain)
+    assert (pages.error.errno, disk.calls, len(files(pages))) == (ENOSPC, ["replace"] * 3, 2)
+    assert Run(model, ids, open_pages(model)).cached == 2 * PAGE
 
 
 def test_files_stay_within_the_limit_and_the_beginning_of_the_latest_prompt_is_kept(
@@ -320,3 +311,27 @@ def test_no_more_than_a_few_pages_wait_for_a_slow_disk() -> None:
     thread.join()
     writer.wait()
     assert not writer.busy
+
+
+def test_a_block_is_found_after_its_own_head_only_and_stays_while_it_is_used(
+    model: Model, tmp_path: Path
+) -> None:
+    ids, layers = text(12), len(windows(run_lazily(model.network)))
+    blocks = DiskBlocks(tmp_path / "blocks", model, PLENTY)
+
+    def save(head: int) -> None:
+        keys = mx.full((1, 2, 12 - head, 8), float(head))
+        blocks.save(ids[:head], ids[head:], Block(head, (Entries(keys, keys),) * layers))
+
+    def found() -> list[Any]:
+        loaded = [blocks.load(ids[:head], ids[head:]) for head in (3, 4, 5)]
+        return [block.layers[0].pair[0].max().item() for block in loaded if block is not None]
+
+    save(3)
+    size_bytes = sum(path.stat().st_size for path in (tmp_path / "blocks").iterdir())
+    blocks = DiskBlocks(tmp_path / "blocks", model, 2 * size_bytes)
+    save(4)
+    assert found() == [3, 4]
+    assert blocks.load(ids[:3], ids[3:]) is not None
+    save(5)
+    assert found() == [3, 5]

@@ -2,14 +2,13 @@
 
 import json
 import os
-import shutil
+from contextlib import suppress
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from mlxchat.chat.state import State, Turn
@@ -33,27 +32,31 @@ def write_lines(path: Path, *lines: object) -> None:
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
-def test_a_conversation_is_the_same_after_export_and_import(path: Path) -> None:
-    turns = [Turn("one\ntwo", "yes\n\n> quoted", thought="hm"), Turn("", "no"), Turn("last")]
-    transcript.export(path, State("Be kind.", "We talked.", tuple(turns)))
-    assert import_messages(path, "talk") == 3
-    saved = read_session("talk")
-    assert (saved.system, saved.note) == ("Be kind.", "We talked.")
-    assert saved.turns == turns
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+turns = st.builds(Turn, texts, texts, thought=texts)
+
+
+@given(st.none() | texts, st.none() | texts, st.lists(turns, min_size=1))
+def test_a_conversation_is_the_same_after_export_and_import(
+    system: str | None, note: str | None, said: list[Turn]
+) -> None:
+    """`/load` had a second reader, which cut lines at U+2028 and refused what `/save` wrote."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "talk.jsonl"
+        transcript.export(path, State(system, note, tuple(said)))
+        # Nothing is lost without the last line end.
+        path.write_bytes(path.read_bytes().rstrip(b"\n"))
+        saved = read_messages(path)
+    assert (saved.system, saved.settings.get(NOTE), saved.turns) == (system, note, said)
+
+
+def test_an_import_makes_a_new_session_of_what_can_be_encoded(path: Path) -> None:
+    write_lines(path, {**USER, "content": "a\ud800b", "unknown": [1]}, ANSWER)
+    assert import_messages(path, "talk") == 1
+    (turn,) = read_session("talk").turns
+    assert turn == Turn("a?b", "yes", thought="hm", time=USER["time"])
     with pytest.raises(SessionError, match="session 'talk' already exists"):
         import_messages(path, "TALK")
-
-
-def test_texts_are_read_as_they_were_written(path: Path) -> None:
-    """`/load` had a second reader, which cut lines at U+2028 and refused what `/save` wrote."""
-    said = Turn("one\u2028two\x85three\x0cfour", "a\r\nb", thought="c\u2029d")
-    transcript.export(path, State("e\x1ef", turns=(said,)))
-    # Nothing is lost without the last line end.
-    path.write_bytes(path.read_bytes().rstrip(b"\n"))
-    saved = read_messages(path)
-    assert (saved.system, saved.turns) == ("e\x1ef", [said])
-    write_lines(path, {**USER, "content": "a\ud800b", "unknown": [1]}, ANSWER)
-    assert read_messages(path).turns == [Turn("a?b", "yes", thought="hm", time=USER["time"])]
 
 
 @pytest.mark.parametrize(
@@ -61,14 +64,10 @@ def test_texts_are_read_as_they_were_written(path: Path) -> None:
     [
         "",
         "1",
-        "{}",
         '{"role": "tool", "content": ""}',
         '{"role": "user", "content": null}',
         '{"role": "assistant", "content": "again"}',
-        '{"role": "assistant", "content": "", "reasoning_content": 1}',
-        '{"role": "user", "content": "\x01"}',
         '{"role": "user", "content": "cut of',
-        "\0" * 20,
         "[" * 200_000,
     ],
 )
@@ -81,31 +80,19 @@ def test_an_invalid_line_is_refused_with_its_number(path: Path, line: str) -> No
     assert names_by_use() == []
 
 
-anything: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=4,
-)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
+anything = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=3), scalars)
 
 
 @given(
-    changes=st.lists(
-        st.dictionaries(st.sampled_from([*USER, *ANSWER, "name"]), anything, max_size=2),
-        max_size=3,
-    ),
+    st.lists(st.dictionaries(st.sampled_from([*USER, *ANSWER, "name"]), anything, max_size=2)),
 )
-@hypothesis_settings(deadline=None)
 def test_any_json_anywhere_is_read_or_refused(changes: list[dict[str, Any]]) -> None:
-    directory = Path(mkdtemp())
-    path = directory / "talk.jsonl"
-    write_lines(path, USER, *({**ANSWER, **change} for change in changes))
-    try:
-        saved = read_messages(path)
-    except SessionError:
-        pass
-    else:
-        assert set(saved.settings) <= {NOTE}
-    shutil.rmtree(directory)
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "talk.jsonl"
+        write_lines(path, USER, *({**ANSWER, **change} for change in changes))
+        with suppress(SessionError):
+            assert set(read_messages(path).settings) <= {NOTE}
 
 
 def test_a_file_that_is_too_large_missing_or_no_file_is_refused(path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from mlxchat import paths
 from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
-from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from tests.conftest import RunMlxchat
@@ -39,28 +38,6 @@ def chat(tiny_model: Path, run_mlxchat: RunMlxchat) -> Any:
         return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
     return run
-
-
-def replies(events: list[dict[str, Any]]) -> list[str]:
-    return [event["text"] for event in events if event["event"] == "done"]
-
-
-def test_a_resumed_session_continues_as_if_it_had_never_ended(chat: Any) -> None:
-    """The window has wrapped several times, and still only the new turn is prefilled."""
-    whole, _ = chat(lines(0, 12), "--no-save", "--no-prefix-cache")
-    assert [path for path in Path(os.environ["HOME"]).rglob("*") if path.is_file()] == []
-    first, _ = chat(lines(0, 7), "--seed", "1")
-    second, stderr = chat(lines(7, 12), "-c", "--seed", "1")
-    assert stderr == ""
-    assert replies(first) + replies(second) == replies(whole)
-    done = [event for event in whole if event["event"] == "done"]
-    resumed = [event for event in second if event["event"] == "done"]
-    for before, after in zip(done[7:], resumed, strict=True):
-        assert after["cached_tokens"] == before["cached_tokens"]
-    (name,) = names_by_use()
-    saved = read_session(name)
-    assert [turn.user for turn in saved.turns] == lines(0, 12).splitlines()
-    assert [turn.reply for turn in saved.turns] == replies(whole)
 
 
 def test_if_the_snapshot_is_damaged_the_transcript_is_read(chat: Any) -> None:
@@ -114,11 +91,10 @@ def test_on_a_read_only_disk_a_session_is_read_and_continues_unsaved(
     assert {path: path.read_bytes() for path in paths.sessions_dir().iterdir()} == before
 
 
-def test_a_session_that_could_not_be_locked_is_not_written_over_another_ones_turns(
-    chat: Any, tiny_model: Path
-) -> None:
+def test_a_session_that_could_not_be_locked_is_not_written_over_another_ones_turns() -> None:
     """The disk may become writable while the chat is open."""
-    chat(lines(0, 1), "-m", str(tiny_model), "--session", "old")
+    with Session.open("old", create=True) as session:
+        session.record(None, [Turn("hello")])
     with read_only():
         first, second = Session.open("old"), Session.open("old")
     first.record(None, [*first.contents.turns, Turn("first")])

@@ -1,7 +1,6 @@
 """Programs killed by the system: what was shown or written stays, and nobody else is harmed."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions.database import names_by_use
-from mlxchat.sessions.listing import listing, read_session
+from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from tests.conftest import RunMlxchat
 from tests.elsewhere import elsewhere, run_elsewhere
@@ -91,42 +90,37 @@ def shown_replies(printed: Sequence[str], before: int) -> list[str]:
 
 
 @pytest.mark.parametrize("kills", [1, FIFTY])
-def test_a_run_ended_and_killed_again_and_again_writes_the_same_text(
+def test_a_run_killed_again_and_again_writes_the_same_text(
     kills: int,
     tiny_model: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     run_mlxchat: RunMlxchat,
 ) -> None:
-    """Ended by SIGTERM, after a hangup that was to be ignored; then continued by the example
-    script, which is killed as well."""
+    """The example script continues it. A hangup is ignored, as under `nohup`."""
     monkeypatch.setenv("MLXCHAT", " ".join(PROGRAM))
     monkeypatch.setenv("MLXCHAT_PAUSE", "0")
     night = tmp_path / "night"
     options = ["-m", str(tiny_model), "--raw", "--ignore-eos", "--temp", "1", "--seed", "3"]
-    options += ["--max-kv-size", "64", "-n", str(300 * kills), "The sea was calm."]
-    checkpoint = ["--checkpoint", str(night), "--checkpoint-every", "20"]
+    options += ["--max-kv-size", "64", "-n", str(200 * kills), "The sea was calm."]
+    script = Path(__file__).parents[2] / "scripts" / "overnight.sh"
+    command = ["sh", str(script), str(night), "--checkpoint-every", "20", *options]
+    chance, left, status = Random(7), kills, -1
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        process = subprocess.Popen([*PROGRAM, "generate", *checkpoint, *options])
+        while left >= 0:
+            process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+            # After five of them, the script gives up.
+            for _ in range(min(left, 5)):
+                program = program_of(process)
+                wait_for_bytes(night, written(night) + chance.randrange(20))
+                program.send_signal(signal.SIGHUP)
+                wait_for_bytes(night, written(night) + chance.randrange(100))
+                program.kill()
+            status = process.wait()
+            left -= 5
     finally:
         signal.signal(signal.SIGHUP, previous)
-    wait_for_bytes(night, 20)
-    process.send_signal(signal.SIGHUP)
-    wait_for_bytes(night, 40)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait() == 143
-
-    script, chance = Path(__file__).parents[2] / "scripts" / "overnight.sh", Random(7)
-    left, status = kills, -1
-    while left >= 0:
-        process = subprocess.Popen(["sh", str(script), str(night)], stderr=subprocess.DEVNULL)
-        # After five of them, the script gives up.
-        for _ in range(min(left, 5)):
-            wait_for_bytes(night, written(night) + chance.choice([0, chance.randrange(1, 100)]))
-            program_of(process).kill()
-        status = process.wait()
-        left -= 5
     assert status == 0
     whole = run_mlxchat("generate", "--json", *options).stdout.splitlines()[-1]
     assert (night / "output.txt").read_bytes() == json.loads(whole)["text"].encode()
@@ -139,11 +133,12 @@ def written(night: Path) -> int:
 
 def wait_for_bytes(night: Path, size_bytes: int) -> None:
     while written(night) < size_bytes:
-        time.sleep(0.002)
+        time.sleep(0.01)
 
 
 def program_of(script: "subprocess.Popen[bytes]") -> psutil.Process:
     while True:
+        time.sleep(0.01)
         for child in psutil.Process(script.pid).children():
             with suppress(psutil.Error):
                 if "mlxchat" in child.cmdline():
@@ -162,101 +157,32 @@ sys.stdin.read()
 """
 
 
-def test_a_session_is_open_in_one_process_at_a_time_until_that_is_killed(sessions: Path) -> None:
-    with elsewhere(HOLDS) as process:
+def test_a_session_is_open_in_one_process_until_that_is_killed_which_harms_no_other(
+    sessions: Path,
+) -> None:
+    """Frames of a dead process in SQLite's log were taken for damage, and the database was
+    replaced while another chat was writing to it."""
+    said = [Turn("long " * 6000, "yes", finish_reason="stop")]
+    with Session.open("other", create=True) as other, elsewhere(HOLDS) as process:
+        other.record(None, said)
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
         with pytest.raises(SessionError, match=f"'mine' is open in process {process.pid}: "):
             Session.open("mine")
-        assert [info.open_in for info in listing()] == [process.pid]
         assert read_session("mine").turns[-1].reply == "half a reply"
         process.kill()
-    assert [info.open_in for info in listing()] == [None]
-    with Session.open("mine") as session:
-        turns = session.contents.turns
-        assert turns[-1].reply == "half a reply"
-        session.record(None, [*turns, Turn("more")])
+        process.wait()
+        other.record(None, said * 2)
+        with Session.open("mine") as session:
+            turns = session.contents.turns
+            assert turns[-1].reply == "half a reply"
+            session.record(None, [*turns, Turn("more")])
         # Closing a file ends all locks of a process on it: if this process had opened it once
-        # more, another would have taken itself for the last one, and deleted the log.
-        assert names_by_use() == ["mine"]
+        # more, another would take itself for the last one, and delete the log.
+        assert names_by_use() == ["mine", "other"]
         assert run_elsewhere("listing()")[0] == 0
         assert (sessions / "sessions.db-wal").exists()
-        session.record(None, [*turns, Turn("more"), Turn("and more")])
-    assert len(read_session("mine").turns) == 4
-
-
-KILLER = """
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-static int synced(int descriptor, long call) {
-    static int syncs;
-    const char *last = getenv("KILLED_AT_SYNC");
-    if (last && ++syncs == atoi(last)) kill(getpid(), SIGKILL);
-    return syscall(call, descriptor);
-}
-int fsync(int descriptor) { return synced(descriptor, SYS_fsync); }
-int fdatasync(int descriptor) { return synced(descriptor, SYS_fdatasync); }
-"""
-CHAT = """
-with Session.open(sys.argv[2], create=True) as session:
-    turns = []
-    for line in sys.stdin:
-        turns.append(Turn(f"{len(turns)} {line}"))
-        session.record(None, turns)
-        turns[-1] = Turn(turns[-1].user, line, finish_reason="stop")
-        session.record(None, turns)
-        print("saved", flush=True)
-"""
-
-
-@pytest.fixture
-def killer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs are killed at the sync whose number is in KILLED_AT_SYNC, before it returns."""
-    compiler = shutil.which("cc")
-    if sys.platform != "linux" or compiler is None:
-        pytest.skip("needs Linux and a C compiler")
-    source, library = tmp_path / "killer.c", tmp_path / "killer.so"
-    source.write_text(KILLER)
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
-    monkeypatch.setenv("LD_PRELOAD", str(library))
-
-
-@pytest.mark.usefixtures("killer")
-@pytest.mark.parametrize(
-    "syncs", [(3,), pytest.param(range(1, 20), marks=pytest.mark.slow, id="all")]
-)
-def test_a_chat_killed_while_it_syncs_costs_neither_session_anything(
-    sessions: Path, monkeypatch: pytest.MonkeyPatch, syncs: Sequence[int]
-) -> None:
-    """Afterwards, frames of the dead process follow those of the living one in SQLite's log. That
-    was taken for damage, and the database was replaced while the living chat was writing to it."""
-    message = "long " * 6000
-    living = elsewhere(CHAT, "living")
-    assert living.stdin is not None
-    assert living.stdout is not None
-    for said, sync in enumerate(syncs, start=1):
-        monkeypatch.setenv("KILLED_AT_SYNC", str(sync))
-        dying = elsewhere(CHAT, f"dying {sync}")
-        reported, stderr = dying.communicate(f"{message}\n" * 4)
-        living.stdin.write("short\n")
-        living.stdin.flush()
-        assert living.stdout.readline() == "saved\n"
-        names = names_by_use()
-        assert "living" in names
-        saved = read_session(f"dying {sync}").turns if f"dying {sync}" in names else []
-        assert [turn.reply.strip() for turn in saved][: reported.count("saved")] == [
-            message.strip()
-        ] * reported.count("saved")
-        contents = read_session("living")
-        assert [turn.user for turn in contents.turns] == [f"{n} short\n" for n in range(said)]
-        assert contents.notices == ()
-        if dying.returncode == 0:
-            break
-        assert (dying.returncode, stderr) == (-signal.SIGKILL, "")
-    else:
-        assert len(syncs) == 1
-    assert living.communicate("") == ("", "")
+        other.record(None, said * 3)
+    assert [len(read_session(name).turns) for name in ("mine", "other")] == [3, 3]
+    assert read_session("other").notices == ()
     assert [path.name for path in sessions.glob("sessions.db*")] == ["sessions.db"]
