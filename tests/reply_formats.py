@@ -95,16 +95,18 @@ MUSE = Scripted(
 )
 
 
-# All formats with tags, for a template that names the opening one and renders replies unchanged.
+# All formats with tags, for a template that names the opening one and leaves replies unchanged: the
+# reply opens the thought, or the prompt.
 TAGGED = {
-    each.opens: Scripted(
-        as_it_is(each.opens),
+    f"{each.opens} {'opened' if begun else ''}": Scripted(
+        as_it_is(each.opens, begun),
         (),
-        f"{each.opens}{each.label}Hm, duck?{each.closes}\n\nYes!<|im_end|>",
+        f"{each.opens}{each.label}Hm, duck?{each.closes}\n\nYes!<|im_end|>".removeprefix(begun),
         plain=(each.opens, each.closes),
     )
     for each in reply_format.FORMATS
     if not each.has_channels
+    for begun in ("", each.opens + each.label)
 }
 
 FORMATS = {

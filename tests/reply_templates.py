@@ -165,10 +165,11 @@ MUSE = (
 )
 
 
-def as_it_is(opens: str) -> str:
-    """Replies are rendered unchanged; the preamble names the tag, as templates do."""
+def as_it_is(opens: str, begun: str = "") -> str:
+    """Replies are rendered unchanged; the preamble names the tag, as templates do. The prompt ends
+    with what is already `begun` of the reply."""
     return (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
         f"{{% if think_first is defined %}}{opens}{{% endif %}}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        f"{{% if add_generation_prompt %}}<|im_start|>assistant\n{begun}{{% endif %}}"
     )

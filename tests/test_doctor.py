@@ -86,7 +86,7 @@ def test_a_full_disk_is_a_warning_and_a_file_in_the_place_of_a_directory_a_probl
     assert [each.topic for each in found] == ["hub cache", "prefix cache", "sessions"]
     assert {(each.verdict, each.fix) for each in found} == {(Verdict.WARNING, "free some space")}
     paths.sessions_dir().parent.mkdir(parents=True, exist_ok=True)
-    paths.sessions_dir().touch()
+    paths.sessions_dir().touch(0o755)
     assert [*doctor.directories()][-1].verdict is Verdict.PROBLEM
 
 

@@ -15,16 +15,21 @@ from hypothesis import strategies as st
 
 from mlxchat import platform
 from mlxchat.errors import (
-    MlxchatError,
-    ModelBroken,
     ModelError,
     ModelUnsupported,
 )
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model, automatic_window, check_window
-from mlxchat.models.precision import dequantize
-from mlxchat.models.skeleton import MODULE_OF_TYPE, build_skeleton, named_parameters
-from scripts.families import write_family
+from mlxchat.models.precision import dequantize, in_dtype
+from mlxchat.models.skeleton import (
+    MODULE_OF_TYPE,
+    build_skeleton,
+    held_bytes,
+    named_parameters,
+    read_config,
+)
+from mlxchat.models.tokenizer_files import load_tokenizer
+from scripts.families import build_family, write_family
 from scripts.tiny_model import tiny_config
 from tests.conftest import examples
 
@@ -90,6 +95,7 @@ def edit_json(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps({key: v for key, v in value.items() if v is not None}))
 
 
+WEIGHTS = "model.safetensors"
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 134515008\n"
 
 
@@ -101,10 +107,6 @@ def weights(data: bytes) -> Callable[[Path], object]:
     return lambda directory: (directory / "model.safetensors").write_bytes(data)
 
 
-def without(name: str) -> Callable[[Path], None]:
-    return lambda directory: (directory / name).unlink()
-
-
 def one_of_two_files(directory: Path) -> None:
     arrays: Any = mx.load(str(directory / "model.safetensors"))
     arrays.pop("model.norm.weight")
@@ -114,34 +116,32 @@ def one_of_two_files(directory: Path) -> None:
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-DAMAGE: list[tuple[Callable[[Path], object], type[MlxchatError], str]] = [
-    (without("config.json"), ModelBroken, "config.json"),
-    (config(model_type=None), ModelBroken, "model_type"),
-    (config(model_type="unheard_of"), ModelUnsupported, "unheard_of"),
-    (config(model_file="evil.py"), ModelUnsupported, "evil.py"),
-    (config(hidden_size=None), ModelBroken, "hidden_size"),
-    (config(intermediate_size=96), ModelBroken, "do not match"),
-    (without("model.safetensors"), ModelBroken, "no weights"),
-    (lambda d: os.truncate(d / "model.safetensors", 50_000), ModelBroken, "incomplete download"),
-    (weights(b"not found" * 50), ModelBroken, "is damaged; download it again"),
-    (weights(LFS_POINTER), ModelBroken, "run git lfs pull in"),
-    (without("tokenizer.json"), ModelBroken, "no tokenizer"),
-    (one_of_two_files, ModelBroken, r"model-2\.safetensors is missing: the download is incomplete"),
-]
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    r"has no config\.json": lambda d: (d / "config.json").unlink(),
+    "names no model_type": config(model_type=None),
+    "does not support the model type 'unheard_of'": config(model_type="unheard_of"),
+    r"needs its own Python code \('evil.py'\)": config(model_file="evil.py"),
+    "does not describe a llama model: .*hidden_size": config(hidden_size=None),
+    r"the weights in .* do not match its config\.json": config(intermediate_size=96),
+    r"has no weights: model\*\.safetensors is missing": lambda d: (d / WEIGHTS).unlink(),
+    r"is damaged; download it again: .*incomplete download": lambda d: os.truncate(
+        d / WEIGHTS, 50_000
+    ),
+    "is damaged; download it again: Invalid": weights(b"not found" * 50),
+    "run git lfs pull in": weights(LFS_POINTER),
+    r"has no tokenizer: tokenizer\.json": lambda d: (d / "tokenizer.json").unlink(),
+    r"model-2\.safetensors is missing: the download is incomplete": one_of_two_files,
+}
 
 
-@pytest.mark.parametrize(("break_it", "kind", "complaint"), DAMAGE)
+@pytest.mark.parametrize("complaint", DAMAGE)
 def test_a_damaged_directory_is_refused_in_one_line(
-    tiny_model: Path,
-    tmp_path: Path,
-    break_it: Callable[[Path], object],
-    kind: type[MlxchatError],
-    complaint: str,
+    complaint: str, tiny_model: Path, tmp_path: Path
 ) -> None:
     directory = tmp_path / "damaged"
     shutil.copytree(tiny_model, directory)
-    break_it(directory)
-    with pytest.raises(kind, match=complaint) as error:
+    DAMAGE[complaint](directory)
+    with pytest.raises(ModelError, match=complaint) as error:
         load(directory)
     assert "\n" not in str(error.value)
 
@@ -183,6 +183,31 @@ def test_the_automatic_window_is_the_context_or_as_much_as_fits(
     with pytest.raises(ModelError, match="101 tokens"):
         check_window(model, 101, print)
     check_window(model, 100, print)
+    # Weights that are not read yet will take memory, too.
+    monkeypatch.setattr(platform, "mlx_memory_bytes", lambda: 0)
+    monkeypatch.setattr(platform, "free_memory_bytes", lambda: 10**9)
+    assert model.free_memory_bytes() == 10**9 - held_bytes(model.network)
+
+
+def test_what_a_model_keeps_precise_is_not_cast() -> None:
+    network = build_family("deepseek_v3")
+    arrays = dict(named_parameters(network))
+    precise = {name for name in arrays if "e_score_correction_bias" in name}
+    cast = in_dtype(network, arrays, mx.float16)
+    assert {name for name, each in cast.items() if each.dtype != mx.float16} == precise != set()
+
+
+def test_every_token_that_a_file_calls_the_end_ends_a_turn(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    directory = Path(shutil.copytree(tiny_model, tmp_path / "m"))
+    config(eos_token_id=65, text_config={"eos_token_id": [66, 67]})(directory)
+    (directory / "generation_config.json").write_text('{"eos_token_id": [68]}')
+    edit_json(directory / "tokenizer_config.json", eos_token="<|endoftext|>")
+    tokenizer = load_tokenizer(directory, read_config(directory))
+    # The template writes <|im_end|> after an answer.
+    ends = [*range(65, 69), *map(tokenizer._backend.token_to_id, ("<|endoftext|>", "<|im_end|>"))]
+    assert tokenizer.eos_ids == {*ends}
 
 
 def test_renamed_types_match_mlx_lm() -> None:

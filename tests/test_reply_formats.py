@@ -184,10 +184,9 @@ def test_a_wrapped_window_forgets_whole_turns_with_their_thoughts(scripted: Scri
 
 
 def test_another_model_gets_the_answer_without_these_markers(scripted: Scripted) -> None:
-    conversation = converse(scripted)
-    say(conversation, "hello")
+    turn = Turn("hello", scripted.answer, thought=scripted.thought)
     other = converse(replace(QWEN, template=CHAT_TEMPLATE))
-    other.resume(None, [replace(turn, ids=None) for turn in conversation.turns])
+    other.resume(None, [turn])
     say(other, "again")
     text = control_text(other)
     assert "Yes!" in text
