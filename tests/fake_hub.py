@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import unquote, urlsplit
 
 CHUNK_BYTES = 1 << 14
@@ -59,9 +58,6 @@ class FakeRepo:
     def size_bytes(self, name: str) -> int:
         return self.claimed_bytes.get(name, len(self.files[name]))
 
-    def etag(self, name: str) -> str:
-        return git_sha1(self.files[name])
-
 
 @dataclass
 class FakeHub:
@@ -82,12 +78,7 @@ class FakeHub:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -102,60 +93,33 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-    def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append(f"{self.command} {path}")
-        if self.hub.always_answer is not None:
-            status, body = self.hub.always_answer
-            self._send(status, body)
-            return
         parts = path.strip("/").split("/")
-        if parts[:2] == ["api", "models"] and len(parts) >= 4:
-            self._answer_api("/".join(parts[2:4]), parts[4:])
-        elif len(parts) >= 5 and parts[2] == "resolve":
-            self._answer_file("/".join(parts[:2]), "/".join(parts[4:]))
-        else:
-            self._send(404, b"{}")
-
-    def _answer_api(self, repo_id: str, rest: list[str]) -> None:
+        is_api = parts[:2] == ["api", "models"]
+        repo_id, name = "/".join(parts[2:4] if is_api else parts[:2]), "/".join(parts[4:])
         repo = self.hub.repos.get(repo_id)
-        if repo is None:
+        if self.hub.always_answer is not None:
+            self._send(*self.hub.always_answer)
+        elif repo is None:
             self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
-            return
-        # In a tree, a name is a path; of a model, it is that of a sibling.
-        is_tree = rest[:1] == ["tree"]
-        at, tag = ("path", "oid") if is_tree else ("rfilename", "blobId")
-        files: list[dict[str, object]] = [
-            {"type": "file", "size": repo.size_bytes(name), at: name, tag: repo.etag(name)}
-            for name in repo.files
-        ]
-        found = files if is_tree else {"id": repo_id, "sha": repo.commit, "siblings": files}
-        self._send(200, json.dumps(found).encode(), {"Content-Type": "application/json"})
-
-    def _answer_file(self, repo_id: str, name: str) -> None:
-        repo = self.hub.repos.get(repo_id)
-        if repo is None:
-            self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+        elif is_api:
+            found = json.dumps(_listing(repo_id, repo, is_tree=parts[4:5] == ["tree"]))
+            self._send(200, found.encode(), {"Content-Type": "application/json"})
         elif repo.gated_status is not None:
             self._send(repo.gated_status, b"{}", {"X-Error-Code": "GatedRepo"})
         elif name not in repo.files:
             self._send(404, b"{}", {"X-Error-Code": "EntryNotFound"})
         else:
-            self._send_file(repo, name)
+            if self.command == "GET":
+                self.hub.sent_names.append(name)
+            headers = {"X-Repo-Commit": repo.commit, "ETag": f'"{git_sha1(repo.files[name])}"'}
+            self._send(200, repo.files[name], headers, self.hub.cut_off_after_bytes.get(name))
 
-    def _send_file(self, repo: FakeRepo, name: str) -> None:
-        headers = {"X-Repo-Commit": repo.commit, "ETag": f'"{repo.etag(name)}"'}
-        if self.command == "GET":
-            self.hub.sent_names.append(name)
-        self._send(200, repo.files[name], headers, self.hub.cut_off_after_bytes.get(name))
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
 
     def _send(
         self,
@@ -184,6 +148,16 @@ class _Handler(BaseHTTPRequestHandler):
             if self.hub.seconds_per_chunk:
                 self.wfile.flush()
                 time.sleep(self.hub.seconds_per_chunk)
+
+
+def _listing(repo_id: str, repo: FakeRepo, *, is_tree: bool) -> object:
+    """What the API answers. In a tree, a name is a path; of a model, it is that of a sibling."""
+    at, tag = ("path", "oid") if is_tree else ("rfilename", "blobId")
+    files: list[dict[str, object]] = [
+        {"type": "file", "size": repo.size_bytes(name), at: name, tag: git_sha1(data)}
+        for name, data in repo.files.items()
+    ]
+    return files if is_tree else {"id": repo_id, "sha": repo.commit, "siblings": files}
 
 
 def put_in_cache(hub_cache: Path, repo_id: str, files: dict[str, bytes]) -> Path:

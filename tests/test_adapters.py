@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,28 +134,26 @@ def halved(directory: Path) -> None:
     mx.save_safetensors(path, {name: a for name, a in arrays.items() if "lora_b" not in name})
 
 
-def parameters(**changes: Any) -> Any:
-    return lambda directory: rewrite(directory, lora_parameters=PARAMETERS | changes)
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "is damaged; download it again": truncated,
+    "is incomplete": halved,
+    "it needs adapter_config.json and": lambda d: (d / WEIGHTS).unlink(),
+    "a PEFT adapter": lambda d: (d / WEIGHTS).rename(d / "adapter_model.bin"),
+    "cannot use adapter": lambda d: (d / CONFIG).write_text("[]"),
+    "required key 'scale'": lambda d: rewrite(d, lora_parameters={"alpha": 16}),
+    "does not match": lambda d: rewrite(d, lora_parameters=PARAMETERS | {"rank": 10**9}),
+    "fails on its first tokens": lambda d: rewrite(
+        d, lora_parameters=PARAMETERS | {"scale": "loud"}
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (truncated, "is damaged; download it again"),
-        (halved, "is incomplete"),
-        (lambda d: (d / WEIGHTS).unlink(), "it needs adapter_config.json and"),
-        (lambda d: (d / WEIGHTS).rename(d / "adapter_model.bin"), "a PEFT adapter"),
-        (lambda d: (d / CONFIG).write_text("[]"), "cannot use adapter"),
-        (lambda d: rewrite(d, lora_parameters={"alpha": 16}), "required key 'scale'"),
-        (parameters(rank=10**9), "does not match"),
-        (parameters(scale="loud"), "fails on its first tokens"),
-    ],
-)
+@pytest.mark.parametrize("message", DAMAGE)
 def test_damage_is_one_clear_line(
-    damage: Any, message: str, lora: Path, tiny_model: Path, tmp_path: Path
+    message: str, lora: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
     directory = Path(shutil.copytree(lora, tmp_path / "damaged"))
-    damage(directory)
+    DAMAGE[message](directory)
     with pytest.raises(MlxchatError) as error:
         load(tiny_model, directory)
     assert message in str(error.value)

@@ -33,32 +33,22 @@ class SlowDevice:
         self._now_s += self.latency_s + self.token_s * tokens.shape[1]
         return self.network(tokens, cache=cache)
 
-    def read(self, pace: Pace, tokens: int = len(PROMPT), step_size: int = 512) -> list[int]:
+    def read(self, pace: Pace, tokens: int) -> list[int]:
         """The sizes of the steps in which `tokens` tokens are read."""
         self.steps.clear()
         network: Any = self
-        assert (
-            prefill(
-                network, make_cache(self.network), PROMPT[:tokens], step_size=step_size, pace=pace
-            )
-            == tokens
-        )
+        cache = make_cache(self.network)
+        assert prefill(network, cache, PROMPT[:tokens], step_size=512, pace=pace) == tokens
         return list(self.steps)
-
-
-def test_if_steps_are_quick_all_but_the_last_have_512_tokens(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    device = SlowDevice(monkeypatch, 0.01, 0.004)
-    assert device.read(Pace(512)) == [512, 512, 512, 512, 512, 440]
 
 
 def test_steps_become_shorter_and_longer_until_they_take_about_two_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A step of 512 tokens could take four minutes, during which only `kill -9` had any effect."""
-    device = SlowDevice(monkeypatch, 0.0, 0.05)
-    pace = Pace(512)
+    device, pace = SlowDevice(monkeypatch, 0.01, 0.004), Pace(512)
+    assert device.read(pace, 1000) == [512, 488]
+    device.token_s = 0.05
     assert device.read(pace, 650) == [512, 32, 32, 32, 32, 10]
     # And longer again if they turn out quick.
     device.token_s = 0.001
@@ -69,8 +59,7 @@ def test_a_short_prompt_does_not_predict_the_time_of_a_full_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a GPU, twenty tokens take as long as one."""
-    device = SlowDevice(monkeypatch, 0.5, 0.002)
-    pace = Pace(512)
+    device, pace = SlowDevice(monkeypatch, 0.5, 0.002), Pace(512)
     assert device.read(pace, 20) == [20]
     assert device.read(pace, 1024) == [512, 512]
 
@@ -88,17 +77,12 @@ def test_the_cache_does_not_depend_on_the_pace(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_only_possibly_slow_networks_begin_with_a_shorter_step() -> None:
-    tiny = build_random_model()
-    assert first_step(tiny) >= 512
-    large = _Weights(135_000_000, mx.float32)
-    assert 16 <= first_step(large) <= 512
-    assert first_step(_Weights(135_000_000, mx.bfloat16)) == 1
-    assert first_step(_Weights(17_000_000, mx.uint32)) == 1
+    class Weights(nn.Module):
+        def __init__(self, number: int, dtype: mx.Dtype) -> None:
+            super().__init__()
+            self.weight = mx.zeros((number,), dtype)
 
-
-class _Weights(nn.Module):
-    """A network with `number` weights that computes nothing."""
-
-    def __init__(self, number: int, dtype: mx.Dtype) -> None:
-        super().__init__()
-        self.weight = mx.zeros((number,), dtype)
+    assert first_step(build_random_model()) >= 512
+    assert 16 <= first_step(Weights(135_000_000, mx.float32)) <= 512
+    assert first_step(Weights(135_000_000, mx.bfloat16)) == 1
+    assert first_step(Weights(17_000_000, mx.uint32)) == 1

@@ -134,22 +134,6 @@ def test_no_control_character_of_the_model_reaches_the_terminal(reply: str) -> N
     assert text == visible(text)
 
 
-def test_later_blocks_use_the_width_of_a_widened_terminal() -> None:
-    console = terminal()
-    view = MarkdownView(console, clock=EveryDrawing())
-    view.add("a " * 40 + "\n\n" + "b " * 40 + "\n")
-    console.width = 100
-    view.add("b\n\n" + "c " * 40 + "\n")
-    for _ in range(20):
-        view.add("")
-    view.finish()
-    screen = pyte.Screen(100, HEIGHT)
-    pyte.Stream(screen).feed(written(console).replace("\n", "\r\n"))
-    lines = [line.split() for line in screen.display if line.strip()]
-    # What was drawn of a block keeps its width, and its last line is continued below.
-    assert lines == [["a"] * 30, ["a"] * 10, ["b"] * 30, ["b"] * 10, ["b"], ["c"] * 40]
-
-
 @pytest.mark.parametrize("reply", [PARAGRAPH, *REPLIES[1:3], REPLIES[-1]])
 def test_a_reply_during_which_the_terminal_is_resized_is_written_once(reply: str) -> None:
     """Rows that some terminals had wrapped again, and others not, were miscounted, and those that
