@@ -1,4 +1,4 @@
-"""Prefixes read back from the disk: bit for bit, shared, limited, and never another model's."""
+"""Prefixes, blocks and shards on the disk: bit for bit, limited, and never another model's."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -21,11 +21,12 @@ from mlxchat.cache.block import Block
 from mlxchat.cache.build import make_cache, run_lazily
 from mlxchat.cache.layers import Cache, recurrent_states, windows
 from mlxchat.cache.ring import Entries
+from mlxchat.chat.window import Ledger
 from mlxchat.engine.prefill import prefill
-from mlxchat.models.model import Model
+from mlxchat.models.model import Alone, Model
 from mlxchat.store import prefix_cache
 from mlxchat.store.prefix_cache import DiskBlocks, PrefixCache
-from mlxchat.store.snapshot import Background
+from mlxchat.store.snapshot import Background, ModelPrint, StateFile
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.families import build_family
@@ -335,3 +336,32 @@ def test_a_block_is_found_after_its_own_head_only_and_stays_while_it_is_used(
     assert blocks.load(ids[:3], ids[3:]) is not None
     save(5)
     assert found() == [3, 5]
+
+
+class OfTwo(Alone):
+    """The first of two ranks, the other of which does as well."""
+
+    size = 2
+
+    def failed(self, job: Callable[[], object]) -> list[int]:
+        job()
+        return []
+
+
+def test_a_snapshot_of_several_ranks_that_cannot_be_written_leaves_the_one_before(
+    tmp_path: Path,
+) -> None:
+    """Each rank has its shard of it in a file of its own, which belongs to one snapshot only."""
+    model = make_model(ranks=OfTwo())
+    printed, state = ModelPrint(model).of(WINDOW, KEEP, None), StateFile(tmp_path / "state")
+    with FailingDisk(tmp_path, ["replace"]).used() as disk:
+        # Each time, the shard is renamed before the file that lists it.
+        disk.failing = [3]
+        for tokens in (5, 9):
+            cache, ledger = new_cache(model), Ledger(WINDOW, KEEP)
+            prefill(model.network, cache, text(tokens), step_size=PAGE, on_held=ledger.add)
+            state.save(model, cache, ledger, printed, {})
+            state.background.wait()
+    restored = StateFile(state.path).restore(model, new_cache(model), printed)
+    assert restored is not None
+    assert (len(restored.ledger), windows(restored.cache)[0].total) == (5, 5)

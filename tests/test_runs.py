@@ -127,7 +127,8 @@ def test_a_system_prompt_larger_than_the_window_is_refused(request_for: Make) ->
 
 
 @given(st.lists(st.tuples(st.integers(1, 25), st.booleans()), max_size=3))
-@example([(3, True), (2, True), (9, False)])
+@example([(3, True), (6, True), (9, False)])
+@example([(4, True), (5, True)])
 @settings(max_examples=examples(4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_run_cut_off_anywhere_and_resumed_writes_the_same_text(
     request_for: Make, cuts: list[tuple[int, bool]]
