@@ -45,20 +45,20 @@ def test_a_killed_chat_loses_nothing_that_was_shown(
     whole = [event["text"] for event in events if event["event"] == "done"]
     chance, before = Random(kills), 0
     for _ in range(kills):
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [*PROGRAM, *chat, "--session", "night"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(lines(before, before + 4))
-        process.stdin.flush()
-        printed = [process.stdout.readline() for _ in range(chance.randrange(60))]
-        process.kill()
-        shown = shown_replies([*printed, *process.stdout.readlines()], before)
-        process.communicate()
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(lines(before, before + 4))
+            process.stdin.close()
+            # Empty ones if it has ended.
+            printed = [process.stdout.readline() for _ in range(chance.randrange(60))]
+            process.kill()
+            shown = shown_replies([*printed, *process.stdout.readlines()], before)
         if "night" not in names_by_use():
             continue
         turns = read_session("night").turns
