@@ -102,7 +102,6 @@ def test_an_unknown_command_or_option_names_ours(line: str, message: str, run: R
         ("/set", "lookup ", ["lookup on", "lookup off"]),
         ("/load", "ol", ["old"]),
         ("/pin", "", ["2"]),
-        ("/no-such", "", []),
     ],
 )
 def test_tab_suggests_arguments(

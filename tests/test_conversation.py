@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mlxchat.chat.answering import Watch
@@ -47,9 +47,12 @@ action = st.one_of(
     *(st.tuples(st.just(name), numbers) for name, numbers in ACTIONS.items()),
     *(st.tuples(st.just(name), st.just(0)) for name in OTHERS),
 )
+PLAIN: dict[str, Any] = {"template": "chatml", "begun": 0, "system": None}
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(60))
+@example(**PLAIN, window=240, actions=[("say", 9), ("pin", 0), ("say", 9), ("fill", 260)])
+@example(**PLAIN, window=360, actions=[("note", 9), ("say", 9), ("say", 9), ("there_and_back", 1)])
 @given(
     template=st.sampled_from(sorted(chat_templates.ALL)),
     begun=st.sampled_from([0, 5]),
