@@ -86,15 +86,3 @@ def test_moving_everything_back_keeps_chunk_boundaries(
         )
     assert often[0].offset < 128 < never[0].offset
     assert often[0].offset % 32 == never[0].offset % 32
-
-
-def test_a_span_is_evicted_from_chunks_holding_only_part_of_it() -> None:
-    cache = make_cache(MODEL, 40, 4)
-    for step in steps([1] * 44):
-        logits(MODEL, cache, step)
-    assert {layer.size() for layer in cache if isinstance(layer, ChunkCache)} == {12}
-    cache.evict(20, 30)
-    assert len({layer.offset for layer in cache}) == 1
-    for step in steps([5, *[1] * 60], seed=1):
-        assert np.isfinite(logits(MODEL, cache, step)).all()
-    assert len({layer.offset for layer in cache}) == 1

@@ -4,7 +4,6 @@ it, everything shown is kept, and the next turn is the same as without the failu
 from collections.abc import Sequence
 from dataclasses import replace
 
-import mlx.core as mx
 import pytest
 
 from mlxchat.cache.layers import Cache
@@ -136,13 +135,3 @@ def test_a_device_error_of_mlx_becomes_one_line(said: str, begins: str) -> None:
     assert message.endswith(f"({said})")
     with pytest.raises(ValueError, match=r"^std::bad_alloc$"), device_failures():
         raise ValueError("std::bad_alloc")
-
-
-def test_a_failure_of_the_models_code_is_one_of_the_device(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Loading checks shapes with two tokens; what fails only later ended in a traceback."""
-    conversation = make_conversation()
-    monkeypatch.setitem(network().model.norm, "weight", mx.ones((3,)))
-    with pytest.raises(DeviceError, match=r"^the model's code failed: .*rms_norm.*"):
-        list(conversation.say("one"))

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from mlx import nn
 
 from mlxchat.cache.build import make_cache
-from mlxchat.cache.layers import Cache, tokens_held
+from mlxchat.cache.layers import Cache
+from mlxchat.engine import batch
+from mlxchat.engine.batch import SharedPrefixes
 from mlxchat.engine.generate import decode, generate
 from mlxchat.engine.prefill import prefill
 from mlxchat.engine.reply import Reply, ResumePoint, asked
@@ -79,16 +81,6 @@ def test_memory_does_not_grow_with_generated_tokens() -> None:
     # A row of logits is 200 kB: one for each token would add up to 20 MB.
     assert live[-1] - live[50] < 200_000
     assert len(held) == 150
-
-
-def test_the_cache_continues_from_the_end_of_a_generation(model: Model) -> None:
-    cache = make_cache(model.network)
-    ids = ids_of(generate(begin(model, cache, max_tokens=5)))
-    # The last token was yielded but not added to the cache.
-    assert tokens_held(cache) == len(PROMPT) + 4
-    settings = GenerationSettings(max_tokens=5, ignore_eos=True)
-    more = Reply(model, np.array(ids[-1:], np.int32), cache, settings=settings)
-    assert ids + ids_of(generate(more)) == plain_greedy(model.network, PROMPT.tolist(), 10)
 
 
 def test_log_probabilities_are_the_models_likeliest_first(model: Model) -> None:
@@ -209,3 +201,21 @@ def test_the_text_before_the_first_stop_text_is_shown(
         assert shown == text[: len(shown)]
         assert not any(stop in shown for stop in stops)
         assert len(shown) <= ends
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=7), max_size=8))
+def test_what_prompts_share_is_what_each_of_them_begins_with(prompts: list[list[int]]) -> None:
+    """The caches have tokens in place of layers."""
+    texts = [np.array(each, np.int32) for each in prompts]
+
+    def read(cache: Cache, ids: np.ndarray, start: int, stop: int) -> tuple[int, int]:
+        cache.extend(ids[start:stop].tolist())
+        return stop - start, 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch, "MIN_TOKENS", 1)
+        prefixes = SharedPrefixes(Cache)
+        for number, ids in enumerate(texts):
+            begun = prefixes.begin(ids, texts[number + 1 :], read)
+            assert [*begun.cache] == ids[: begun.held].tolist()
+            assert begun.held < len(ids)

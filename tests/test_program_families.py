@@ -107,8 +107,6 @@ def test_learned_positions_are_refused_a_window_and_end_with_their_table(
     assert "cannot bound a gpt2 model: it uses learned position embeddings" in refused.stderr
 
 
-# Chat
-
 MESSAGES = [f"Question {n}: what did you say?" for n in range(4)]
 
 # The reply's last token, the tokens between the turns, and the message.
