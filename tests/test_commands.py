@@ -1,5 +1,6 @@
 """Slash commands in process: what they answer, what Tab suggests after them; and notes."""
 
+import sys
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from io import StringIO
@@ -20,7 +21,6 @@ from mlxchat.terminal.commands import run_command, suggestions
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.worker import Worker
 from tests.in_process import run_in_process
-from tests.test_config_command import editor_that
 
 Run = Callable[[str], str]
 MESSAGES = ("My cat is Ada.", "I am Bo.", "I am at sea.")
@@ -170,16 +170,19 @@ def test_the_note_can_be_edited_and_removed(
         with pytest.raises(UsageError, match="no note yet: /compact writes one"):
             run(command)
     run("/compact")
-    edits = ("file.write_text('Ada is a cat.')", "pass", "file.write_text('')")
-    monkeypatch.setenv("EDITOR", editor_that(tmp_path, *edits))
-    assert run("/compact edit") == "note: Ada is a cat.\n"
-    assert run("/compact edit") == "the note is unchanged\n"
+    script = tmp_path / "editor.py"
+    monkeypatch.setenv("EDITOR", f"{sys.executable} {script}")
+
+    def edit(text: str) -> str:
+        script.write_text(f"import pathlib, sys\npathlib.Path(sys.argv[1]).write_text({text!r})")
+        return run("/compact edit")
+
+    assert edit("Ada is a cat.") == "note: Ada is a cat.\n"
+    assert edit("Ada is a cat.") == "the note is unchanged\n"
     with pytest.raises(UsageError, match="the note is empty"):
-        run("/compact edit")
-    assert shown.conversation.state.note == "Ada is a cat."
+        edit("")
     assert run("/compact off") == "removed the note\n"
     assert shown.conversation.state.note is None
-    assert len(shown.conversation.state.forgotten) == 2
 
 
 def test_exports_have_the_note_and_imports_restore_it(

@@ -37,7 +37,6 @@ def numbers(message: str, *texts: str) -> list[int]:
     [
         ("What is the code of the alarm?", [2]),
         ("Do you know how eggs are boiled?", [1]),
-        ("What about 4471?", [2]),
         ("What is my name?", [0]),
         ("我的猫叫什么?", [3]),
         # A fact and its change.
@@ -199,8 +198,6 @@ def test_a_fact_is_recalled_for_what_asks_for_it(fact: str | tuple[str, str], me
             (said, message)
             for said in ([PAGE], [f"{sentence}." for sentence in PAGE.split(". ")])
             for message in (
-                "Hi there!",
-                "I had a bad day.",
                 "How do I poach an egg?",
                 "What is the speed of sound?",
                 "No, I meant the first answer.",
