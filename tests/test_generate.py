@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -171,6 +172,10 @@ def test_a_pause_changes_nothing_and_can_be_resumed_from(model: Model, pause_eve
         stats = resumed.stats
         assert (stats.prompt_tokens, stats.cached_tokens) == (tokens, tokens)
         assert (stats.prefilled_tokens, stats.generated_tokens) == (0, 60)
+    fewer = replace(settings, max_tokens=3)
+    ended = Reply.resume(model, *paused[-1][:2], prompt_tokens=1, sampling=sampling, settings=fewer)
+    assert [token.text for token in generate(ended) if token.id is not None] == []
+    assert ended.finish_reason == "length"
 
 
 short_text = st.text(alphabet="ab\n", max_size=12)

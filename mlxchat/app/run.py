@@ -27,6 +27,7 @@ from mlxchat.engine.prefill import BlockReader, OnHeld, Pace, ShouldStop, first_
 from mlxchat.engine.reply import (
     RESUMABLE,
     End,
+    FinishReason,
     LoopDetector,
     Reply,
     ResumePoint,
@@ -130,7 +131,7 @@ class Run:
         )
         self._reply: Reply | None = None
         self._last_character = ""
-        self._stopped: str | None = None
+        self._stopped: FinishReason | None = None
         self._is_over = False
         self._error: MlxchatError | None = None
 
@@ -325,7 +326,7 @@ class Run:
         for id_ in () if point is None else deque(point.latest, point.generated):
             detector.add(id_)
 
-        def see(token: Token | None) -> str | None:
+        def see(token: Token | None) -> FinishReason | None:
             was_looping = detector.looping
             detector(token)
             if detector.looping and not was_looping:

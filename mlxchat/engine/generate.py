@@ -16,7 +16,7 @@ from mlxchat.cache.layers import Cache, draft_refusal, recurrent_states
 from mlxchat.cache.ring import DRAFT_SLOTS
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.prefill import BlockReader, OnHeld, Pace, ShouldStop, prefill
-from mlxchat.engine.reply import End, Reply, first_reason
+from mlxchat.engine.reply import End, FinishReason, Reply, first_reason
 from mlxchat.engine.sampling import Chooser, Drawn, Token
 from mlxchat.errors import ConstraintError, device_failures
 from mlxchat.platform import wired_limit
@@ -48,7 +48,7 @@ def generate(
     `reader`, if given, reads the prompt in place of `prefill`. `on_held` is called with all ids
     that the cache holds: those of each step of the prompt, and each generated one.
     """
-    stopped: str | None = None
+    stopped: FinishReason | None = None
 
     def should_stop() -> bool:
         nonlocal stopped

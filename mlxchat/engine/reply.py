@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import mlx.core as mx
 import numpy as np
@@ -22,6 +22,10 @@ from mlxchat.settings import GenerationSettings, SamplingSettings, with_seed
 from mlxchat.text.encoder import TokenIds
 from mlxchat.text.reply_reader import Piece, Reader, State, StopTexts
 
+# Why a reply has ended: the model's end, a stop text, the limit, its constraint; or what stopped it
+# from outside, see `End`.
+FinishReason = Literal["stop", "stop_text", "length", "error", "interrupted", "time", "loop"]
+
 
 @dataclass(frozen=True, slots=True)
 class Stats:
@@ -33,7 +37,7 @@ class Stats:
     answer that was not cut off is not.
     """
 
-    finish_reason: str
+    finish_reason: FinishReason
     prompt_tokens: int = 0
     cached_tokens: int = 0
     prefilled_tokens: int = 0
@@ -85,9 +89,8 @@ class Reply:
     `reader` separates thoughts from the answer; without it there are no thoughts. `constrained`
     rules out tokens. A `drafter` speeds up text that repeats its history.
 
-    `finish_reason` is None until the reply has ended: then "stop", "stop_text" or "length", "error"
-    if its constraint does not let it continue, or the reason for which it was stopped. `complete`
-    and `problem` are those of `Stats`.
+    `finish_reason` is None until the reply has ended. `complete` and `problem` are those of
+    `Stats`.
 
     A model that runs out of positions (GPT-2) ends with "length"; raises CacheError if the prompt
     alone is too long, UsageError if the settings cannot delay the end of replies in this format.
@@ -128,7 +131,9 @@ class Reply:
             index=generated,
             share=model.ranks.token,
         )
-        self.finish_reason: str | None = "length" if generated == self.max_tokens else None
+        self.finish_reason: FinishReason | None = None
+        if 0 <= self.max_tokens <= generated:
+            self.finish_reason = "length"
         self.complete = None if constrained is None else False
         self.problem: str | None = None
         self.resume_point: ResumePoint | None = None
@@ -191,12 +196,11 @@ class Reply:
         self.generated += 1
         begun, thoughts = reader.is_thought, reader.thoughts
         pieces = self._shown(reader.add(token.id))
-        if self._stop.found:
-            self.finish_reason = "stop_text"
-        elif self._constrained is not None and self._constrained.is_complete:
-            self.finish_reason = "stop"
-        elif self.generated == self.max_tokens:
-            self.finish_reason = "length"
+        if self.finish_reason is None:
+            if self._constrained is not None and self._constrained.is_complete:
+                self.finish_reason = "stop"
+            elif self.generated == self.max_tokens:
+                self.finish_reason = "length"
         (thought, text), *others = pieces or [(begun or reader.is_thought, "")]
         another = reader.thoughts > max(thoughts, 1)
         return [
@@ -212,13 +216,11 @@ class Reply:
         """The text that was held back, after the last token. It belongs to an ending, not to a
         continuation: `resume_point` is before it."""
         rest: list[Piece] = []
-        if not self._stop.found:
+        if self.finish_reason != "stop_text":
             self.resume_point = self.here()
             rest = self._shown(self._reader.finish())
-            if self._stop.found:
-                self.finish_reason = "stop_text"
-            else:
-                rest.append((self._in_thought, self._stop.finish()))
+        if self.finish_reason != "stop_text":
+            rest.append((self._in_thought, self._stop.finish()))
         constrained = self._constrained
         if constrained is not None and self.finish_reason not in ("stop_text", "error"):
             # What was cut off is not complete, and no problem.
@@ -257,7 +259,8 @@ class Reply:
         )
 
     def _shown(self, pieces: Iterable[Piece]) -> list[Piece]:
-        """The pieces up to a stop text, which cannot span a thought and an answer."""
+        """The pieces up to a stop text, which ends the reply and cannot span a thought and an
+        answer."""
         shown: list[Piece] = []
         for thought, text in pieces:
             if thought is not self._in_thought:
@@ -265,6 +268,7 @@ class Reply:
                 self._in_thought = thought
             shown.append((thought, self._stop.add(text)))
             if self._stop.found:
+                self.finish_reason = "stop_text"
                 break
         return [piece for piece in shown if piece[1]]
 
@@ -304,18 +308,18 @@ def _rate(tokens: int, seconds: float) -> float:
 # of the prompt, and return the reason, or None. They stop it between two tokens, so that it can be
 # continued: the token after the one that they see is being computed already, and is the last.
 
-End = Callable[[Token | None], str | None]
+End = Callable[[Token | None], FinishReason | None]
 
 # The reasons of ends after which a run can be resumed.
 RESUMABLE = ("interrupted", "time", "loop")
 
 
-def first_reason(ends: Iterable[End], token: Token | None) -> str | None:
+def first_reason(ends: Iterable[End], token: Token | None) -> FinishReason | None:
     """The first of the reasons to stop."""
     return next((reason for end in ends if (reason := end(token)) is not None), None)
 
 
-def asked(should_stop: Callable[[], bool], reason: str = "interrupted") -> End:
+def asked(should_stop: Callable[[], bool], reason: FinishReason = "interrupted") -> End:
     """The caller wants to stop, for example after Ctrl-C."""
     return lambda _: reason if should_stop() else None
 
@@ -323,7 +327,7 @@ def asked(should_stop: Callable[[], bool], reason: str = "interrupted") -> End:
 def led(lead: Callable[[int], int], ends: Sequence[End]) -> End:
     """These ends of rank 0, which `lead`s all other machines."""
 
-    def see(token: Token | None) -> str | None:
+    def see(token: Token | None) -> FinishReason | None:
         reason = first_reason(ends, token)
         return (reason or "interrupted") if lead(reason is not None) else None
 
@@ -368,7 +372,7 @@ class LoopDetector:
         """
         return self._repeated / WINDOW
 
-    def __call__(self, token: Token | None) -> str | None:
+    def __call__(self, token: Token | None) -> FinishReason | None:
         if token is not None and token.id is not None:
             self.add(token.id)
         return "loop" if self.looping else None
