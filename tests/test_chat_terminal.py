@@ -21,8 +21,9 @@ from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.commands import ChatShown
 from mlxchat.sessions.listing import read_session
 from mlxchat.terminal import progress
+from mlxchat.terminal.chat_loop import ChatLoop
 from mlxchat.terminal.commands import as_command, run_command, suggestions
-from mlxchat.terminal.editor import Editor, EndOfInput
+from mlxchat.terminal.editor import EndOfInput
 from mlxchat.terminal.run_chat import run
 from mlxchat.terminal.worker import Stop
 from scripts.tiny_model import CHAT_TEMPLATE
@@ -283,19 +284,23 @@ def test_a_signal_that_ends_the_prompt_keeps_what_was_typed_in_the_history(
     assert "+half a mess\n" in paths.history_file().read_text()
 
 
-def test_ctrl_c_just_before_the_prompt_does_not_end_the_chat(
+def test_ctrl_c_just_before_the_prompt_stops_neither_the_chat_nor_the_next_message(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C just after the end of a reply ended the whole chat."""
-    read = Editor.read
+    """It ended the chat; later, it waited behind the ends of jobs for longer than a message."""
+    turn = ChatLoop._turn
 
-    def read_interrupted(editor: Editor, draft: str = "") -> str:
-        monkeypatch.setattr(Editor, "read", read)
+    def interrupted(loop: ChatLoop, draft: str) -> str:
+        monkeypatch.setattr(ChatLoop, "_turn", turn)
+        for _ in range(100):
+            loop.worker.start(lambda: None).result()
         interrupt()
-        return read(editor, draft)
+        return turn(loop, draft)
 
-    monkeypatch.setattr(Editor, "read", read_interrupted)
-    chat(tiny_model, "-n", "1", steps=[("· 0 turns", "hello\r"), (r"· 1 turn\b", CTRL_D)])
+    monkeypatch.setattr(ChatLoop, "_turn", interrupted)
+    chat(
+        tiny_model, "-n", "1", steps=[(PROMPT, "hello\r"), ("^stopped at 1 token[^$]*^>$", CTRL_D)]
+    )
 
 
 # The user's editor

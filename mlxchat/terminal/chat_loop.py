@@ -87,9 +87,9 @@ class ChatLoop(ChatScreen):
     def _ended_by(self) -> BaseException | None:
         """What ends the prompt: a signal, or that the model cannot be loaded."""
         # A Ctrl-C was for what came before.
-        number = self.worker.next_signal()
-        if number is not None and number in (signal.SIGTERM, signal.SIGHUP):
-            return ending_by(number)
+        for number in self.worker.signals_so_far():
+            if number in (signal.SIGTERM, signal.SIGHUP):
+                return ending_by(number)
         return self.begun.exception() if self.begun.done() else None
 
     def _toolbar(self) -> str:

@@ -226,7 +226,7 @@ class Worker:
         next.
         """
         while not job.done():
-            self._obey(self.next_signal(TICK_S))
+            self._obey(self._next_signal())
             if self._stop is not None:
                 self._stop.enforce()
         return job.result()
@@ -235,15 +235,21 @@ class Worker:
 
     def drop_ctrl_c(self) -> None:
         """Obey the signals that have come, except a Ctrl-C, which was for what has just ended."""
-        while not self._events.empty():
-            number = self._events.get()
+        for number in self.signals_so_far():
             if number != signal.SIGINT:
                 self._obey(number)
 
-    def next_signal(self, wait_s: float = 0.0) -> int | None:
-        """The next signal; None if none comes, or if a job ends first."""
+    def signals_so_far(self) -> Iterator[int]:
+        """Take the signals that have come."""
+        while not self._events.empty():
+            number = self._events.get()
+            if number is not None:
+                yield number
+
+    def _next_signal(self) -> int | None:
+        """Wait for the next signal; None if none comes, or if a job ends first."""
         with suppress(Empty):
-            return self._events.get(wait_s > 0, wait_s)
+            return self._events.get(timeout=TICK_S)
         return None
 
     def _obey(self, number: int | None) -> None:
