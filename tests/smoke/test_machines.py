@@ -6,22 +6,108 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from mlxchat.sessions.session import Session
 from scripts.families import write_family
 from tests.conftest import RunMlxchat
-from tests.launched import Process, launched, ring, together
 
 # With plain attention, with experts, with sinks and sliding windows, with latent attention.
 FAMILIES = ("llama", "qwen3_moe", "gpt_oss", "deepseek_v3")
+PROGRAM = [sys.executable, "-m", "mlxchat"]
+SLOW = pytest.mark.slow
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 100
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+        return [stack.enter_context(each).getsockname()[1] for each in servers]
+
+
+class Rank:
+    """One process of several, whose output goes to files."""
+
+    def __init__(self, rank: int, arguments: Sequence[str], directory: Path) -> None:
+        self._paths = directory / f"out-{rank}", directory / f"err-{rank}"
+        settings = {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(directory / "hosts.json")}
+        with self._paths[0].open("wb") as out, self._paths[1].open("wb") as err:
+            self.popen = subprocess.Popen(
+                [*PROGRAM, *arguments],
+                # A pipe that never ends, like the launcher's.
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=err,
+                env=os.environ | settings,
+            )
+
+    @property
+    def out(self) -> str:
+        return self._paths[0].read_text()
+
+    @property
+    def err(self) -> str:
+        return self._paths[1].read_text()
+
+    def writes(self, size: int) -> None:
+        """Wait until it has written `size` characters."""
+        wait_until(lambda: len(self.out) >= size)
+
+    def reads(self, line: str, *, is_last: bool = False) -> None:
+        """Send it a line of input."""
+        stdin = self.popen.stdin
+        assert stdin is not None
+        stdin.write(f"{line}\n".encode())
+        stdin.flush()
+        if is_last:
+            stdin.close()
+
+
+@contextmanager
+def ring(ranks: int, arguments: Sequence[str], directory: Path) -> Iterator[list[Rank]]:
+    """Run `mlxchat ARGUMENTS` on `ranks` ranks as the launcher would; none outlives its test."""
+    hosts = [[f"127.0.0.1:{port}"] for port in free_ports(ranks)]
+    (directory / "hosts.json").write_text(json.dumps(hosts))
+    started: list[Rank] = []
+    try:
+        for rank in range(ranks):
+            started.append(Rank(rank, arguments, directory))
+        yield started
+    finally:
+        for rank in started:
+            with rank.popen:
+                rank.popen.kill()
+
+
+def together(
+    directory: Path, *arguments: str, ranks: int = 2, stdin: str | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run on all ranks to its end, of which only rank 0 is heard. `stdin` is a line of input, and
+    then its end."""
+    with ring(ranks, arguments, directory) as (first, *others):
+        if stdin is not None:
+            first.reads(stdin, is_last=True)
+        status = first.popen.wait(250)
+        assert [(each.popen.wait(250), each.out, each.err) for each in others] == [
+            (0, "", "") for _ in others
+        ], first.err
+        return subprocess.CompletedProcess(arguments, status, first.out, first.err)
 
 
 @pytest.fixture(scope="module")
@@ -35,24 +121,31 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def generate(model: Path, *options: str) -> list[str]:
     """Samples, and rotates its window."""
-    command = ["generate", "-m", str(model), "--raw", "--ignore-eos", "--json", "--logprobs", "2"]
-    command += ["--temp", "1", "--seed", "3", "-n", "16", "--max-kv-size", "24"]
-    return [*command, *options, "Once upon a time"]
+    command = ["generate", "-m", str(model), "--raw", "--ignore-eos", "--temp", "1", "--seed", "3"]
+    return [*command, "-n", "16", "--max-kv-size", "24", *options, "Once upon a time"]
 
 
-def events_of(text: str) -> tuple[list[dict[str, Any]], list[float]]:
-    """The events without the figures that differ in every run, and the log-probabilities."""
-    events = [json.loads(line) for line in text.splitlines()]
-    logprobs = [event.pop("logprob") for event in events if "logprob" in event]
-    differing = ("stats", "top")
-    same = [
-        {k: v for k, v in each.items() if k not in differing and not k.endswith(("_s", "_bytes"))}
-        for each in events
-    ]
-    return same, logprobs
+def endless(models: Path, *options: str) -> list[str]:
+    return generate(models / "llama", "-n", "-1", *options)
 
 
-SLOW = pytest.mark.slow
+def chat(models: Path, *options: str) -> list[str]:
+    command = ["chat", "-m", str(models / "llama"), "--json", "--temp", "0", "-n", "20"]
+    return [*command, "--max-kv-size", "220", *options]
+
+
+def tokens_of(events: str) -> list[dict[str, Any]]:
+    parsed = [json.loads(line) for line in events.splitlines()]
+    return [event for event in parsed if event["event"] == "token"]
+
+
+def reply(events: str) -> str:
+    return "".join(token["text"] for token in tokens_of(events))
+
+
+def cached_tokens(events: str) -> int:
+    done = json.loads(events.splitlines()[-1])
+    return done["stats"]["cached_tokens"] if "stats" in done else done["cached_tokens"]
 
 
 @pytest.mark.parametrize(
@@ -73,82 +166,58 @@ def test_ranks_write_what_one_process_writes(
     *,
     run_mlxchat: RunMlxchat,
 ) -> None:
-    done = together(tmp_path, *generate(models / name, *options), ranks=ranks)
+    command = generate(models / name, "--json", "--logprobs", "2")
+    done = together(tmp_path, *command, *options, ranks=ranks)
     assert (done.returncode, done.stderr) == (0, "")
-    events, logprobs = events_of(done.stdout)
-    wanted_events, wanted = events_of(run_mlxchat(*generate(models / name)).stdout)
-    assert events == wanted_events
-    assert len(logprobs) > 9
-    assert logprobs == pytest.approx(wanted, abs=1e-4)
+    found, expected = tokens_of(done.stdout), tokens_of(run_mlxchat(*command).stdout)
+    assert len(found) > 9
+    assert reply(done.stdout) == "".join(token["text"] for token in expected)
+    logprobs = [[token["logprob"] for token in each] for each in (found, expected)]
+    assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-4)
 
 
-@pytest.mark.slow
+@SLOW
 def test_only_rank_0_reports_an_error(models: Path, tmp_path: Path) -> None:
     done = together(tmp_path, *generate(models / "llama", "-f", "nowhere.txt"))
     error = "mlxchat: error: cannot read nowhere.txt: No such file or directory\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", error)
 
 
-def endless(models: Path) -> list[str]:
-    command = [sys.executable, "-m", "mlxchat", "generate", "-m", str(models / "llama"), "--raw"]
-    return [*command, "--ignore-eos", "-n", "-1", "--max-kv-size", "24", "--temp", "0", "Hello"]
-
-
 def test_a_signal_to_all_ranks_ends_them_cleanly(models: Path, tmp_path: Path) -> None:
-    with ring(2, endless(models), tmp_path) as processes:
-        processes[0].writes(20)
-        for process in reversed(processes):
-            process.popen.send_signal(signal.SIGINT)
-        assert [process.ends() for process in processes] == [130, 0]
-        assert [process.err for process in processes] == ["", ""]
+    with ring(2, endless(models), tmp_path) as ranks:
+        ranks[0].writes(20)
+        for rank in reversed(ranks):
+            rank.popen.send_signal(signal.SIGINT)
+        assert [rank.popen.wait(100) for rank in ranks] == [130, 0]
+        assert [rank.err for rank in ranks] == ["", ""]
 
 
-@pytest.mark.slow
+@SLOW
 def test_ranks_exit_if_only_their_launcher_is_killed(models: Path, tmp_path: Path) -> None:
     text = tmp_path / "text"
-    with launched(2, *endless(models)[3:], "-o", str(text)) as process:
+    launcher = [str(Path(sys.executable).with_name("mlx.launch")), "-n", "2", "--backend", "ring"]
+    launcher += ["--starting-port", str(free_ports(1)[0]), "--"]
+    with psutil.Popen([*launcher, *PROGRAM, *endless(models, "-o", str(text))]) as process:
         wait_until(lambda: text.exists() and text.stat().st_size > 20)
-        process.popen.kill()
-        wait_until(lambda: not living(process.popen.pid))
+        ranks = process.children(recursive=True)
+        process.kill()
+    assert len(ranks) >= 2
+    _, alive = psutil.wait_procs(ranks, 60)
+    for rank in alive:
+        rank.kill()
+    assert not alive
 
 
-def living(group: int) -> list[str]:
-    """The running processes in a group, without zombies."""
-    listed = subprocess.check_output(["ps", "-A", "-o", "pgid=,stat="], text=True)
-    fields = [line.split() for line in listed.splitlines()]
-    return [state for number, state in fields if number == str(group) and state[0] != "Z"]
-
-
-def ends_with_a_line(process: Process, line: str) -> None:
+def ends_with_a_line(rank: Rank, line: str) -> None:
     """MLX 0.32.2 sometimes crashes if a sum fails while later operations are being launched: one
     time in twenty on its CPU backend. All that counts then is that the process ends."""
-    status = process.ends(120)
-    if status == -signal.SIGSEGV:
-        assert "mlxchat" not in process.err
-        return
-    # Without MLX's own lines, whose ends may come late.
-    own = "".join(re.findall(r"mlxchat: .*\n", process.err))
-    assert (status, own) == (1, line)
+    status = rank.popen.wait(120)
+    # Without MLX's own lines.
+    own = "".join(re.findall(r"mlxchat: .*\n", rank.err))
+    assert (status, own) in ((1, line), (-signal.SIGSEGV, ""))
 
 
-def chat(models: Path, *options: str) -> list[str]:
-    model = ["-m", str(models / "llama")]
-    return [
-        *("chat", *model, "--json", "--temp", "0", "-n", "20", "--max-kv-size", "220", *options)
-    ]
-
-
-def reply(events: str) -> str:
-    parsed = [json.loads(line) for line in events.splitlines()]
-    return "".join(event["text"] for event in parsed if event["event"] == "token")
-
-
-def cached_tokens(events: str) -> int:
-    done = json.loads(events.splitlines()[-1])
-    return done["stats"]["cached_tokens"] if "stats" in done else done["cached_tokens"]
-
-
-@pytest.mark.slow
+@SLOW
 def test_a_session_resumes_from_each_ranks_own_shard(
     models: Path, tmp_path: Path, run_mlxchat: RunMlxchat, temporary_home: Path
 ) -> None:
@@ -181,13 +250,12 @@ def test_a_session_resumes_from_each_ranks_own_shard(
 def test_if_a_rank_is_killed_the_other_exits_and_the_session_has_the_text_shown(
     models: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "mlxchat", *chat(models, "--session", "cut", "-n", "-1")]
-    with ring(2, command, tmp_path) as processes:
-        processes[0].reads("Never stop.")
-        processes[0].writes(1_000)
-        processes[1].popen.kill()
-        ends_with_a_line(processes[0], "mlxchat: error: rank 1 is gone: all ranks exit\n")
-        shown = reply(processes[0].out)
+    with ring(2, chat(models, "--session", "cut", "-n", "-1"), tmp_path) as ranks:
+        ranks[0].reads("Never stop.")
+        ranks[0].writes(1_000)
+        ranks[1].popen.kill()
+        ends_with_a_line(ranks[0], "mlxchat: error: rank 1 is gone: all ranks exit\n")
+        shown = reply(ranks[0].out)
     with Session.open("cut") as session:
         (turn,) = session.contents.turns
     assert turn.user == "Never stop."
@@ -195,40 +263,18 @@ def test_if_a_rank_is_killed_the_other_exits_and_the_session_has_the_text_shown(
     assert turn.reply.startswith(shown)
 
 
-@pytest.mark.slow
-def test_a_closed_stdout_ends_the_turn_on_all_ranks_with_its_cache_saved(
-    models: Path, tmp_path: Path, temporary_home: Path
-) -> None:
-    command = [sys.executable, "-m", "mlxchat", *chat(models, "--session", "shut", "-n", "-1")]
-    with ring(2, command, tmp_path) as processes:
-        processes[0].reads("Never stop.")
-        processes[0].writes(1_000)
-        stdout = processes[0].popen.stdout
-        assert stdout is not None
-        os.dup2(os.open(os.devnull, os.O_RDONLY), stdout.fileno())
-        assert [process.ends() for process in processes] == [141, 0]
-        assert [process.err for process in processes] == ["", ""]
-    with Session.open("shut") as session:
-        assert session.snapshot_path is not None
-        assert session.snapshot_path.exists()
-    assert len(list(temporary_home.rglob("rank1-*.safetensors"))) == 1
-
-
-@pytest.mark.slow
+@SLOW
 def test_a_run_resumes_from_each_ranks_own_shard_of_the_checkpoint(
     models: Path, tmp_path: Path, run_mlxchat: RunMlxchat
 ) -> None:
     """A run killed and resumed writes the same bytes as an undisturbed one of one process."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    night = generate(models / "llama", "-n", "90", "--checkpoint-every", "20", "--checkpoint")
-    night = [each for each in night if each not in ("--json", "--logprobs", "2")]
-    words = night.pop()
-    assert run_mlxchat(*night, str(whole), words).returncode == 0
-    command = [sys.executable, "-m", "mlxchat", *night, str(cut), words]
-    with ring(2, command, tmp_path) as processes:
+    night = ("-n", "90", "--checkpoint-every", "20", "--checkpoint")
+    assert run_mlxchat(*generate(models / "llama", *night, str(whole))).returncode == 0
+    with ring(2, generate(models / "llama", *night, str(cut)), tmp_path) as ranks:
         wait_until((cut / "state.safetensors").exists)
-        processes[0].popen.kill()
-        ends_with_a_line(processes[1], "mlxchat: error: rank 0 is gone: all ranks exit\n")
+        ranks[0].popen.kill()
+        ends_with_a_line(ranks[1], "mlxchat: error: rank 0 is gone: all ranks exit\n")
     resume = ["generate", "--resume", str(cut)]
     alone = run_mlxchat(*resume)
     assert alone.returncode == 1
@@ -238,14 +284,14 @@ def test_a_run_resumes_from_each_ranks_own_shard_of_the_checkpoint(
     assert (cut / "output.txt").read_bytes() == (whole / "output.txt").read_bytes()
 
 
-@pytest.mark.slow
+@SLOW
 def test_a_prefix_is_reused_if_all_ranks_have_it(
     models: Path, tmp_path: Path, run_mlxchat: RunMlxchat, temporary_home: Path
 ) -> None:
     document = tmp_path / "document.txt"
     document.write_text("".join(f"Rule {n}: salt the {n * 7} onions.\n" for n in range(40)))
-    common = ["generate", "-m", str(models / "llama"), "--raw", "--json", "--ignore-eos"]
-    common += ["-n", "20", "-f", str(document), "--max-kv-size", "4096"]
+    common = [*generate(models / "llama", "-f", str(document), "--json")[:-1], "--temp", "0"]
+    common += ["--max-kv-size", "4096"]
     tokens = document.stat().st_size // 128 * 128
 
     def known(question: str) -> int:
@@ -260,13 +306,5 @@ def test_a_prefix_is_reused_if_all_ranks_have_it(
     pages = [*temporary_home.rglob("prefixes/**/*.safetensors")]
     assert len(pages) == 2 * (tokens // 128)
     pages[0].unlink()
-    assert known("When?") < tokens
-    # The missing pages have been read and stored again.
-    assert known("Where?") == tokens
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    # The missing pages are read and stored again.
+    assert known("When?") < known("Where?") == tokens
