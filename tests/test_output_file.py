@@ -3,9 +3,8 @@
 import errno
 import os
 import random
-import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,12 +28,6 @@ def out(tmp_path: Path) -> Path:
     directory = tmp_path / "out"
     directory.mkdir()
     return directory / "OUT.txt"
-
-
-@pytest.fixture
-def disk(out: Path) -> Iterator[FailingDisk]:
-    with FailingDisk(out.parent).used() as disk:
-        yield disk
 
 
 def test_text_is_in_the_file_immediately_as_utf8(out: Path) -> None:
@@ -173,15 +166,6 @@ def test_a_run_killed_and_resumed_anywhere_writes_the_same_file(
     assert out.read_bytes().decode() == "".join(pieces)
 
 
-def resumable(out: Path) -> Position:
-    """A run that was killed: "kept" up to its checkpoint, "lost" after it."""
-    with OutputFile.open(out) as output:
-        output.write("kept " * 2000)
-        at = output.sync()
-        output.write("lost " * 2000)
-    return at
-
-
 OTHER = "does not have the text that the checkpoint continues"
 
 
@@ -197,7 +181,10 @@ OTHER = "does not have the text that the checkpoint continues"
 def test_a_file_changed_since_is_refused_and_left_alone(
     out: Path, change: Callable[[Path], None], message: str
 ) -> None:
-    at = resumable(out)
+    with OutputFile.open(out) as output:
+        output.write("kept " * 2000)
+        at = output.sync()
+        output.write("lost " * 2000)
     change(out)
     before = out.read_bytes() if out.exists() else None
     with pytest.raises(OutputError, match=message):
@@ -208,10 +195,10 @@ def test_a_file_changed_since_is_refused_and_left_alone(
 # Failing disks
 
 
-def run(out: Path, pieces: list[str]) -> list[tuple[int, Position]]:
-    """Write the pieces, with a checkpoint every tenth; return those made before the disk failed."""
+def run(out: Path, pieces: list[str]) -> tuple[list[tuple[int, Position]], str]:
+    """Write the pieces, with a checkpoint every tenth; return those made before the disk failed,
+    and the error."""
     checkpoints: list[tuple[int, Position]] = []
-    message = ""
     try:
         with OutputFile.open(out) as output:
             for done, piece in enumerate(pieces):
@@ -219,22 +206,26 @@ def run(out: Path, pieces: list[str]) -> list[tuple[int, Position]]:
                     checkpoints.append((done, output.sync()))
                 output.write(piece)
     except OutputError as error:
-        message = str(error)
-    assert re.fullmatch(r"|cannot write \S*OUT\.txt: [^\n]+", message)
-    return checkpoints
+        return checkpoints, str(error)
+    return checkpoints, ""
 
 
-def test_after_any_failed_call_the_latest_checkpoint_can_be_resumed(tmp_path: Path) -> None:
+def test_any_failed_call_is_an_error_and_the_latest_checkpoint_can_be_resumed(
+    tmp_path: Path,
+) -> None:
+    """A disk may report an error only on close. No empty file is left."""
     pieces = pieces_of(seed=5)
     with FailingDisk(tmp_path).used() as disk:
-        run(tmp_path / "OUT.txt", pieces)
+        assert run(tmp_path / "OUT.txt", pieces)[1] == ""
     assert set(disk.calls) == {"open", "write", "sync", "close"}
     for fails_at in range(len(disk.calls)):
         out = tmp_path / f"{fails_at}" / "OUT.txt"
         out.parent.mkdir()
         with FailingDisk(out.parent).used() as disk:
             disk.failing, disk.max_bytes = [fails_at], 3
-            checkpoints = run(out, pieces)
+            checkpoints, error = run(out, pieces)
+        assert error == f"cannot write {out}: {os.strerror(errno.ENOSPC)}"
+        assert not out.exists() or out.stat().st_size > 0
         if not checkpoints:
             continue
         done, at = checkpoints[-1]
@@ -242,25 +233,3 @@ def test_after_any_failed_call_the_latest_checkpoint_can_be_resumed(tmp_path: Pa
             for piece in pieces[done:]:
                 output.write(piece)
         assert out.read_bytes().decode() == "".join(pieces), f"{disk.calls[-1]} {fails_at}"
-
-
-def test_a_file_that_nothing_could_be_written_to_is_removed(out: Path, disk: FailingDisk) -> None:
-    disk.failing = [2]
-    output = OutputFile.open(out)
-    start = output.sync()
-    with pytest.raises(OutputError, match="No space left on device"):
-        output.write("1")
-    output.close()
-    assert not out.exists()
-    # A checkpoint may continue it.
-    OutputFile.open(out, start).close()
-    assert out.read_text() == ""
-
-
-def test_an_error_reported_only_on_close_is_raised(out: Path, disk: FailingDisk) -> None:
-    disk.failing, disk.error = [2], errno.EDQUOT
-    output = OutputFile.open(out)
-    output.write("a")
-    with pytest.raises(OutputError, match=f"^cannot write {out}: {os.strerror(errno.EDQUOT)}$"):
-        output.close()
-    output.close()

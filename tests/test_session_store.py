@@ -80,7 +80,10 @@ def test_any_other_name_is_refused(sessions: Path, name: str) -> None:
 # Opening
 
 
-def test_an_empty_chat_leaves_nothing_on_the_disk(sessions: Path) -> None:
+def test_an_empty_chat_and_a_missing_one_leave_nothing_on_the_disk(sessions: Path) -> None:
+    for use in USES:
+        with pytest.raises(SessionError, match="no session named 'mine'"):
+            use("mine")
     for session in (Session.new(), Session.open("named", create=True)):
         with session:
             session.settings({"model": "tiny"})
@@ -107,13 +110,6 @@ def test_the_first_turn_creates_a_private_directory(sessions: Path) -> None:
     assert set(found.values()) == {0o600}
     assert sessions.stat().st_mode & 0o777 == 0o700
     assert files(sessions) == ["1.reply", "sessions.db"]
-
-
-def test_a_missing_session_is_created_only_on_request(sessions: Path) -> None:
-    for use in USES:
-        with pytest.raises(SessionError, match="no session named 'mine'"):
-            use("mine")
-    assert list(sessions.iterdir()) == []
 
 
 def test_new_sessions_are_named_after_the_time_and_never_collide(
@@ -203,21 +199,6 @@ def test_the_lock_of_a_name_that_a_killed_process_left_is_removed(sessions: Path
         assert not lock.exists()
 
 
-def test_a_file_system_without_locks_is_reported(
-    sessions: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_session("mine")
-
-    def refuse(*_: object) -> None:
-        raise OSError(37, "No locks available")
-
-    monkeypatch.setattr("mlxchat.files.fcntl.flock", refuse)
-    # Reading needs no lock.
-    assert len(read_session("mine").turns) == 1
-    with pytest.raises(SessionError, match="cannot open session 'mine': No locks available"):
-        Session.open("mine")
-
-
 # All sessions
 
 
@@ -244,27 +225,29 @@ def test_sessions_are_listed_latest_used_first(sessions: Path) -> None:
     assert latest() == "old"
 
 
-def test_a_search_finds_the_turns_with_all_the_words(sessions: Path) -> None:
-    make_session("old", Turn("Straße?", "Not here.\n  In the STRASSE, there\n"))
-    make_session("new", Turn("hello"), Turn("x", "A strasse of houses", forgotten=True))
-    found = [(each.name, each.turn, each.role, each.line) for each in search("strasse")]
-    assert sorted(found) == [
-        ("new", 2, "assistant", "A strasse of houses"),
-        ("old", 1, "user", "Straße?"),
-    ]
-    assert [each.name for each in search("STRASSE house")] == ["new"]
-    assert [each.name for each in search("house stra")] == ["new"]
-    assert search("strasse whale") == []
-
-
-def test_the_turn_that_says_it_most_comes_first_in_any_script(sessions: Path) -> None:
-    make_session("a", Turn("One whale among many other animals of the wide and open sea."))
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("whale", ["b1", "a1", "c2"]),
+        ("strasse", ["a2", "c1"]),
+        ("STRASSE house", ["c1"]),
+        ("house stra", ["c1"]),
+        ("小白", ["b2"]),
+        *(
+            (none, [])
+            for none in ("strasse whale", "白小", "", '"', "*", "a OR b", "NEAR(x)", "\0")
+        ),
+    ],
+)
+def test_the_turn_that_says_all_the_words_most_comes_first_in_any_script(
+    sessions: Path, words: str, found: list[str]
+) -> None:
+    one = Turn("One whale among many other animals of the wide and open sea.")
+    make_session("a", one, Turn("Straße?", "Not here.\n  In the STRASSE, there\n"))
     make_session("b", Turn("Whales, whales, whales."), Turn("我的狗叫小白", "好名字"))
-    make_session("c", Turn("Nothing of the kind."), Turn("Whale watching " + "and more " * 200))
-    assert [each.name for each in search("whale")] == ["b", "a", "c"]
-    assert [each.line for each in search("小白")] == ["我的狗叫小白"]
-    for wanted in ("白小", "", '"', "*", "a OR b", "NEAR(x)", "\0"):
-        assert search(wanted) == []
+    watching = Turn("Whale watching " + "and more " * 200)
+    make_session("c", Turn("x", "A strasse of houses", forgotten=True), watching)
+    assert [f"{each.name}{each.turn}" for each in search(words)] == found
 
 
 def test_what_was_undone_or_deleted_is_not_found(sessions: Path) -> None:
@@ -275,10 +258,10 @@ def test_what_was_undone_or_deleted_is_not_found(sessions: Path) -> None:
         session.record(None, turns)
         session.record(None, turns[1:])
         assert [(each.turn, each.role) for each in search("whale")] == [(1, "assistant")]
-        turns[1] = replace(turns[1], reply="shark")
+        turns[1] = replace(turns[1], reply="One.\n  A shark, then\n")
         session.record(None, turns[1:])
         assert search("whale") == []
-        assert [each.line for each in search("shark")] == ["shark"]
+        assert [each.line for each in search("shark")] == ["A shark, then"]
 
 
 def test_all_but_the_latest_snapshots_are_pruned(sessions: Path) -> None:
@@ -316,18 +299,9 @@ def test_names_that_differ_only_in_case_are_one_session(
     assert names_by_use() == ["other"]
 
 
-def test_a_session_is_removed_with_its_snapshot(sessions: Path) -> None:
-    make_session("mine")
-    for path in (snapshot_of("mine"), sessions / ".1.safetensors.x1"):
-        path.write_bytes(b"x")
-    (sessions / "notes.txt").write_text("keep me")
-    remove("mine")
-    assert files(sessions) == ["notes.txt", "sessions.db"]
-    make_session("mine")
-    assert snapshot_of("mine").name == "2.safetensors"
-
-
-def test_links_in_place_of_files_are_not_followed(sessions: Path, tmp_path: Path) -> None:
+def test_a_session_is_removed_with_its_files_and_links_are_not_followed(
+    sessions: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "precious"
     target.write_text("keep me")
     make_session("mine")
@@ -336,8 +310,11 @@ def test_links_in_place_of_files_are_not_followed(sessions: Path, tmp_path: Path
     with pytest.raises(SessionError, match="cannot open session 'mine'"):
         Session.open("mine")
     lock_of("mine").unlink()
+    (sessions / ".1.safetensors.x1").touch()
     remove("mine")
-    assert target.read_text() == "keep me"
+    assert files(sessions) == ["sessions.db"]
+    make_session("mine")
+    assert snapshot_of("mine").name == "2.safetensors"
     (sessions / "sessions.db").unlink()
     (sessions / "sessions.db").symlink_to(target)
     with pytest.raises(SessionError, match="cannot list the sessions"):
