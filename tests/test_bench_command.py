@@ -6,28 +6,26 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from mlxchat.bench import BENCHES, Benchmark, batch, compare, decode, startup, theirs
 from mlxchat.bench.compare import Comparison, Side, Spread, ratios, table
-from mlxchat.bench.subject import Subject
 from mlxchat.errors import ModelError
 from mlxchat.request import Setup
 from mlxchat.terminal import run_bench
 from mlxchat.terminal.run_bench import BenchRequest
 from scripts.families import build_family
-from tests.conftest import RunMlxchat
 from tests.in_process import run_in_process
 
 # The kinds of figures of each benchmark.
 FIGURES = {
-    ("startup", "start"),
-    ("prefill", "prefill"),
-    ("decode", "stretch"),
-    ("batch", "rows"),
-    ("batch", "shared"),
+    *(("startup", "start"), ("prefill", "prefill"), ("decode", "stretch")),
+    *(("batch", "rows"), ("batch", "shared")),
 }
 COMMON = {
     *("bench", "kind", "time", "command", "complete", "quick", "model", "dtype", "weights_bytes"),
@@ -35,14 +33,7 @@ COMMON = {
 }
 
 
-TINY_BATCH = batch.Amounts(
-    rows=(1, 2),
-    tokens=3,
-    rounds=1,
-    prompts=5,
-    shared=40,
-    shared_tokens=3,
-)
+TINY_BATCH = batch.Amounts((1, 2), tokens=3, rounds=1, prompts=5, shared=40, shared_tokens=3)
 LINE_BEFORE = '{"a line": "from before"}'
 
 
@@ -82,9 +73,9 @@ def test_every_benchmark_appends_its_figures_and_mlx_lms_and_shows_tables(
         assert len(rows) > 1
 
 
-def test_an_impossible_request_is_refused_before_measuring(run_mlxchat: RunMlxchat) -> None:
+def test_an_impossible_request_is_refused_before_measuring() -> None:
     for options in (["-m", "/no/such/model"], ["-m", "smollm2", "--json", "/no/such/directory"]):
-        done = run_mlxchat("bench", "prefill", *options)
+        done = run_in_process("bench", "prefill", *options)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
         assert options[-1] in done.stderr
 
@@ -95,27 +86,15 @@ def test_one_failing_benchmark_does_not_stop_the_others(
     def fail() -> None:
         raise RuntimeError("[malloc] Unable to allocate\nmuch more")
 
-    def works() -> None:
-        pass
+    def bench(*runs: Callable[[], object]) -> Any:
+        sides = {n: Side("", run, list) for n, run in enumerate(runs)}
+        found = Comparison("sample", "A sample", sides, 1, lambda key, _: [{"tokens": key}])
+        return SimpleNamespace(comparisons=lambda _: [found])
 
-    class Bench:
-        def __init__(self, *runs: Callable[[], None]) -> None:
-            self.runs = runs
-
-        def comparisons(self, _: Subject) -> list[Comparison[int, None]]:
-            sides = {n: Side("", run, works) for n, run in enumerate(self.runs)}
-            return [Comparison("sample", "A sample", sides, 1, lambda key, _: [{"tokens": key}])]
-
-    benches = {"one": Bench(works, fail), "two": Bench(works)}
+    benches = {"one": bench(list, fail), "two": bench(list)}
     monkeypatch.setattr(run_bench, "load", benches.__getitem__)
-    request = BenchRequest(
-        entries=tuple(Benchmark(name, "") for name in benches),
-        setup=Setup(model=str(tiny_model), offline=True),
-        against=False,
-        quick=True,
-        json_file="-",
-        quiet=False,
-    )
+    entries, setup = tuple(Benchmark(name, "") for name in benches), Setup(str(tiny_model))
+    request = BenchRequest(entries, setup, against=False, quick=True, json_file="-", quiet=False)
     assert run_bench.run_benches(request) == 1
     shown = capsys.readouterr()
     assert shown.err == (
@@ -133,9 +112,7 @@ def test_sides_take_turns_and_each_is_warmed_up_once() -> None:
     """Other load on the machine affects all sides alike."""
     done: list[str] = []
     sides = {
-        name: Side(
-            name, lambda name=name: done.append(name), lambda name=name: done.append(f"({name})")
-        )
+        name: Side(name, partial(done.append, name), partial(done.append, f"({name})"))
         for name in "ab"
     }
     *_, runs = compare.interleave(sides, 2, lambda *_: None)
@@ -174,8 +151,5 @@ def test_a_failed_process_is_an_error_with_its_last_line() -> None:
 
 def test_models_for_which_mlx_lm_ignores_a_window_are_detected() -> None:
     """llama and gemma3 make their own caches; some of gemma3's layers are bounded by design."""
-    kept = {
-        name: theirs.keeps_window(build_family(name), 16)
-        for name in ("llama", "gemma3_text", "phi")
-    }
-    assert kept == {"llama": False, "gemma3_text": False, "phi": True}
+    for name, kept in {"llama": False, "gemma3_text": False, "phi": True}.items():
+        assert theirs.keeps_window(build_family(name), 16) is kept
