@@ -5,14 +5,17 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
 
 from mlxchat import cli, paths
+from mlxchat.engine.reply import FinishReason
 from mlxchat.manual import PAGES, read_page
 from mlxchat.manual.equivalents import OURS
+from mlxchat.options import options_of
+from mlxchat.settings import SamplingSettings
 from mlxchat.terminal.commands import COMMANDS, OTHER_NAMES
 from tests import docs
 from tests.in_process import run_in_process
@@ -103,6 +106,15 @@ def test_the_readme_lists_every_page_with_its_title_and_summary() -> None:
     )
     pages = {name: read_page(name).split("\n\n", 2) for name in PAGES}
     assert listed == [(title[2:], name, about) for name, (title, about, _) in pages.items()]
+
+
+def test_the_pages_list_every_sampling_option_chat_command_and_finish_reason() -> None:
+    sampling, chat, json = map(read_page, ("sampling", "chat", "json"))
+    flags = [each.flag for each in options_of(SamplingSettings).values()]
+    assert [each for each in flags if not re.search(rf"`{each}\b", sampling)] == []
+    assert [each for each in COMMANDS if not re.search(rf"`{each}\b", chat)] == []
+    (reasons,) = re.findall(r'"finish_reason": \{"enum": \[(.*)\]', json)
+    assert {*re.findall(r"\w+", reasons)} == {*get_args(FinishReason)}
 
 
 def anchors(page: Path) -> set[str]:
