@@ -5,7 +5,8 @@ import os
 import pickle
 import signal
 import subprocess
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -152,6 +153,14 @@ def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     desktop = ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION", "SSH_TTY", "TMUX")
     for name in ("NO_COLOR", "VISUAL", "EDITOR", *desktop):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    """What a job may wait for that does not end before the test."""
+    event = threading.Event()
+    yield event
+    event.set()
 
 
 @pytest.fixture

@@ -5,8 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+import typer
 
 from mlxchat import cli
 
@@ -36,6 +38,13 @@ def run_in_process(
     status = ended.value.code
     assert isinstance(status, int)
     return subprocess.CompletedProcess(arguments, status, *texts)
+
+
+def parameters(command: str, *arguments: str) -> dict[str, Any]:
+    """The parameters with which the command would run."""
+    program: Any = typer.main.get_command(cli.app)
+    root = program.make_context("mlxchat", [command])
+    return program.commands[command].make_context(command, list(arguments), parent=root).params
 
 
 def _stdin_file(directory: str, data: str | bytes | None) -> Path:

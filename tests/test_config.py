@@ -1,24 +1,19 @@
 """The configuration: what its file and variables set, what they refuse, and how the file is edited
 without losing anything."""
 
-import errno
 import os
 import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from mlxchat import cli, paths
+from mlxchat import paths
 from mlxchat.config import Setting, read_user_config, set_key
-from mlxchat.errors import ConfigError, OutputError
+from mlxchat.errors import ConfigError
 from mlxchat.request.commands import COMMANDS
-from tests.conftest import RunMlxchat
-
-ROOT: Any = typer.main.get_command(cli.app)
+from tests.in_process import parameters, run_in_process
 
 
 def write_user(text: str) -> Path:
@@ -26,12 +21,6 @@ def write_user(text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
-
-
-def parameters(command: str, *arguments: str) -> dict[str, Any]:
-    """The parameters the command would run with."""
-    root = ROOT.make_context("mlxchat", [command])
-    return ROOT.commands[command].make_context(command, list(arguments), parent=root).params
 
 
 # What it sets
@@ -61,12 +50,10 @@ def test_a_commands_own_model_overrides_only_its_own_level(monkeypatch: pytest.M
     assert parameters("chat")["model"] == "a/chat-variable"
 
 
-def test_show_lists_every_setting_and_its_source(
-    run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_lists_every_setting_and_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
     user = write_user('model = "a/b"\n[aliases]\nx = "c/d"\n[chat]\nsystem = "Be\\nbrief."\n')
     monkeypatch.setenv("MLXCHAT_GENERATE_STOP", "END")
-    done = run_mlxchat("config", "show")
+    done = run_in_process("config", "show")
     assert (done.returncode, done.stderr) == (0, "")
     cells = {line.split("\t")[0]: line.split("\t")[1:] for line in done.stdout.splitlines()}
     options = {f"{name}.{each.name}" for name, all_ in COMMANDS.items() for each in all_.values()}
@@ -132,16 +119,14 @@ def test_devices_and_pipes_are_not_read(make: Callable[[Path], None]) -> None:
         read_user_config()
 
 
-def test_a_broken_file_does_not_stop_help_or_commands_that_do_not_use_it(
-    run_mlxchat: RunMlxchat,
-) -> None:
+def test_a_broken_file_does_not_stop_help_or_commands_that_do_not_use_it() -> None:
     write_user("broken")
     for arguments in (["generate", "--help"], ["session", "list"], ["config", "path"]):
-        done = run_mlxchat(*arguments)
+        done = run_in_process(*arguments)
         assert (done.returncode, done.stderr) == (0, "")
-    done = run_mlxchat("generate", "--tmep", "1")
+    done = run_in_process("generate", "--tmep", "1")
     assert (done.returncode, "no such option" in done.stderr) == (2, True)
-    done = run_mlxchat("generate", "Hello")
+    done = run_in_process("generate", "Hello")
     assert done.returncode == 2
     assert done.stderr.startswith(f"mlxchat: error: {paths.config_file()}: not valid TOML: ")
 
@@ -173,11 +158,11 @@ max-tokens = 5
     ],
 )
 def test_a_key_is_set_in_place_and_every_other_byte_stays(
-    key: str, values: list[str], changed: str, run_mlxchat: RunMlxchat
+    key: str, values: list[str], changed: str
 ) -> None:
     path = write_user(TEXT)
     path.chmod(0o640)
-    done = run_mlxchat("config", "set", key, *(values or ["--unset"]))
+    done = run_in_process("config", "set", key, *(values or ["--unset"]))
     assert (done.returncode, done.stderr) == (0, "")
     assert path.read_text() == changed
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
@@ -193,49 +178,35 @@ def test_a_key_is_set_in_place_and_every_other_byte_stays(
         (["aliases", "1"], "{}: aliases must be a table, [aliases], not '1'"),
     ],
 )
-def test_set_refuses_invalid_values_and_writes_nothing(
-    run_mlxchat: RunMlxchat, arguments: list[str], message: str
-) -> None:
-    done = run_mlxchat("config", "set", *arguments)
+def test_set_refuses_invalid_values_and_writes_nothing(arguments: list[str], message: str) -> None:
+    done = run_in_process("config", "set", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"mlxchat: error: {message.format(paths.config_file())}\n"
     assert not paths.config_file().exists()
 
 
 def test_set_stores_a_model_name_that_works_in_every_directory(
-    run_mlxchat: RunMlxchat, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").symlink_to(tiny_model)
-    done = run_mlxchat("config", "set", "model", "smolm2")
+    done = run_in_process("config", "set", "model", "smolm2")
     assert (done.returncode, "did you mean smollm2?" in done.stderr) == (1, True)
-    assert run_mlxchat("config", "set", "aliases.tiny-0.1", "./here").returncode == 0
-    assert run_mlxchat("config", "set", "model", "tiny-0.1").returncode == 0
+    assert run_in_process("config", "set", "aliases.tiny-0.1", "./here").returncode == 0
+    assert run_in_process("config", "set", "model", "tiny-0.1").returncode == 0
     assert paths.config_file().read_text() == (
         f'model = "tiny-0.1"\n\n[aliases]\n"tiny-0.1" = "{tmp_path / "here"}"\n'
     )
     assert stat.S_IMODE(paths.config_file().stat().st_mode) == 0o600
 
 
-def test_unset_removes_an_invalid_key(run_mlxchat: RunMlxchat) -> None:
+def test_unset_removes_an_invalid_key() -> None:
     path = write_user("modle = 'x'\n[chat]\ntmep = 1\ntemp = 1\n")
     for key in ("modle", "chat.tmep"):
-        assert run_mlxchat("config", "set", key, "--unset").returncode == 0
+        assert run_in_process("config", "set", key, "--unset").returncode == 0
     assert path.read_text() == "[chat]\ntemp = 1\n"
-    done = run_mlxchat("config", "set", "chat.top-k", "--unset")
+    done = run_in_process("config", "set", "chat.top-k", "--unset")
     assert (done.returncode, done.stderr) == (0, f"mlxchat: chat.top-k is not set in {path}\n")
-
-
-def test_a_full_disk_leaves_the_file_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_user("# mine\n")
-
-    def full_disk(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OutputError, match=r"cannot write .*config\.toml: No space left"):
-        set_key(path, ("model",), ["x"])
-    assert path.read_text() == "# mine\n"
 
 
 def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
@@ -266,7 +237,6 @@ def test_edit_installs_a_valid_file_unless_it_has_changed_and_never_loses_the_te
     status: int,
     error: str,
     *,
-    run_mlxchat: RunMlxchat,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -276,7 +246,7 @@ def test_edit_installs_a_valid_file_unless_it_has_changed_and_never_loses_the_te
         writes.append(f"pathlib.Path({str(path)!r}).write_text({other!r})")
     script.write_text("\n".join(["import pathlib, sys", *writes]))
     monkeypatch.setenv("EDITOR", f"{sys.executable} {script}")
-    done = run_mlxchat("config", "edit")
+    done = run_in_process("config", "edit")
     assert (done.returncode, done.stdout) == (status, "")
     if status == 0:
         assert (done.stderr, path.read_text()) == ("", edited)

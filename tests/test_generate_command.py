@@ -11,27 +11,29 @@ from mlxchat.engine.sampling import Token
 from mlxchat.errors import OutputError
 from mlxchat.terminal.output import Stdout
 from mlxchat.text.tokens import Tokenizer
-from scripts.tiny_model import byte_tokenizer
-from tests.conftest import RunMlxchat
+from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
+from tests.in_process import run_in_process
 from tests.json_events import events_of
+from tests.scripted_model import Scripted
+from tests.scripted_program import say_scripts
 from tests.terminal import interrupt, on_terminal
 
 
 def test_events_follow_the_schema_in_the_manual_and_a_random_seed_can_be_reused(
-    run_mlxchat: RunMlxchat, tiny_model: Path
+    tiny_model: Path,
 ) -> None:
     arguments = [
         *("generate", "-m", str(tiny_model), "--json", "--logprobs", "3", "-n", "20"),
         *("--temp", "1", "--ignore-eos", "Hello"),
     ]
-    lines = events_of(run_mlxchat(*arguments).stdout)
+    lines = events_of(run_in_process(*arguments).stdout)
     assert [line["event"] for line in lines] == ["start", *["token"] * (len(lines) - 2), "done"]
     tokens, done = lines[1:-1], lines[-1]
     assert "".join(token["text"] for token in tokens) == done["text"]
     assert sum(token["id"] is not None for token in tokens) == 20
     assert all(len(token["top"]) == 3 for token in tokens if token["id"] is not None)
     assert (done["finish_reason"], done["generated_tokens"]) == ("length", 20)
-    again = events_of(run_mlxchat(*arguments, "--seed", str(done["seed"])).stdout)[-1]
+    again = events_of(run_in_process(*arguments, "--seed", str(done["seed"])).stdout)[-1]
     assert (again["seed"], again["text"]) == (done["seed"], done["text"])
 
 
@@ -46,22 +48,20 @@ def test_events_follow_the_schema_in_the_manual_and_a_random_seed_can_be_reused(
     ],
 )
 def test_invalid_options_are_a_usage_error_in_one_line(
-    run_mlxchat: RunMlxchat, tiny_model: Path, arguments: list[str], complaint: str
+    tiny_model: Path, arguments: list[str], complaint: str
 ) -> None:
-    done = run_mlxchat("generate", "-m", str(tiny_model), *arguments)
+    done = run_in_process("generate", "-m", str(tiny_model), *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert complaint in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_invalid_utf8_is_reported_with_its_position_unless_quiet(
-    run_mlxchat: RunMlxchat, tiny_model: Path
-) -> None:
+def test_invalid_utf8_is_reported_with_its_position_unless_quiet(tiny_model: Path) -> None:
     arguments = ["generate", "-m", str(tiny_model), "-n", "2"]
-    done = run_mlxchat(*arguments, stdin=b"caf\xe9")
+    done = run_in_process(*arguments, stdin=b"caf\xe9")
     assert done.returncode == 0
     assert "byte 3" in done.stderr
-    assert run_mlxchat(*arguments, "-q", stdin=b"caf\xe9").stderr == ""
+    assert run_in_process(*arguments, "-q", stdin=b"caf\xe9").stderr == ""
 
 
 @pytest.mark.usefixtures("ordinary_terminal")
@@ -90,13 +90,35 @@ def test_stdout_that_is_closed_or_full_is_an_error() -> None:
             Stdout()
 
 
-def test_it_runs_without_a_writable_home(
-    run_mlxchat: RunMlxchat, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_runs_without_a_writable_home(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, "/proc/nowhere")
-    done = run_mlxchat("generate", "-m", str(tiny_model), "-n", "2", "Hello")
+    done = run_in_process("generate", "-m", str(tiny_model), "-n", "2", "Hello")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "written"),
+    [
+        ("One line.\nTwo.", [], "One line.\nTwo.\n"),
+        ("One line.\n", [], "One line.\n"),
+        ("", [], ""),
+        ("One line.", ["-n", "3"], "One\n"),
+        ("One line.\nTwo.", ["--stop", "Two"], "One line.\n"),
+    ],
+)
+def test_the_output_ends_with_one_newline_unless_it_is_empty(
+    text: str, options: list[str], written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`generate … | while read line` lost the last line. It is the same in a file."""
+    say_scripts(monkeypatch)
+    model = Scripted(CHAT_TEMPLATE, (), f"{text}<|im_end|>").write(tmp_path / "model")
+    arguments = ["generate", "-m", str(model), *options, "Hello"]
+    done = run_in_process(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (0, written, "")
+    done = run_in_process(*arguments, "-o", str(tmp_path / "out.txt"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "out.txt").read_text() == written
 
 
 # Everything `str.splitlines` splits at.

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -16,14 +16,6 @@ from mlxchat.terminal.worker import END_AFTER_S, LAST_WORDS_S, WILL_STOP, Stop, 
 
 class Left(BaseException):
     """Raised where the process would have been ended."""
-
-
-@pytest.fixture
-def released() -> Iterator[threading.Event]:
-    """What a job may wait for that does not end."""
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from mlxchat.chat.state import Turn, Usage
 from mlxchat.manual import read_page
 from mlxchat.terminal import progress, visible
-from mlxchat.terminal.figures import draw_window, summary
+from mlxchat.terminal.figures import draw_window
 from mlxchat.terminal.output import Messages, Stdout, show_error, wrap
 from mlxchat.terminal.progress import counting, terminal_question, waiting
 from mlxchat.terminal.table import render_page
@@ -28,11 +28,6 @@ def test_visible_text_has_no_control_characters_except_tab_and_newline(text: str
     assert not any(ord(c) < 32 and c not in "\t\n" for c in shown)
     assert not any(127 <= ord(c) < 160 for c in shown)
     assert len(shown) == len(text)
-
-
-def test_an_error_is_one_line_whatever_it_names(capsys: pytest.CaptureFixture[str]) -> None:
-    show_error("no such file: a\nb\x1b[2J")
-    assert capsys.readouterr().err == "mlxchat: error: no such file: a b␛[2J\n"
 
 
 def test_a_message_is_wrapped_between_words_commands_and_figures() -> None:
@@ -64,19 +59,10 @@ def test_without_a_terminal_only_warnings_are_shown_and_figures_on_request(
         assert capsys.readouterr() == ("", "s\n")
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "text"),
-    [
-        (0, "0 B"),
-        (1000, "1.00 kB"),
-        (9996, "10.0 kB"),
-        (999_499, "999 kB"),
-        (999_500, "1.00 MB"),
-        (10**16, "10000 TB"),
-    ],
-)
-def test_bytes_are_written_with_three_digits(size_bytes: int, text: str):
-    assert format_bytes(size_bytes) == text
+def test_bytes_are_written_with_three_digits() -> None:
+    sizes = (0, 1000, 9996, 999_499, 999_500, 10**16)
+    written = ["0 B", "1.00 kB", "10.0 kB", "999 kB", "1.00 MB", "10000 TB"]
+    assert [format_bytes(size) for size in sizes] == written
 
 
 def test_only_the_beginning_of_a_long_text_is_shown() -> None:
@@ -151,7 +137,7 @@ def test_the_terminals_ctrl_c_echo_does_not_wrap_the_line(columns: int, terminal
     assert 10 < max(map(len, drawn)) <= columns - len("^C^C") - 1
 
 
-def test_text_messages_and_progress_never_share_a_line(terminal: Terminal) -> None:
+def test_text_messages_errors_and_progress_have_one_line_each(terminal: Terminal) -> None:
     """A warning continued the line of the answer, and the answer that of the bar."""
     with terminal.opened():
         answer = Stdout()
@@ -164,14 +150,14 @@ def test_text_messages_and_progress_never_share_a_line(terminal: Terminal) -> No
             answer.write("An answer")
             Messages().warn("the disk is full")
             answer.write(" goes on.")
-            show_error("cannot write")
+            show_error("cannot write a\nb\x1b[2J")
     assert re.search(r"10/1,000 tokens · [\d,.]+ tokens/s · [\d:]+ left", terminal.written)
     assert [line for line in terminal.text().split("\n") if line] == [
         '{"event": "section"}',
         "An answer",
         "mlxchat: the disk is full",
         " goes on.",
-        "mlxchat: error: cannot write",
+        "mlxchat: error: cannot write a b␛[2J",
     ]
 
 
@@ -200,28 +186,17 @@ TEXTS = [
 ]
 
 
-def usage(tokens: int = 40, window: int | None = 400) -> tuple[Usage, list[Turn]]:
-    turns = [Turn(text) for text in TEXTS]
-    return Usage(30, tuple((turn, tokens) for turn in turns), window), turns
-
-
-@pytest.mark.parametrize("columns", [20, 40, 80, 200])
-def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
+@pytest.mark.parametrize(("columns", "window"), [(20, None), (40, 400), (80, None), (200, 400)])
+def test_no_line_is_wider_than_the_terminal_and_numbers_add_up(
+    columns: int, window: int | None
+) -> None:
     """Labels were measured in characters, of which Chinese ones take two columns."""
-    used, turns = usage()
-    lines = list(draw_window(used, turns, 50, columns))
-    assert len(lines) == len(TEXTS) + 3
+    turns = [Turn(text) for text in TEXTS]
+    lines = list(draw_window(Usage(30, tuple((t, 40) for t in turns), window), turns, 50, columns))
+    assert len(lines) == len(TEXTS) + (2 if window is None else 3)
     assert max(map(cell_len, lines)) <= columns
     # Bars begin below one another.
     assert len({line.index("█") for line in lines}) == 1
     assert not any(ord(char) < 0x20 for line in lines for char in line)
-
-
-@pytest.mark.parametrize("window", [None, 400])
-def test_the_numbers_add_up_to_the_total(window: int | None) -> None:
-    used, turns = usage(window=window)
-    lines = list(draw_window(used, turns, 50, 80))
     numbers = [int(match[0]) for line in lines if (match := re.match(r" *\d+", line))]
-    assert sum(numbers) == (window or used.tokens + 50)
-    limit = "" if window is None else " of 400"
-    assert summary(used, 50, 2).startswith(f"320{limit} tokens · 2 turns forgotten")
+    assert sum(numbers) == (window or 30 + 40 * len(turns) + 50)

@@ -16,13 +16,7 @@ PATIENCE_S = 100
 class PseudoTerminal:
     """Runs `command` in it. `shows` waits for text on the screen."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        columns: int = 100,
-        lines: int = 24,
-    ) -> None:
+    def __init__(self, command: Sequence[str], columns: int = 100, lines: int = 24) -> None:
         self.child: pexpect.spawn[str] = pexpect.spawn(
             command[0],
             list(command[1:]),

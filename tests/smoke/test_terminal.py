@@ -11,7 +11,6 @@ import pytest
 from scripts.tiny_model import CHAT_TEMPLATE
 from tests.scripted_model import Scripted
 from tests.smoke.pseudo_terminal import PseudoTerminal
-from tests.smoke.terminal_chat import Chat
 from tests.terminal import CTRL_C, CTRL_D, CTRL_G, CTRL_U, PROMPT
 
 pytestmark = pytest.mark.usefixtures("ordinary_terminal")
@@ -20,16 +19,26 @@ CTRL_Z = "\x1a"
 WORDS = " ".join(f"w{number}" for number in range(300))
 
 
+PROGRAM = [sys.executable, "-m", "tests.scripted_program", "-m"]
+
+
 @pytest.fixture
 def scripted(tmp_path: Path) -> str:
     """A model that says many words."""
     return str(Scripted(CHAT_TEMPLATE, (), f"{WORDS}<|im_end|>").write(tmp_path / "model"))
 
 
+def started(model: str, *options: str) -> PseudoTerminal:
+    """A chat that waits at its first prompt."""
+    chat = PseudoTerminal([*PROGRAM, model, *options], columns=90, lines=40)
+    chat.shows(PROMPT)
+    return chat
+
+
 def test_keys_typed_while_it_is_busy_are_neither_lost_nor_echoed(scripted: str) -> None:
     """On a slow line, the terminal's cursor report for one prompt arrived after it, and the answer
     began with `^[[3;1R`. Ctrl-C in a reply discarded what had been typed."""
-    chat = Chat(scripted, "--no-save")
+    chat = started(scripted, "--no-save")
     # Without a shell there is nothing to suspend it.
     chat.send("hel" + CTRL_Z)
     chat.shows("^> hel$")
@@ -50,21 +59,23 @@ def test_a_dumb_terminal_gets_no_escape_sequences(
     scripted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    chat = Chat(scripted, "-n", "5")
+    chat = started(scripted, "-n", "5")
     chat.send("   \r")
     chat.shows("^>\n>$")
     chat.send('"""one\r')
     chat.waits_after("  ")
     chat.send('two"""\r')
     chat.shows('^> """one\n  two"""\nw0[^$]*stopped at 5 tokens[^$]*\n>$')
-    chat.says("/set max-tokens 100000")
+    chat.send("/set max-tokens 100000\r")
+    chat.shows("^> /set max-tokens 100000\n[^$]*\n>$")
     chat.send("/retry\r")
     chat.shows("^> /retry\nw0 .*w20 ")
     chat.send(CTRL_C)
     chat.shows("^stopped\n>$")
     chat.send("/undo\r")
-    chat.shows_draft("one\ntwo")
-    chat.drops_draft()
+    chat.shows("^one\ntwo\n\\(Enter sends this, anything else replaces it\\)\n>$")
+    chat.send(CTRL_C)
+    chat.shows("^Ctrl-C again or Ctrl-D to leave\n>$")
     chat.send(CTRL_C)
     assert chat.ends() == 0
     assert "\x1b" not in chat.written
@@ -78,7 +89,7 @@ def test_the_users_editor_has_the_terminal_to_itself(
     editor.write_text('#!/bin/sh\ntrap "" INT; echo "up $(cat "$1")"; read x; echo "$x" > "$1"\n')
     editor.chmod(0o700)
     monkeypatch.setenv("VISUAL", str(editor))
-    chat = Chat(scripted, "--no-save")
+    chat = started(scripted, "--no-save")
     chat.send(f"one{CTRL_G}")
     chat.shows("^up one$")
     chat.child.kill(signal.SIGSTOP)
@@ -88,7 +99,7 @@ def test_the_users_editor_has_the_terminal_to_itself(
     chat.send("two and\x7f\x7f\x7fthree\r")
     chat.shows(r"\^Ctwo three$")
     chat.child.kill(signal.SIGCONT)
-    chat.shows_draft("two three")
+    chat.shows("^> two three$")
     chat.send("\r")
     chat.shows("w20 ")
     chat.send(CTRL_C)
@@ -101,8 +112,7 @@ def shell(directory: Path, *options: str) -> PseudoTerminal:
     """A shell with job control, which has started a chat."""
     terminal = PseudoTerminal(["bash", "--norc", "-i"], columns=250, lines=40)
     terminal.send(f"PS1='$ '; cd {directory}; stty -a >before\r")
-    program = f"{sys.executable} -m tests.scripted_program -m model --no-save"
-    terminal.send(f"{program} {' '.join(options)}\r")
+    terminal.send(f"{' '.join([*PROGRAM, 'model', '--no-save', *options])}\r")
     terminal.shows(PROMPT)
     return terminal
 
