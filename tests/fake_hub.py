@@ -9,6 +9,7 @@ import json
 import struct
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -135,18 +136,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        try:
-            self._send_slowly(body[:cut_off_after_bytes])
-        except OSError:
-            self.close_connection = True
-        if cut_off_after_bytes is not None:
-            self.close_connection = True
-
-    def _send_slowly(self, body: bytes) -> None:
-        for start in range(0, len(body), CHUNK_BYTES):
-            self.wfile.write(body[start : start + CHUNK_BYTES])
-            if self.hub.seconds_per_chunk:
-                self.wfile.flush()
+        self.close_connection = cut_off_after_bytes is not None
+        with suppress(OSError):
+            for start in range(0, len(body[:cut_off_after_bytes]), CHUNK_BYTES):
+                self.wfile.write(body[:cut_off_after_bytes][start : start + CHUNK_BYTES])
                 time.sleep(self.hub.seconds_per_chunk)
 
 

@@ -5,6 +5,7 @@ Tensor names come from the gguf package, shapes from mlx-lm's models. Nothing is
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,9 @@ from mlxchat.models.skeleton import build_skeleton, named_parameters
 MODEL_TYPES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
 
 MERGES = ["h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or"]
+PLAIN = sorted(pre_tokenizers.ByteLevel.alphabet()) + [each.replace(" ", "") for each in MERGES]
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-
-# Number of float16 factors in a block, and their offset; the other bytes are arbitrary.
-FACTORS = {Kind.Q4_K: (2, 0), Kind.Q5_K: (2, 0), Kind.Q6_K: (1, -1)}
 
 KindOf = Callable[[str], Kind]
 Metadata = dict[str, Any]
@@ -41,7 +40,7 @@ def tiny_hf_config(arch: str, **changes: Any) -> dict[str, Any]:
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 16 if arch in ("llama", "qwen2") else 32,
-        "vocab_size": len(byte_vocabulary()[0]) + 3,  # padded, as models often are
+        "vocab_size": len(PLAIN) + 7,  # padded, as models often are
         "max_position_embeddings": 512,
         "rms_norm_eps": 1e-5,
         "rope_theta": 50_000.0,
@@ -60,48 +59,42 @@ def tiny_hf_config(arch: str, **changes: Any) -> dict[str, Any]:
     return config | changes
 
 
-def byte_vocabulary() -> tuple[list[str], list[int]]:
-    """Tokens and their types: the bytes, results of merges, an added word, control tokens."""
-    plain = sorted(pre_tokenizers.ByteLevel.alphabet())
-    plain += [merge.replace(" ", "") for merge in MERGES]
-    kinds = [TokenType.NORMAL] * len(plain) + [TokenType.USER_DEFINED]
-    kinds += [TokenType.CONTROL] * len(CONTROL)
-    return [*plain, "<think>", *CONTROL], [int(kind) for kind in kinds]
-
-
 def tokenizer_metadata() -> Metadata:
-    tokens, kinds = byte_vocabulary()
+    """The bytes, results of merges, an added word, control tokens."""
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.tokens": [*PLAIN, "<think>", *CONTROL],
+        "tokenizer.ggml.token_type": [
+            *(int(TokenType.NORMAL) for _ in PLAIN),
+            int(TokenType.USER_DEFINED),
+            *(int(TokenType.CONTROL) for _ in CONTROL),
+        ],
         "tokenizer.ggml.merges": MERGES,
-        "tokenizer.ggml.bos_token_id": tokens.index("<|im_start|>"),
-        "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"),
+        "tokenizer.ggml.bos_token_id": len(PLAIN) + 2,
+        "tokenizer.ggml.eos_token_id": len(PLAIN) + 3,
         "tokenizer.chat_template": CHAT_TEMPLATE,
     }
 
 
 def model_metadata(arch: str, config: Mapping[str, Any]) -> Metadata:
     """The metadata that llama.cpp's converter writes for a configuration."""
-    metadata: Metadata = {
-        "general.architecture": arch,
-        f"{arch}.block_count": config["num_hidden_layers"],
-        f"{arch}.context_length": config["max_position_embeddings"],
-        f"{arch}.embedding_length": config["hidden_size"],
-        f"{arch}.feed_forward_length": config["intermediate_size"],
-        f"{arch}.attention.head_count": config["num_attention_heads"],
-        f"{arch}.attention.head_count_kv": config["num_key_value_heads"],
-        f"{arch}.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-        f"{arch}.rope.freq_base": config["rope_theta"],
+    keys = {
+        "block_count": "num_hidden_layers",
+        "context_length": "max_position_embeddings",
+        "embedding_length": "hidden_size",
+        "feed_forward_length": "intermediate_size",
+        "attention.head_count": "num_attention_heads",
+        "attention.head_count_kv": "num_key_value_heads",
+        "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+        "rope.freq_base": "rope_theta",
     }
     if arch in ("qwen3", "gemma3"):
-        metadata[f"{arch}.attention.key_length"] = config["head_dim"]
-        metadata[f"{arch}.attention.value_length"] = config["head_dim"]
+        keys |= {"attention.key_length": "head_dim", "attention.value_length": "head_dim"}
     if arch == "gemma3":
-        metadata["gemma3.attention.sliding_window"] = config["sliding_window"]
-    return metadata
+        keys |= {"attention.sliding_window": "sliding_window"}
+    values = {f"{arch}.{theirs}": config[ours] for theirs, ours in keys.items()}
+    return {"general.architecture": arch} | values
 
 
 def change_layout(
@@ -112,13 +105,8 @@ def change_layout(
         return array - 1 if back else array + 1
     if arch != "llama" or not ("q_proj" in name or "k_proj" in name):
         return array
-    half = head_dim // 2
-    order = [  # the rows of Hugging Face's: pairs (i, i + half) become adjacent
-        head + pair + side
-        for head in range(0, len(array), head_dim)
-        for pair in range(half)
-        for side in (0, half)
-    ]
+    # Rows of Hugging Face's: pairs (i, i + half) become adjacent.
+    order = np.arange(len(array)).reshape(-1, 2, head_dim // 2).swapaxes(1, 2).ravel()
     return array[np.argsort(order) if back else order]
 
 
@@ -134,23 +122,18 @@ def random_hf_weights(config: dict[str, Any], rng: np.random.Generator) -> dict[
     }
 
 
-def random_blocks(kind: Kind, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Valid blocks of a kind that the gguf package can read but not write. Returns uint8."""
-    block_values, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-    blocks = rng.integers(0, 256, (int(np.prod(shape)) // block_values, block_bytes), np.uint8)
-    count, at = FACTORS[kind]  # at -1: the block ends with them
-    factors = (rng.uniform(0.5, 1, (len(blocks), count)) * 1e-3).astype(np.float16)
-    start = at if at >= 0 else block_bytes - 2 * count
-    blocks[:, start : start + 2 * count] = factors.view(np.uint8)
-    return blocks.reshape(*shape[:-1], -1)
-
-
 def encode(array: np.ndarray, kind: Kind, rng: np.random.Generator) -> np.ndarray:
-    """Store an array as `kind`; kinds that cannot be written become random blocks."""
-    try:
+    """Store an array as `kind`. Kinds that the gguf package cannot write become random blocks."""
+    with suppress(NotImplementedError):
         return quants.quantize(array, kind)
-    except NotImplementedError:
-        return random_blocks(kind, array.shape, rng)
+    block_values, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (array.size // block_values, block_bytes), np.uint8)
+    factors = (rng.uniform(0.5, 1, (len(blocks), 2)) * 1e-3).astype(np.float16).view(np.uint8)
+    if kind is Kind.Q6_K:
+        blocks[:, -2:] = factors[:, :2]
+    else:
+        blocks[:, :4] = factors
+    return blocks.reshape(*array.shape[:-1], -1)
 
 
 @dataclass

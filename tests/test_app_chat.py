@@ -188,9 +188,10 @@ def test_an_unsaved_chat_leaves_nothing_until_it_is_saved(options: Options) -> N
 
 
 def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:
+    """It was continued with the template's arguments of the session that was left."""
     with Chat.open(options(), session="old") as chat:
         say(chat, "one")
-    with Chat.open(options()) as chat:
+    with Chat.open(options(template_args={"a": 1})) as chat:
         say(chat, "two")
         chat.save_as("new")
         with pytest.raises(UsageError):
@@ -200,6 +201,7 @@ def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:
         say(chat, "three")
         chat.change_session("old")
         assert [turn.user for turn in chat.conversation.turns] == ["one"]
+        assert dict(chat.conversation.rendering.template_args) == {}
         say(chat, "four")
         # Others may open the session that was left.
         Session.open("new").close()

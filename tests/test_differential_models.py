@@ -32,8 +32,9 @@ from tests.conftest import RunMlxchat
 Json = dict[str, Any]
 Change = Callable[[Path], object]
 TOKENS = mx.array([[72, 101, 108, 108, 111]])
-REMOVED = object()
-VALUES = [REMOVED, None, "x", -1, 0, [], {}, 1.5, True, {"__float__": "Infinity"}]
+REMOVED = ...
+VALUES = [REMOVED, None, "x", -1, 0, 64, 2, "mxfp4", [], {}, 1.5, True, 10**400, [None, "a"]]
+VALUES += [{"__float__": "Infinity"}]
 FAMILIES = ["llama", "gemma3", "qwen3_moe", "qwen3_5", "mistral3", "gpt_oss", "falcon_h1", "phi3"]
 # mlx-lm's `load_model` reads them and we do not: a sliding window that holds no token has no
 # meaning, and transformers, which its `load` calls, fails on the configuration.
@@ -101,11 +102,21 @@ def edit(file: str, *path: str, to: Any) -> Change:
 
 
 def config(**values: Any) -> Change:
-    return both(*(edit("config.json", key, to=value) for key, value in values.items()))
+    return put("config.json", values)
 
 
-def text(file: str, contents: str | bytes) -> Change:
-    data = contents.encode() if isinstance(contents, str) else contents
+def put(file: str, values: Json) -> Change:
+    """The values in a JSON file, which need not be there."""
+
+    def change(directory: Path) -> None:
+        path = directory / file
+        held = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(held | values))
+
+    return change
+
+
+def text(file: str, data: bytes) -> Change:
     return lambda directory: (directory / file).write_bytes(data)
 
 
@@ -118,34 +129,6 @@ def keys(value: Json, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         yield (*above, key)
         if isinstance(inner, dict):
             yield from keys(inner, (*above, key))
-
-
-def key_changes(family: str, values: list[Any]) -> dict[str, Change]:
-    """Every key of config.json, removed or with another value."""
-    return {
-        f"{'.'.join(path)}={'removed' if new is REMOVED else new}": edit(
-            "config.json", *path, to=new
-        )
-        for path in keys(family_config(family))
-        for new in values
-    }
-
-
-CONFIGURATIONS: dict[str, Change] = {
-    "tagged floats": config(x={"__float__": "NaN"}, y=[{"__float__": "-Infinity"}]),
-    "a tag of no number": config(rope_theta={"__float__": "x"}),
-    "NaN": lambda d: (d / "config.json").write_text(
-        (d / "config.json").read_text().replace("{", '{"x": NaN, "y": -Infinity,', 1)
-    ),
-    "extra keys": config(auto_map={"AutoModel": "m.M"}, trust_remote_code=True, vision_config={}),
-    "own code": config(model_file="model.py"),
-    "text_config in a text": config(text_config="x"),
-    "end tokens in a list": config(eos_token_id=[1, 2]),
-    "no object": text("config.json", "[]"),
-    "with a byte order mark": lambda d: (d / "config.json").write_bytes(
-        b"\xef\xbb\xbf" + (d / "config.json").read_bytes()
-    ),
-}
 
 
 def renamed(target: str, model_type: str, architectures: Any) -> Change:
@@ -168,8 +151,8 @@ MODULES = {
 }
 
 
-def sharded(*parts: str, index: Json | str | None = None) -> Change:
-    """The weights in files of these names, with this index."""
+def sharded(*parts: str) -> Change:
+    """The weights in files of these names."""
 
     def change(directory: Path) -> None:
         weights: Any = mx.load(str(directory / "model.safetensors"))
@@ -179,26 +162,19 @@ def sharded(*parts: str, index: Json | str | None = None) -> Change:
         for i, part in enumerate(parts):
             held = {name: weights[name] for name in names[i :: len(parts)]}
             mx.save_safetensors(str(directory / part), held)
-        if index is not None:
-            written = index if isinstance(index, str) else json.dumps({"weight_map": index})
-            (directory / INDEX).write_text(written)
 
     return change
 
 
 INDEX = "model.safetensors.index.json"
 TWO = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
-INDEXES: dict[str, Change] = {
-    "of another build": text(INDEX, json.dumps({"weight_map": {"a": TWO[0], "b": TWO[1]}})),
-    "a map of null": text(INDEX, '{"weight_map": null}'),
-    "not UTF-8": text(INDEX, b"\xff\xfe"),
-    "missing": sharded(*TWO),
-    "of three for two": sharded(*TWO, index={"a": TWO[0], "b": "model-3.safetensors"}),
-    "broken for two": sharded(*TWO, index="{"),
-    "of numbers": sharded(*TWO, index={"a": 1, "b": 2}),
-    "an extra file": sharded("model-00001-of-00001.safetensors", "model-extra.safetensors"),
+FILES: dict[str, Change] = {
+    "two": sharded(*TWO),
     "one of two missing": both(sharded(*TWO), lambda d: (d / TWO[1]).unlink()),
+    "an extra one": sharded("model-00001-of-00001.safetensors", "model-extra.safetensors"),
     "a name that is not read": sharded("weights.safetensors"),
+    "the model's own code": config(model_file="model.py"),
+    "a broken hf_quant_config.json": text("hf_quant_config.json", b"{"),
 }
 
 
@@ -232,18 +208,6 @@ WEIGHTS: dict[str, Change] = {
     "none": reweighed(lambda w: w.clear()),
 }
 
-GENERATION = "generation_config.json"
-GENERATIONS: dict[str, Change] = {
-    "a comma too many": text(GENERATION, '{"temperature": 0.15,}'),
-    "a list": text(GENERATION, "[1]"),
-    "not UTF-8": text(GENERATION, b"\xff\xfe"),
-    "not finite": text(GENERATION, '{"temperature": NaN, "top_k": 1e400, "eos_token_id": 1e400}'),
-} | {
-    f"{key}={new!r:.9}": text(GENERATION, json.dumps({key: new}))
-    for key in ("temperature", "top_p", "top_k", "min_p", "do_sample", "eos_token_id")
-    for new in ("x", -1, 0, 1.5, True, None, [], {}, [None, "a"], 10**400)
-}
-
 
 def packed(group_size: int = 32, bits: int = 4, mode: str = "affine", wide: str = "-") -> Change:
     """Packed weights; the paths with `wide` in 8 bits."""
@@ -271,14 +235,8 @@ def pack_as_autoawq(weights: dict[str, mx.array]) -> None:
 
 packed_by_others = reweighed(pack_as_autoawq)
 AFFINE = {"group_size": 32, "bits": 4}
-PACKINGS = {
-    "affine": (32, 4, "affine"),
-    "8 bits": (32, 8, "affine"),
-    "3 bits": (32, 3, "affine"),
-    "mxfp4": (32, 4, "mxfp4"),
-    "nvfp4": (16, 4, "nvfp4"),
-    "mxfp8": (32, 8, "mxfp8"),
-}
+PACKINGS = [(32, 4, "affine"), (32, 8, "affine"), (32, 3, "affine")]
+PACKINGS += [(32, 4, "mxfp4"), (16, 4, "nvfp4"), (32, 8, "mxfp8")]
 LEFT_OVER: dict[str, Any] = {
     "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"},
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"},
@@ -306,53 +264,64 @@ def scaled_experts(directory: Path) -> None:
     config(quantization=nvfp4)(directory)
 
 
-def quantizations() -> dict[str, Change]:
-    found: dict[str, Change] = {
-        "bits of other layers": both(packed(wide="embed"), config(quantization=AFFINE)),
-        "beside plain weights": config(quantization=AFFINE),
-        "activations": both(
-            packed(16, 4, "nvfp4"), config(quantization=AFFINE, quantize_activations=True)
-        ),
-        "a broken file": both(packed(), text("hf_quant_config.json", "{")),
-        "experts with a scale each": both(renamed("qwen3_moe", "qwen3_moe", None), scaled_experts),
-        "awq": both(packed_by_others, config(quantization_config=LEFT_OVER["awq"])),
-        "gptq": both(packed_by_others, config(quantization_config=LEFT_OVER["gptq"])),
+QUANTIZATIONS: dict[str, Change] = {
+    "bits of other layers": both(packed(wide="embed"), config(quantization=AFFINE)),
+    "beside plain weights": config(quantization=AFFINE),
+    "activations": both(
+        packed(16, 4, "nvfp4"), config(quantization=AFFINE, quantize_activations=True)
+    ),
+    "experts with a scale each": both(renamed("qwen3_moe", "qwen3_moe", None), scaled_experts),
+    "awq": both(packed_by_others, config(quantization_config=LEFT_OVER["awq"])),
+    "gptq": both(packed_by_others, config(quantization_config=LEFT_OVER["gptq"])),
+}
+for method, left in LEFT_OVER.items():
+    setting = {"quantization_config": left}
+    QUANTIZATIONS |= {
+        f"left over {method}": both(packed(), config(quantization=AFFINE, **setting)),
+        f"plain with {method}": config(**setting),
+    } | {
+        f"only {method} in {file} {place}": both(packed(16, 4, "nvfp4"), put(file, values))
+        for file, place, values in (
+            ("config.json", "", setting),
+            ("config.json", "text_config", {"text_config": setting}),
+            ("hf_quant_config.json", "", left if isinstance(left, dict) else {}),
+        )
     }
-    for name, packing in PACKINGS.items():
-        right = dict(zip(("group_size", "bits", "mode"), packing, strict=True))
-        said: list[Any] = [right, {"group_size": 64, "bits": 2}, AFFINE | {"mode": "mxfp4"}, {}]
-        said += ["4-bit", right | {"model.norm": AFFINE, "other": False}]
-        said += [right | {ROUTE: each} for each in (right, {"mode": packing[2]}, True, False)]
-        for i, quantization in enumerate(said):
-            found[f"{name} said {i}"] = both(packed(*packing), config(quantization=quantization))
-    for method, left in LEFT_OVER.items():
-        for place, put in {
-            "": config(quantization_config=left),
-            " in text_config": config(text_config={"quantization_config": left}),
-            " in a file": text("hf_quant_config.json", json.dumps(left)),
-        }.items():
-            found[f"only {method}{place}"] = both(packed(16, 4, "nvfp4"), put)
-        left_over = config(quantization_config=left)
-        found[f"left over {method}"] = both(packed(), config(quantization=AFFINE), left_over)
-        found[f"plain with {method}"] = left_over
+
+SETTINGS = {"temperature": 1.0, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "do_sample": True}
+# Models of which every key in these files is changed, as is each file as a whole.
+BASES: dict[str, tuple[Change, str, Json]] = {
+    "llama": (both(), "config.json", family_config("llama") | {"x": VALUES[-1]}),
+    "generation": (both(), "generation_config.json", SETTINGS | {"eos_token_id": [1]}),
+    "an index for one": (both(), INDEX, {"weight_map": {"a": TWO[0]}}),
+    "an index for two": (sharded(*TWO), INDEX, {"weight_map": {"a": TWO[0], "b": TWO[1]}}),
+} | {
+    f"{values}": (packed(*values), "config.json", {"quantization": said | {ROUTE: said}})
+    for values in PACKINGS
+    for said in [dict(zip(("group_size", "bits", "mode"), values, strict=True))]
+}
+WHOLE = (b"\xef\xbb\xbf{}", b"[]", b"null", b"{", b"\xff\xfe")
+
+
+def mutations(file: str, contents: Json) -> dict[str, Change]:
+    """The file as it is, as something else, and with every key removed or of another value."""
+    found = {"": both()} | {f"{data}": text(file, data) for data in WHOLE}
+    for path in keys(contents):
+        for new in VALUES:
+            found[f"{'.'.join(path)}={new!r:.9}"] = edit(file, *path, to=new)
     return found
 
 
-KINDS = {
-    "config": CONFIGURATIONS,
-    "module": MODULES,
-    "index": INDEXES,
-    "weights": WEIGHTS,
-    "generation config": GENERATIONS,
-    "quantization": quantizations(),
-    "key of llama": key_changes("llama", VALUES),
+KINDS = {"module": MODULES, "files": FILES, "weights": WEIGHTS, "quantization": QUANTIZATIONS} | {
+    base: {
+        name: both(make, put(file, contents), change)
+        for name, change in mutations(file, contents).items()
+    }
+    for base, (make, file, contents) in BASES.items()
 }
 CHANGES = {f"{kind}: {name}": each for kind, of in KINDS.items() for name, each in of.items()}
-# Of these kinds, most changes differ in one value only.
-SLOW = re.compile(
-    r"generation config: \w+=(?!'x'|-1)|key of .*=(?!removed|None|x)"
-    r"|quantization: (only .* in |(8 bits|3 bits|nvfp4|mxfp8) said [1-9])"
-)
+# Of these, most differ in one value only.
+SLOW = re.compile(r".*=(?!Ellipsis|'x')|\((?!32, 4).*: .|quantization: only .* in (?!config.json )")
 
 
 @pytest.fixture(scope="session")
@@ -377,7 +346,7 @@ def test_every_key_of_a_family_is_read_as_by_mlx_lm(family: str, tmp_path: Path)
     directory = write_family(tmp_path / "m", family)
     before = (directory / "config.json").read_text()
     wrong: dict[str, str] = {}
-    for name, change in key_changes(family, VALUES).items():
+    for name, change in mutations("config.json", family_config(family)).items():
         (directory / "config.json").write_text(before)
         change(directory)
         if not is_good(found := verdict(directory)):

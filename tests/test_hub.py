@@ -11,6 +11,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import WeakFileLock
 
+from mlxchat import doctor
 from mlxchat.models import hub
 from mlxchat.models.describe import describe
 from mlxchat.models.hub_cache import (
@@ -22,8 +23,6 @@ from mlxchat.models.hub_cache import (
 from mlxchat.models.resolve import resolve_model
 from tests.conftest import RunMlxchat
 from tests.fake_hub import FakeHub, FakeRepo, put_in_cache, tiny_model_files
-
-NOWHERE = "http://127.0.0.1:9"
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +142,7 @@ def test_what_the_hub_refuses_is_reported_in_one_line_and_nothing_is_downloaded(
 @pytest.mark.parametrize(
     ("endpoint", "reason"),
     [
-        (NOWHERE, "Connection refused"),
+        ("http://127.0.0.1:9", "Connection refused"),
         ("http://no-such-host.invalid", "its name cannot be resolved"),
     ],
 )
@@ -153,6 +152,12 @@ def test_an_unreachable_hub_is_an_error_that_says_what_to_do(
     """A first run offline showed "[Errno -2] Name or service not known"."""
     read_environment(HF_ENDPOINT=endpoint)
     assert pull_error(run_mlxchat).startswith(f"cannot reach {endpoint}: {reason}; check the ")
+    # The catalogue's facts are shown.
+    done = run_mlxchat("models", "info", "qwen3-4b")
+    assert done.stderr.startswith(f"mlxchat: cannot reach {endpoint}: ")
+    assert "mlx-community/Qwen3-4B-Instruct-2507-4bit" in done.stdout
+    (finding,) = doctor.hub()
+    assert finding.verdict is doctor.Verdict.WARNING
 
 
 def test_info_describes_a_model_before_any_download(
@@ -167,15 +172,6 @@ def test_info_describes_a_model_before_any_download(
     expected["memory_needed_bytes"] = pytest.approx(expected["memory_needed_bytes"], rel=0.01)
     assert facts == expected | {"here": "no", "directory": None}
     assert not repo_dir("org/tiny").exists()
-
-
-def test_info_falls_back_on_the_catalogue(
-    read_environment: Callable[..., None], run_mlxchat: RunMlxchat
-):
-    read_environment(HF_ENDPOINT=NOWHERE)
-    done = run_mlxchat("models", "info", "qwen3-4b")
-    assert done.stderr.startswith(f"mlxchat: cannot reach {NOWHERE}: ")
-    assert "mlx-community/Qwen3-4B-Instruct-2507-4bit" in done.stdout
 
 
 def test_a_model_larger_than_the_disk_is_refused_before_downloading(

@@ -14,10 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxchat import platform
-from mlxchat.errors import (
-    ModelError,
-    ModelUnsupported,
-)
+from mlxchat.errors import ModelError, ModelUnsupported
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model, automatic_window, check_window
 from mlxchat.models.precision import dequantize, in_dtype
@@ -57,12 +54,9 @@ def test_on_a_cpu_auto_is_float32_if_it_fits_and_else_as_stored_with_a_notice(
     assert any("scales" in name for name, _ in named_parameters(model.network))
     assert "stored dtype" in notices[0]
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: 1000)
-    with pytest.raises(
-        ModelError, match="is free: choose a smaller or more heavily quantized model"
-    ):
-        load(directory)
-    with pytest.raises(ModelError):
-        load(directory, "float16")
+    for dtype in ("auto", "float16"):
+        with pytest.raises(ModelError, match="choose a smaller or more heavily quantized model"):
+            load(directory, dtype)
 
 
 @settings(max_examples=examples(10))
@@ -103,15 +97,11 @@ def config(**changes: Any) -> Callable[[Path], None]:
     return lambda directory: edit_json(directory / "config.json", **changes)
 
 
-def weights(data: bytes) -> Callable[[Path], object]:
-    return lambda directory: (directory / "model.safetensors").write_bytes(data)
-
-
 def one_of_two_files(directory: Path) -> None:
-    arrays: Any = mx.load(str(directory / "model.safetensors"))
+    arrays: Any = mx.load(str(directory / WEIGHTS))
     arrays.pop("model.norm.weight")
     mx.save_safetensors(str(directory / "model-1.safetensors"), arrays)
-    (directory / "model.safetensors").unlink()
+    (directory / WEIGHTS).unlink()
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
 
@@ -127,8 +117,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     r"is damaged; download it again: .*incomplete download": lambda d: os.truncate(
         d / WEIGHTS, 50_000
     ),
-    "is damaged; download it again: Invalid": weights(b"not found" * 50),
-    "run git lfs pull in": weights(LFS_POINTER),
+    "is damaged; download it again: Invalid": lambda d: (d / WEIGHTS).write_bytes(b"no" * 50),
+    "run git lfs pull in": lambda d: (d / WEIGHTS).write_bytes(LFS_POINTER),
     r"has no tokenizer: tokenizer\.json": lambda d: (d / "tokenizer.json").unlink(),
     r"model-2\.safetensors is missing: the download is incomplete": one_of_two_files,
 }

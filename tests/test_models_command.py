@@ -59,11 +59,9 @@ def test_list_shows_the_facts_about_a_cached_model(cached_tiny: Path, run_mlxcha
 def test_list_omits_models_that_do_not_generate_text(tiny_model: Path, run_mlxchat: RunMlxchat):
     files = {path.name: path.read_bytes() for path in tiny_model.iterdir()}
     encoder = {"model_type": "bert", "architectures": ["BertModel"]}
-    put_in_cache(
-        hub_cache_dir(), "org/encoder", files | {"config.json": json.dumps(encoder).encode()}
-    )
     newer = {"model_type": "not_yet_known", "architectures": ["NewForCausalLM"]}
-    put_in_cache(hub_cache_dir(), "org/newer", files | {"config.json": json.dumps(newer).encode()})
+    for name, config in (("org/encoder", encoder), ("org/newer", newer)):
+        put_in_cache(hub_cache_dir(), name, files | {"config.json": json.dumps(config).encode()})
     (entry,) = listed(run_mlxchat)
     assert entry["name"] == "org/newer"
     assert entry["problem"] == (
@@ -111,19 +109,14 @@ def test_the_memory_needed_is_that_of_the_stored_dtype_which_most_weights_have(
     assert facts.kv_bytes_per_token is not None
     assert facts.context_length is not None
     cache_bytes = min(facts.context_length, 8192) * facts.kv_bytes_per_token // 2
-    assert facts.memory_needed_bytes == pytest.approx(weights + cache_bytes, rel=0.01)
-
-
-def test_a_model_larger_than_the_free_memory_does_not_fit(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-):
-    needed_bytes = describe("x", tiny_model).memory_needed_bytes or 0
+    needed_bytes = facts.memory_needed_bytes or 0
+    assert needed_bytes == pytest.approx(weights + cache_bytes, rel=0.01)
     for free_bytes in (needed_bytes, needed_bytes - 1):
         monkeypatch.setattr(platform, "free_memory_bytes", lambda free=free_bytes: free)
-        assert describe("x", tiny_model).fits is (free_bytes == needed_bytes)
+        assert describe("x", directory).fits is (free_bytes == needed_bytes)
 
 
-def test_rm_removes_one_model_from_the_hubs_cache(
+def test_rm_removes_one_model_from_the_hubs_cache_and_never_the_users_own_directory(
     cached_tiny: Path, tiny_model: Path, run_mlxchat: RunMlxchat
 ):
     """A copy of a repository has the same commits, and the library deleted the copy instead."""
@@ -134,21 +127,13 @@ def test_rm_removes_one_model_from_the_hubs_cache(
     assert done.stdout.startswith("deleted org/tiny, ")
     assert not repo_dir("org/tiny").exists()
     assert (other / "config.json").is_file()
-
-
-def test_rm_never_removes_the_users_own_directory(tiny_model: Path, run_mlxchat: RunMlxchat):
-    done = run_mlxchat("models", "rm", "--yes", str(tiny_model))
-    assert done.returncode == 2
-    assert done.stderr == (
-        f"mlxchat: error: {tiny_model} is your own directory: mlxchat does not delete it\n"
-    )
+    for name, status, error in (
+        ("org/tiny", 1, "org/tiny is not on this disk: nothing to delete"),
+        (str(tiny_model), 2, f"{tiny_model} is your own directory: mlxchat does not delete it"),
+    ):
+        done = run_mlxchat("models", "rm", "--yes", name)
+        assert (done.returncode, done.stderr) == (status, f"mlxchat: error: {error}\n")
     assert (tiny_model / "config.json").is_file()
-
-
-def test_rm_reports_a_model_that_is_not_on_the_disk(run_mlxchat: RunMlxchat):
-    done = run_mlxchat("models", "rm", "--yes", "org/tiny")
-    assert done.returncode == 1
-    assert done.stderr == "mlxchat: error: org/tiny is not on this disk: nothing to delete\n"
 
 
 @pytest.mark.model

@@ -64,18 +64,6 @@ def test_a_short_prompt_does_not_predict_the_time_of_a_full_step(
     assert device.read(pace, 1024) == [512, 512]
 
 
-def test_the_cache_does_not_depend_on_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = SlowDevice(monkeypatch, 0.0, 0.3)
-    paced, plain = make_cache(device.network, 64), make_cache(device.network, 64)
-    network: Any = device
-    prefill(network, paced, PROMPT[:50], step_size=512, pace=Pace(16))
-    prefill(device.network, plain, PROMPT[:50], step_size=512)
-    assert device.steps[:4] == [16, 4, 4, 4]
-    for ours, theirs in zip(paced, plain, strict=True):
-        for a, b in zip(ours.keys_and_values(), theirs.keys_and_values(), strict=True):
-            assert mx.allclose(a, b, atol=1e-4)
-
-
 def test_only_possibly_slow_networks_begin_with_a_shorter_step() -> None:
     class Weights(nn.Module):
         def __init__(self, number: int, dtype: mx.Dtype) -> None:

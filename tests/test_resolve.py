@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from mlxchat.errors import HubError, ModelError, ModelNotFound
 from mlxchat.models import gguf, hub
 from mlxchat.models.catalog import HUB_ALIASES, RECOMMENDED, recommended_that_fit
 from mlxchat.models.hub_cache import cached_snapshot, hub_cache_dir
-from mlxchat.models.resolve import Located, ResolvedModel, locate, resolve_model
+from mlxchat.models.resolve import ResolvedModel, locate, resolve_model
 from mlxchat.units import format_bytes
 from tests.fake_hub import put_in_cache, tiny_model_files
 
@@ -25,30 +26,20 @@ class Scene:
         self.downloaded: list[str] = []
         self.questions: list[str] = []
         self.told: list[str] = []
-        self.embedded_file = tmp_path / "embedded.gguf"
-        self.embedded_file.touch()
+        self.embedded: Path | None = tmp_path / "embedded.gguf"
         self.converted = tmp_path / "converted"
         monkeypatch.setattr(
             hub, "download", lambda repo_id, **_: self.downloaded.append(repo_id) or tmp_path
         )
-        monkeypatch.setattr(
-            gguf, "embedded_gguf", lambda: next(tmp_path.glob(self.embedded_file.name), None)
-        )
+        monkeypatch.setattr(gguf, "embedded_gguf", lambda: self.embedded)
         monkeypatch.setattr(gguf, "import_gguf", lambda *_: self.converted)
         monkeypatch.setattr(platform, "on_gpu", lambda: True)
         free_bytes = 2 * RECOMMENDED[1].memory_bytes(float32=False)
         monkeypatch.setattr(platform, "free_memory_bytes", lambda: free_bytes)
 
-    def resolve(
-        self,
-        name: str | None = None,
-        *,
-        offline: bool = False,
-        ask: Callable[[str], bool] | None = None,
-    ) -> ResolvedModel:
-        return resolve_model(
-            name, offline=offline, ask=ask, notify=self.told.append, show_progress=False
-        )
+    def resolve(self, name: str | None = None, **options: Any) -> ResolvedModel:
+        options = {"offline": False, "ask": None} | options
+        return resolve_model(name, notify=self.told.append, show_progress=False, **options)
 
     def answer(self, answer: bool) -> Callable[[str], bool]:
         return lambda question: self.questions.append(question) or answer
@@ -67,7 +58,7 @@ def write_config(text: str) -> None:
 
 def make_model_dir(path: Path) -> Path:
     path.mkdir(parents=True)
-    (path / "config.json").write_text("{}")
+    (path / "config.json").touch()
     return path
 
 
@@ -107,7 +98,8 @@ def test_a_hub_id_is_downloaded_without_asking_unless_it_is_cached(scene: Scene)
     snapshot = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files())
     assert scene.resolve("org/tiny") == ResolvedModel("org/tiny", snapshot)
     assert scene.resolve("org/tiny", offline=True).directory == snapshot
-    assert scene.downloaded == ["org/tiny"]
+    scene.resolve("qwen3-4b")
+    assert scene.downloaded == ["org/tiny", HUB_ALIASES["qwen3-4b"]]
 
 
 def test_offline_forbids_a_download(scene: Scene, monkeypatch: pytest.MonkeyPatch):
@@ -171,19 +163,17 @@ def test_the_flag_comes_first_then_the_variable_then_the_file(
         scene.resolve()
 
 
-def test_a_cached_recommended_model_is_preferred_to_a_larger_one_on_the_hub(scene: Scene):
-    snapshot = put_in_cache(hub_cache_dir(), SMALLEST, tiny_model_files())
-    assert scene.resolve(ask=scene.answer(True)) == ResolvedModel(SMALLEST, snapshot)
-    assert (scene.questions, scene.downloaded) == ([], [])
-
-
-def test_the_largest_recommended_model_that_fits_is_offered(scene: Scene):
+def test_the_best_recommended_model_in_the_cache_or_to_download_is_used(scene: Scene):
+    """The one in the cache rather than a larger one on the Hub; else the largest that fits."""
     size = format_bytes(RECOMMENDED[1].download_bytes)
     assert scene.resolve(ask=scene.answer(True)).name == LARGER
     assert scene.questions == [
         f"No model chosen. Download {LARGER}, {size}, which fits this machine?"
     ]
     assert scene.downloaded == [LARGER]
+    snapshot = put_in_cache(hub_cache_dir(), SMALLEST, tiny_model_files())
+    assert scene.resolve(ask=scene.answer(True)) == ResolvedModel(SMALLEST, snapshot)
+    assert (len(scene.questions), scene.downloaded) == (1, [LARGER])
 
 
 def test_without_a_confirmed_download_the_embedded_model_is_used(scene: Scene) -> None:
@@ -197,7 +187,7 @@ def test_without_a_confirmed_download_the_embedded_model_is_used(scene: Scene) -
     assert set(scene.told) == {
         "using the small embedded model smollm2; run `mlxchat config set model NAME` to use another"
     }
-    scene.embedded_file.unlink()
+    scene.embedded = None
     with pytest.raises(ModelNotFound, match=f"run `mlxchat models pull {RECOMMENDED[1].alias}`"):
         scene.resolve(ask=None)
     assert scene.downloaded == []
@@ -232,10 +222,3 @@ def test_a_snapshot_is_complete_with_all_listed_files_that_a_model_needs(missing
     assert (cached_snapshot("org/tiny") == snapshot) is needless
     (snapshot / missing).write_bytes(whole)
     assert cached_snapshot("org/tiny") == snapshot
-
-
-def test_locating_a_model_changes_nothing():
-    assert locate("org/name", {}) == Located("hub", "org/name")
-    assert locate("qwen3-4b", {}) == Located("hub", HUB_ALIASES["qwen3-4b"])
-    assert not paths.imported_models_dir().exists()
-    assert not hub_cache_dir().exists()

@@ -91,30 +91,10 @@ BACKENDS = {
 TEMPLATE = ChatTemplate(CHAT_TEMPLATE, {})
 
 
-@pytest.fixture(params=sorted(BACKENDS))
-def backend(request: pytest.FixtureRequest) -> tokenizers.Tokenizer:
-    return BACKENDS[request.param]
-
-
 def make_tokenizer(backend: tokenizers.Tokenizer) -> Tokenizer:
     eos_id = backend.token_to_id("<|im_end|>")
     assert eos_id is not None
     return Tokenizer(backend, TEMPLATE, [eos_id])
-
-
-def plain_ids(backend: tokenizers.Tokenizer, text: str) -> list[int]:
-    return backend.encode(text, add_special_tokens=False).ids
-
-
-def test_a_harmless_prompt_is_tokenized_like_the_rendered_template(
-    backend: tokenizers.Tokenizer,
-) -> None:
-    rendered = TEMPLATE.render(
-        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ENGLISH}]
-    )
-    prompt = make_tokenizer(backend).prompt(ENGLISH, "Be brief.")
-    assert prompt.ids.tolist() == plain_ids(backend, rendered)
-    assert prompt.notices == ()
 
 
 hostile_piece = st.sampled_from(
@@ -127,8 +107,8 @@ hostile_piece = st.sampled_from(
 def test_no_text_becomes_a_control_token_and_none_is_lost(text: str) -> None:
     for backend in BACKENDS.values():
         tokenizer = make_tokenizer(backend)
-        control = {id_: token.content for id_, token in backend.get_added_tokens_decoder().items()}
-        forbidden = [id_ for id_, content in control.items() if content in CONTROL_TOKENS]
+        added = backend.get_added_tokens_decoder().items()
+        forbidden = [id_ for id_, each in added if each.content in CONTROL_TOKENS]
         assert not np.isin(tokenizer.encode(text), forbidden).any()
         harmless = tokenizer.prompt("")
         hostile = tokenizer.prompt(text, system=None)
@@ -154,15 +134,17 @@ def test_look_alikes_that_normalize_to_a_control_token_are_refused() -> None:
         make_tokenizer(backend).prompt("\uff1cgo\uff1e")
 
 
+@pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("chunk_chars", [40, 64, 200])
 def test_long_text_in_chunks_gets_the_same_tokens_as_in_one_piece(
-    backend: tokenizers.Tokenizer, chunk_chars: int, monkeypatch: pytest.MonkeyPatch
+    name: str, chunk_chars: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    backend = BACKENDS[name]
     text = "".join(f"line {n} of some text, with words;\nand more\n" for n in range(60))
     monkeypatch.setattr(encoder_module, "CHUNK_CHARS", chunk_chars)
     calls: list[tuple[int, int]] = []
     ids = make_tokenizer(backend).encode(text, lambda done, total: calls.append((done, total)))
-    assert ids.tolist() == plain_ids(backend, text)
+    assert ids.tolist() == backend.encode(text, add_special_tokens=False).ids
     assert len(calls) > len(text) / chunk_chars / 2
     assert calls[-1] == (len(text), len(text))
 
@@ -189,13 +171,6 @@ def test_streamed_text_equals_the_text_decoded_at_once(ids: list[int], name: str
         assert re.sub("\ufffd+", "\ufffd", streamed) == re.sub("\ufffd+", "\ufffd", whole)
     else:
         assert streamed == whole
-
-
-def test_raw_text_follows_only_the_beginning_token() -> None:
-    backend = BACKENDS["sentencepiece"]
-    prompt = make_tokenizer(backend).raw_prompt("the best of times")
-    assert prompt.ids.tolist() == backend.encode("the best of times").ids
-    assert prompt.ids[0] == backend.token_to_id("<s>")
 
 
 @pytest.mark.parametrize(
