@@ -27,7 +27,6 @@ class FailingDisk:
 
     def __init__(self, directory: Path, kinds: Collection[str] = KINDS) -> None:
         self.calls: list[str] = []
-        self.written: list[bytes] = []
         self.failing: Collection[int] = ()
         self.error = errno.ENOSPC
         self.max_bytes = 1 << 30
@@ -71,7 +70,6 @@ class FailingDisk:
     def _writes(self, descriptor: int, data: memoryview, offset: int) -> int:
         pwrite = self._os["pwrite"]
         self._call("write", lambda: pwrite(descriptor, data[: len(data) // 2], offset))
-        self.written.append(bytes(data[: self.max_bytes]))
         return pwrite(descriptor, data[: self.max_bytes], offset)
 
     def _forces(self, descriptor: int) -> None:

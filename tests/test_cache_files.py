@@ -1,9 +1,10 @@
 """Files that may be lost: least recently used first, whichever process wrote them."""
 
 import os
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,28 +16,15 @@ from mlxchat.store import tensor_file
 from mlxchat.store.tensor_file import CacheFiles
 
 CONTENT = np.zeros(100, np.uint8)
+NOW_S = 4_000_000_000
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 4e9
-
-    def time(self) -> float:
-        self.now += 1
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each look, a second later."""
+    clock = SimpleNamespace(time=count(NOW_S).__next__)
     monkeypatch.setattr(tensor_file, "time", clock)
     monkeypatch.setattr(files_module, "time", clock)
-    return clock
-
-
-@pytest.fixture
-def files(tmp_path: Path, clock: Clock) -> CacheFiles:
-    return CacheFiles(tmp_path / "prefixes")
 
 
 def prefixes(text: str) -> list[str]:
@@ -55,7 +43,6 @@ def add(files: CacheFiles, text: str) -> None:
 
 @given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=5), st.none() | st.integers(0, 8))))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@pytest.mark.usefixtures("clock")
 def test_the_least_recently_used_text_loses_its_last_page_first(
     used: list[tuple[str, int | None]],
 ) -> None:
@@ -73,17 +60,12 @@ def test_the_least_recently_used_text_loses_its_last_page_first(
             assert files.present(prefixes(f"{text}x")) == len([*found])
 
 
-def test_what_a_killed_process_left_is_deleted(files: CacheFiles, clock: Clock) -> None:
+def test_what_a_killed_process_left_is_deleted(tmp_path: Path) -> None:
+    files = CacheFiles(tmp_path / "prefixes")
     add(files, "a")
-    for name, age_s in (
-        (".a.safetensors.k1ll3d", files_module.STRAY_AFTER_S + 100),
-        (".a.safetensors.new", 0),
-    ):
+    for name, age_s in ((".a.k1ll3d", files_module.STRAY_AFTER_S + 100), (".a.new", 0)):
         path = files.directory / name
         path.touch()
-        os.utime(path, (clock.now - age_s, clock.now - age_s))
+        os.utime(path, (NOW_S - age_s, NOW_S - age_s))
     files.prune(1 << 20)
-    assert {path.name for path in files.directory.iterdir()} == {
-        "a.safetensors",
-        ".a.safetensors.new",
-    }
+    assert {path.name for path in files.directory.iterdir()} == {"a.safetensors", ".a.new"}

@@ -83,42 +83,42 @@ def replace(path: Path) -> None:
     path.with_name("other").replace(path)
 
 
+def move(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+
+
+def change(path: Path) -> None:
+    path.write_text("another's")
+
+
 @pytest.mark.parametrize(
-    ("lose", "name", "continues"),
-    [(Path.unlink, "OUT.txt", True), (replace, "OUT.txt.1", False)],
+    ("harm", "message", "texts"),
+    [
+        (Path.unlink, "deleted or replaced: the text so far is in {}", {"OUT.txt": "so far"}),
+        (
+            replace,
+            "deleted or replaced: the text so far is in {}.1",
+            {"OUT.txt": "theirs", "OUT.txt.1": "so far"},
+        ),
+        # While a file can be written its text counts, so a lost name is an error at the end.
+        (move, "moved or replaced: it lacks this text", {"moved": "so far, and more"}),
+        (change, "changed by another program", {"OUT.txt": "another's"}),
+    ],
 )
-def test_a_file_that_is_deleted_is_reported_and_its_text_saved(
-    out: Path, lose: Callable[[Path], None], name: str, continues: bool
+def test_a_file_that_is_lost_or_changed_is_reported_and_its_text_saved(
+    out: Path, harm: Callable[[Path], None], message: str, texts: dict[str, str]
 ) -> None:
     """The run succeeded, and its text was gone."""
     output = OutputFile.open(out)
     output.write("so ")
     output.write("far")
-    lose(out)
-    with pytest.raises(OutputError) as error:
-        output.write("more") if continues else output.end()
-    assert (
-        str(error.value)
-        == f"{out} was deleted or replaced: the text so far is in {out.with_name(name)}"
-    )
-    assert out.with_name(name).read_text() == "so far"
-    assert out.read_text() in ("so far", "theirs")
+    harm(out)
+    with pytest.raises(OutputError) as error:  # noqa: PT012
+        output.write(", and more")
+        output.end()
+    assert str(error.value) == f"{out} was {message.format(out)}"
+    assert {path.name: path.read_text() for path in out.parent.iterdir()} == texts
     output.close()
-
-
-def test_text_that_gets_another_name_or_anothers_text_is_reported(out: Path) -> None:
-    """While a file can be written its text counts, so a lost name is an error at the end."""
-    with OutputFile.open(out) as output:
-        out.rename(moved := out.with_name("moved"))
-        output.write("text")
-        with pytest.raises(OutputError, match="was moved or replaced: it lacks this text"):
-            output.end()
-    assert moved.read_text() == "text"
-    with OutputFile.open(out) as output:
-        out.write_text("theirs")
-        with pytest.raises(OutputError, match="was changed by another program"):
-            output.write("more")
-    assert out.read_text() == "theirs"
 
 
 def test_only_an_ordinary_file_can_be_written(out: Path) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,12 +58,6 @@ def destroy_a_page(database: Path, table: str = "turns") -> None:
     with database.open("r+b") as file:
         file.seek((page - 1) * 4096)
         file.write(b"\xff" * 4096)
-
-
-def begin_long_ago() -> None:
-    with Database() as database:
-        record = replace(existing(database, "mine"), created=1e9)
-        database.write(lambda connection: update_session(connection, record))
 
 
 def files(database: Path) -> list[str]:
@@ -143,22 +137,26 @@ def test_a_database_of_an_earlier_format_is_set_aside_once(database: Path) -> No
 def test_the_backup_is_renewed_daily_in_the_background(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = backup.path_of(database)
+    copy, begun = backup.path_of(database), list[threading.Thread]()
+
+    def thread(**options: Any) -> threading.Thread:
+        begun.append(threading.Thread(**options))
+        return begun[-1]
 
     def renewals() -> int:
         """How many there are of three chats in a row."""
-        before = [copy.stat().st_ino if copy.exists() else 0]
-        others = threading.enumerate()
+        begun.clear()
         for _ in range(3):
             say("mine", "more")
-            for thread in threading.enumerate():
-                if thread not in others:
-                    thread.join()
-            before.append(copy.stat().st_ino if copy.exists() else 0)
-        return sum(one != other for one, other in pairwise(before))
+            for each in begun:
+                each.join()
+        return len(begun)
 
+    monkeypatch.setattr(backup, "threading", SimpleNamespace(Thread=thread))
     assert renewals() == 0
-    begin_long_ago()
+    with Database() as opened:
+        record = replace(existing(opened, "mine"), created=1e9)
+        opened.write(lambda connection: update_session(connection, record))
     assert renewals() == 0
     yesterday = time.time() - backup.EVERY_S - 1
     os.utime(copy, (yesterday, yesterday))

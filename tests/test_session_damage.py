@@ -21,7 +21,6 @@ from mlxchat.sessions import backup
 from mlxchat.sessions.listing import listing, read_session, search
 from mlxchat.sessions.session import Session
 from tests.conftest import examples
-from tests.elsewhere import kill
 
 SESSIONS = ("one", "two", "three")
 PAGE_BYTES = 4096
@@ -53,12 +52,10 @@ def turns_of(name: str, chance: random.Random) -> list[Turn]:
     return turns
 
 
-def put(sessions: Path, data: bytes, log: bytes = b"") -> None:
+def put(sessions: Path, data: bytes) -> None:
     shutil.rmtree(sessions, ignore_errors=True)
     sessions.mkdir()
     (sessions / "sessions.db").write_bytes(data)
-    if log:
-        (sessions / "sessions.db-wal").write_bytes(log)
 
 
 def use_all() -> tuple[set[str], list[str]]:
@@ -282,17 +279,3 @@ def test_a_session_whose_own_row_is_damaged_keeps_its_turns(sessions: Path, soun
     with Session.open("two") as session:
         session.record(None, [*saved.turns, Turn("more")])
     assert [each.error for each in listing()] == [None] * 3
-
-
-def test_a_log_cut_off_in_its_last_transaction_is_not_damaged(sessions: Path, sound: bytes) -> None:
-    """A power cut may leave half of what was never committed."""
-    put(sessions, sound)
-    session = Session.open("mine", create=True)
-    for said in ("one", "two"):
-        session.record(None, [Turn(said, "yes", finish_reason="stop")])
-    kill(session)
-    log = sessions / "sessions.db-wal"
-    whole = log.read_bytes()
-    for cut in range(0, 3 * PAGE_BYTES, 1_001):
-        put(sessions, sound, whole[: len(whole) - cut])
-        assert [turn.user for turn in read_session("mine").turns] in (["one"], ["two"])
