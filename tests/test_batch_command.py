@@ -77,9 +77,6 @@ def test_failed_rows_are_counted_and_the_first_is_shown(run_mlxchat: RunMlxchat)
     errors = [each.get("error") for each in lines(Path("out.jsonl").read_text())]
     wrong = "--schema: $.type: 'strin' is not valid under any of the given schemas"
     assert errors == [None, wrong, "invalid JSON: expected ident at column 2"]
-    before = Path("out.jsonl").read_text()
-    assert run_mlxchat("batch", "in.jsonl", "-o", "out.jsonl").returncode == 1
-    assert Path("out.jsonl").read_text() == before, "the same errors are not written again"
 
 
 INVALID = {"type": "array", "items": {"const": 1}, "minItems": 2, "uniqueItems": True}
@@ -152,10 +149,6 @@ def test_ctrl_c_stops_with_every_finished_row_written(run_mlxchat: RunMlxchat) -
     ("arguments", "message"),
     [
         ([], "nothing to read: name a file of rows, pipe them in, or use --files"),
-        (
-            ["in.jsonl", "-o", "in.jsonl"],
-            "in.jsonl is not the output of a batch: choose another name",
-        ),
         (["--files", "*.md"], "--files: no file matches *.md"),
         (["--files", "a.txt", "b.txt"], "b.txt and --files cannot be combined: quote the pattern"),
         (["in.jsonl", "--schema", "{"], "--schema: invalid JSON: Expecting property name enclosed"),
@@ -170,7 +163,7 @@ def test_what_cannot_work_is_refused_before_a_model_is_loaded(
     prompts(1)
     monkeypatch.delattr(batch_run, "open_model")
     done = run_mlxchat("batch", *arguments)
-    assert done.returncode == (1 if "output" in message else 2)
+    assert done.returncode == 2
     assert done.stderr.startswith(f"mlxchat: error: {message}")
     assert len(done.stderr.splitlines()) == 1
 

@@ -5,8 +5,7 @@ import json
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,13 +87,9 @@ def run_batch(
     return {each["id"]: each for each in results}
 
 
-def alone(model: Path, row: Record, seed: int, window: int | None = WINDOW) -> str:
-    """The text that `generate` writes for a row with this seed."""
-    return _alone(model, json.dumps(row), seed, window)
-
-
 @cache
-def _alone(model: Path, line: str, seed: int, window: int | None) -> str:
+def alone(model: Path, line: str, seed: int, window: int | None) -> str:
+    """The text that `generate` writes for a row with this seed."""
     row = json.loads(line)
     sampling = {k: v for k, v in row.items() if k not in ("id", "prompt", "max_tokens")}
     if "logit_bias" in sampling:
@@ -115,7 +110,7 @@ def check_alone(
     assert len(results) == len(rows)
     for row in rows:
         result = results[row["id"]]
-        assert result["text"] == alone(model, row, result["seed"], window), row
+        assert result["text"] == alone(model, json.dumps(row), result["seed"], window), row
 
 
 def test_each_row_is_what_it_would_be_alone(
@@ -320,19 +315,6 @@ def test_the_prefix_that_saves_most_is_kept(
 # Input that is slow to come
 
 
-@contextmanager
-def piped_batch(model: Path, write: Callable[[str], None], **options: Any) -> Iterator[Any]:
-    """A batch that reads a pipe, and the pipe's other end, which is closed afterwards."""
-    reader, writer = os.pipe()
-    setup = Setup(model=str(model), window=WINDOW, seed=7)
-    with (
-        os.fdopen(writer, "wb", buffering=0) as pipe,
-        os.fdopen(reader, "rb") as piped,
-        open_batch(BatchRequest(setup=setup, **options), write=write, piped=piped) as batch,
-    ):
-        yield batch, pipe
-
-
 def test_a_row_does_not_wait_for_the_next_line_and_a_batch_that_waits_stops_when_asked(
     tiny_model: Path,
 ) -> None:
@@ -340,7 +322,13 @@ def test_a_row_does_not_wait_for_the_next_line_and_a_batch_that_waits_stops_when
     filled first."""
     answers: queue.Queue[str] = queue.Queue()
     asked = threading.Event()
-    with piped_batch(tiny_model, answers.put) as (batch, pipe):
+    reader, writer = os.pipe()
+    request = BatchRequest(setup=Setup(model=str(tiny_model), window=WINDOW, seed=7))
+    with (
+        os.fdopen(writer, "wb", buffering=0) as pipe,
+        os.fdopen(reader, "rb") as piped,
+        open_batch(request, write=answers.put, piped=piped) as batch,
+    ):
         thread = threading.Thread(target=lambda: list(batch.results(asked.is_set)))
         thread.start()
         try:
