@@ -181,10 +181,6 @@ def test_an_unsaved_chat_leaves_nothing_until_it_is_saved(options: Options) -> N
         chat.save_as("late")
         chat.save()
         assert saved("late") == [("hello", replies[0])]
-    with Chat.open(options(), save=False) as chat:
-        say(chat, "hello")
-        with pytest.raises(SessionError, match="session 'late' already exists"):
-            chat.save_as("late")
 
 
 def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:
@@ -193,6 +189,8 @@ def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:
         say(chat, "one")
     with Chat.open(options(template_args={"a": 1})) as chat:
         say(chat, "two")
+        with pytest.raises(SessionError, match="session 'old' already exists"):
+            chat.save_as("old")
         chat.save_as("new")
         with pytest.raises(UsageError):
             chat.change_session("new")
@@ -258,15 +256,14 @@ def test_a_note_is_saved_with_what_it_made_the_window_forget_and_resumed_to_the_
         assert chat.notices == []
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
 def test_a_session_saved_after_a_recall_is_resumed_without_the_quote(
-    family: str, options: Options, tmp_path: Path
+    options: Options, tmp_path: Path
 ) -> None:
     """The snapshot of a model with recurrent layers had read the quote, and was discarded."""
     wide = options(window=560, recalls=2)
-    model = wide.setup.model if family == "llama" else write_family(tmp_path / family, family)
+    model = str(write_family(tmp_path / "model", "qwen3_next"))
     # With this seed, all replies are rendered again as they were generated.
-    wide = replace(wide, setup=replace(wide.setup, model=str(model), seed=2))
+    wide = replace(wide, setup=replace(wide.setup, model=model, seed=2))
     with Chat.open(wide, session="mine") as chat:
         say(chat, "My name is Ada.", *(letter * 110 for letter in "bcde"))
         said = list(chat.say("What is my name?"))
@@ -306,12 +303,10 @@ def configured(tiny_model: Path) -> Configured:
         # What the family's model card says.
         ("mlx-community/Qwen3-8B-4bit", "qwen3", {}, QWEN_THINKING),
         ("/models/Llama-3.2-3B-Instruct-Q4_K_M.gguf", "llama", {}, {"temp": 0.6, "top_p": 0.9}),
-        ("smollm2", "llama", {}, {"temp": 0.2, "top_p": 0.9}),
         # Of a type that mlx-lm runs with another family's module.
         ("mlx-community/MiniMax-M2.7-4bit", "minimax_m2", {}, {"temp": 1.0, "top_k": 40}),
         ("somebody/unheard-of", "unheard_of", {}, GENERAL),
         # What generation_config.json says.
-        ("tiny", "llama", {"temperature": 0.3}, {"temp": 0.3}),
         ("tiny", "llama", {"top_p": 0.5}, {**GENERAL, "top_p": 0.5}),
         ("tiny", "llama", {"do_sample": False, "temperature": 0.9}, {"temp": 0.0}),
         # What no option can have is left out, as are values of the wrong kind.
@@ -389,14 +384,3 @@ def test_a_reply_that_repeats_itself_is_stopped_and_kept(
         list(chat.continue_reply())
         assert len(chat.conversation.turns[-1].reply) > 800
         assert chat.notices == [notice, notice]
-
-
-def test_a_retry_that_cannot_differ_says_why(tiny_model: Path) -> None:
-    """At --temp 0, /retry silently gave the same reply again."""
-    with opened(tiny_model, temp=0.0) as chat:
-        chat.set(max_tokens=20)
-        list(chat.say("hello"))
-        list(chat.retry())
-        assert chat.notices == [
-            "the same reply again at a temperature of 0: --temp 0.8 gives other replies"
-        ]

@@ -159,9 +159,8 @@ def test_documents_are_read_once_in_any_order(ask: Any) -> None:
     assert other["cached_tokens"] == TOKENS["b.md"] + TOKENS["a.md"]
     assert ask(*blocks("c.md"), "-f", "a.md")["cached_tokens"] == TOKENS["c.md"]
     assert ask("--raw", *blocks("a.md"))["text"] == ask("--raw", "-f", "a.md")["text"]
-    stored = list(paths.prefix_cache_dir().rglob("*.safetensors"))
-    assert len(stored) == 4, "a.md alone has no template before it"
-    assert all(file.stat().st_mode & 0o777 == 0o600 for file in stored)
+    assert len(pages()) == 4, "a.md alone has no template before it"
+    assert all(page.stat().st_mode & 0o777 == 0o600 for page in pages())
 
 
 def test_a_family_that_cannot_join_blocks_is_refused_by_name(
@@ -199,25 +198,17 @@ def block_of(model: Model, ids: np.ndarray = IDS) -> Block:
     return recorder.block()
 
 
-def test_a_block_is_found_to_the_bit_by_the_same_model_head_and_tokens_only(
-    tmp_path: Path,
-) -> None:
-    """A block is more than a text: another model or another head makes another block."""
+def test_a_block_is_found_to_the_bit_by_the_same_model_only(tmp_path: Path) -> None:
     model = make_model()
     block = block_of(model)
     DiskBlocks(tmp_path, model, PLENTY).save(HEAD, IDS, block)
     # As another process would open it.
-    blocks = DiskBlocks(tmp_path, model, PLENTY)
-    found = blocks.load(HEAD, IDS)
+    found = DiskBlocks(tmp_path, model, PLENTY).load(HEAD, IDS)
     assert found is not None
     assert (found.position, found.tokens) == (block.position, block.tokens)
     for ours, theirs in zip(found.layers, block.layers, strict=True):
         for x, y in zip(ours.arrays, theirs.arrays, strict=True):
             np.testing.assert_array_equal(np.array(x), np.array(y))
-    assert blocks.load(HEAD[1:], IDS) is None
-    assert blocks.load(np.append(HEAD, IDS[0]), IDS[1:]) is None
-    assert blocks.load(HEAD, IDS[1:]) is None
-    assert blocks.load(HEAD[::-1], IDS) is None
     other = make_model(build_random_model(seed=1))
     assert DiskBlocks(tmp_path, other, PLENTY).load(HEAD, IDS) is None
 
