@@ -38,10 +38,6 @@ def assert_works_or_is_refused(build: Callable[[Any], Constraint], value: Any) -
     assert len(message) < 500
 
 
-def accepts(constraint: Constraint, text: str) -> bool:
-    return accepted(constraint, [text]) == [text]
-
-
 def refusal(build: Callable[[Any], Constraint], value: Any) -> str:
     """The one line in which it is refused."""
     with pytest.raises(UsageError) as caught:

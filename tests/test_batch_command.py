@@ -102,16 +102,19 @@ def test_an_answer_that_is_not_what_was_asked_for_has_its_own_status(
     assert line.get("complete") is (None if "error" in line else status == 0)
 
 
-def test_a_finished_batch_loads_no_model(
+def test_a_finished_batch_loads_no_model_and_its_output_is_no_input(
     run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run_mlxchat("batch", prompts(2), "-o", "out.jsonl").returncode == 0
-    before = Path("out.jsonl").read_text()
+    """A pattern that matches the output would have had a second run summarize the results."""
+    write("a.txt", "one")
+    batch = ("batch", "--files", "*.txt", "-o", "out.txt", "--stats")
+    assert run_mlxchat(*batch).returncode == 0
+    before = Path("out.txt").read_text()
     monkeypatch.delattr(batch_run, "open_model")
-    done = run_mlxchat("batch", "in.jsonl", "-o", "out.jsonl", "--stats")
+    done = run_mlxchat(*batch)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "2 rows, 2 already finished\n"
-    assert Path("out.jsonl").read_text() == before
+    assert done.stderr == "1 row, 1 already finished\n"
+    assert Path("out.txt").read_text() == before
 
 
 def interrupted_at(number: int, act: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,15 +169,6 @@ def test_what_cannot_work_is_refused_before_a_model_is_loaded(
     assert done.returncode == 2
     assert done.stderr.startswith(f"mlxchat: error: {message}")
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_pattern_that_matches_the_output_does_not_read_it(run_mlxchat: RunMlxchat) -> None:
-    """A second run would have summarized the results of the first."""
-    write("a.txt", "one")
-    for _ in range(2):
-        done = run_mlxchat("batch", "--files", "*.txt", "-o", "out.txt")
-        assert (done.returncode, done.stderr) == (0, "")
-    assert ids_in("out.txt") == ["a.txt"]
 
 
 def test_a_batch_is_refused_on_several_machines(

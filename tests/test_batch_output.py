@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlxchat import files
 from mlxchat.errors import OutputError
 from mlxchat.request import BatchInput
 from mlxchat.rows import output as writing
@@ -150,25 +149,6 @@ def test_a_file_that_is_not_the_output_of_a_batch_is_left_alone(out: Path, text:
         ResultFile(out)
     assert str(error.value) == f"{out} is not the output of a batch: choose another name"
     assert out.read_text() == text
-
-
-def test_a_refused_run_does_not_delete_the_file_of_another(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that had created the file, but was not the first to lock it, deleted it."""
-    winners: list[Any] = []
-
-    def lose(descriptor: int, operation: int) -> None:
-        monkeypatch.undo()
-        winners.append(ResultFile(out))
-        files.fcntl.flock(descriptor, operation)
-
-    monkeypatch.setattr(files.fcntl, "flock", lose)
-    with pytest.raises(OutputError, match="is being written by another process"):
-        ResultFile(out)
-    with winners[0] as winner:
-        winner.write('{"id": 1}\n')
-    assert out.read_text() == '{"id": 1}\n'
 
 
 def test_a_run_that_fails_at_the_beginning_leaves_no_empty_file(out: Path) -> None:

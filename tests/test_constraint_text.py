@@ -1,6 +1,5 @@
 """Expressions, choices, grammars and the forms of schemas: what each means, and what is refused."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat.constraint.constraint import Constraint
-from tests.constrained import accepted, accepts, assert_works_or_is_refused, refusal
+from tests.constrained import accepted, assert_works_or_is_refused, refusal
 
 GRAMMAR = """
     // <|im_end|> ~ %json
@@ -51,13 +50,12 @@ def test_an_exploding_expression_ends_in_bounded_time(expression: str) -> None:
     assert_works_or_is_refused(Constraint.from_regex, expression)
 
 
-@given(st.text(alphabet="()[]{}^$|*+?\\dwsb.-ab,:=!<>PiUx0 \n\x1bé", max_size=15))
-def test_any_text_is_an_expression_or_refused_in_one_line(text: str) -> None:
+TEXTS = '()[]{}^$|*+?\\dwsb.-ab,:=!<>PiUx0/"~%@# \n\x1bé'
+
+
+@given(st.text(TEXTS, max_size=20))
+def test_any_text_is_an_expression_and_a_grammar_or_refused_in_one_line(text: str) -> None:
     assert_works_or_is_refused(Constraint.from_regex, text)
-
-
-@given(st.text(alphabet='ab:|()[]{}"/*+?~%<>@#\n\\,.0 é', max_size=20))
-def test_any_text_is_a_grammar_or_refused_in_one_line(text: str) -> None:
     assert_works_or_is_refused(Constraint.from_grammar, f"start: {text}")
 
 
@@ -72,7 +70,6 @@ EXPRESSIONS: list[tuple[Any, str]] = [
     (r"(a)\1", "backreferences"),
     (r"[^\s\S]", "nothing matches it"),
     ("a" * 200_000, "longer than 100,000 characters"),
-    ("(" * 5_000 + ")" * 5_000, "too large"),
 ]
 CHOICES: list[tuple[Any, str]] = [
     ([], "at least one is needed"),
@@ -80,11 +77,9 @@ CHOICES: list[tuple[Any, str]] = [
     (["a", "b", "a"], "'a' is given twice"),
     (["a", "\udcff"], "half of a surrogate pair"),
     ([str(number) for number in range(20_000)], "at most 10,000"),
-    (["x" * 200_000], "at most 10,000, of 100,000 characters together"),
 ]
 GRAMMARS: list[tuple[Any, str]] = [
     ("start: /a(/", 'line 1, column 8: invalid regex "a(": unclosed group'),
-    ('start: "a"\nstart: "b"', "line 2, column 8: duplicate rule"),
     ('start: "a"\n  | <|im_end|>', "line 2, column 5: tokens cannot be named"),
     ("start: A\nA: ~/x/", "line 2, column 4: ~ could match bytes"),
     ('start[temperature=0.5]: "a"', "line 1, column 7: options of decoding"),
@@ -95,7 +90,6 @@ GRAMMARS: list[tuple[Any, str]] = [
     ('start: "a" start', "leaves no choice for more than 20,000 bytes"),
     ("start: " + "(" * 90_000 + '"a"' + ")" * 90_000, "too deeply nested"),
     ('# llama.cpp\n root ::= "yes"', "GBNF is not supported, only Lark's format"),
-    ("x" * 2_000_000, "longer than 200,000 characters"),
     # Crashed the process, by overflowing its stack, or took minutes.
     (rules(9_000, "a"), "more than 1,000 definitions"),
 ]
@@ -131,8 +125,6 @@ def test_what_cannot_be_enforced_is_refused_in_one_line(
         ('{"minimum": NaN}', "NaN is not a finite number"),
         ("person", "cannot read person: No such file or directory"),
         ("name, age year", "'age year': after the name comes a type"),
-        ("a, b, a int", "field 'a' is given twice"),
-        ("", "cannot read"),
     ],
 )
 def test_a_text_that_is_no_schema_is_refused(
@@ -145,7 +137,7 @@ def test_a_text_that_is_no_schema_is_refused(
 def test_a_schema_is_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a schema, with a comma.json"
     path.write_text('\ufeff{"type": "integer"}', encoding="utf-8")
-    assert accepts(Constraint.from_schema(str(path)), "7")
+    assert accepted(Constraint.from_schema(str(path)), ["7"]) == ["7"]
     path.write_bytes(b"\xff\xfe{}")
     assert "not UTF-8" in refusal(Constraint.from_schema, str(path))
     path.write_bytes(b" " * 2_000_000)
@@ -171,15 +163,8 @@ def test_the_short_form_is_that_of_llm() -> None:
     assert list(lines.schema["properties"]) == ["name", "age"]
 
 
-def test_the_short_form_needs_no_jsonschema(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Importing it delayed the first token by a tenth of a second."""
-    monkeypatch.setitem(sys.modules, "jsonschema", None)
-    assert accepts(Constraint.from_schema("name, age int"), '{"name": "x", "age": 1}')
-
-
 def test_multi_asks_for_a_list_of_items() -> None:
     constraint = Constraint.from_schema("name, age int", multi=True)
     assert constraint.schema["required"] == ["items"]
-    assert accepts(constraint, '{"items": []}')
-    assert accepts(constraint, '{"items": [{"name": "x", "age": 1}]}')
-    assert not accepts(constraint, '{"items": [{"name": "x"}]}')
+    valid = ['{"items": []}', '{"items": [{"name": "x", "age": 1}]}']
+    assert accepted(constraint, [*valid, '{"items": [{"name": "x"}]}']) == valid

@@ -22,23 +22,12 @@ PERSON = Constraint.from_schema("name, age int")
 
 
 @pytest.fixture
-def tokenizer() -> Tokenizer:
-    return Tokenizer(byte_tokenizer(), None, [258])
-
-
-@pytest.fixture
-def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    return Vocabulary(tokenizer)
+def vocabulary() -> Vocabulary:
+    return Vocabulary(Tokenizer(byte_tokenizer(), None, [258]))
 
 
 def allowed(matcher: Matcher) -> set[int]:
     return set(np.flatnonzero(matcher.mask()).tolist())
-
-
-def feed(matcher: Matcher, text: str) -> Matcher:
-    for byte in text.encode():
-        matcher.accept(byte)
-    return matcher
 
 
 @pytest.mark.parametrize("ends", [[258], []])
@@ -66,12 +55,8 @@ def test_a_token_that_is_not_allowed_raises_and_keeps_raising(vocabulary: Vocabu
     matcher = Matcher(vocabulary, PERSON)
     with pytest.raises(ConstraintError, match="--schema: "):
         matcher.accept(ord("x"))
-    for act in (
-        matcher.mask,
-        matcher.forced,
-        lambda: matcher.accepts([1]),
-        lambda: matcher.accept(1),
-    ):
+    acts = matcher.mask, matcher.forced, lambda: matcher.accepts([1]), lambda: matcher.accept(1)
+    for act in acts:
         with pytest.raises(ConstraintError):
             act()
     assert not matcher.may_end
@@ -146,10 +131,9 @@ def test_answers_to_schemas_of_all_kinds_come_to_an_end_and_are_valid_or_have_a_
     assert problems <= 0.05 * len(SCHEMAS)
 
 
-def test_control_tokens_and_markers_are_never_text() -> None:
+def test_control_tokens_and_markers_are_never_text(vocabulary: Vocabulary) -> None:
     """The text of `<think>` is allowed in a string, but not as the token that opens a thought."""
     backend = byte_tokenizer()
-    vocabulary = Vocabulary(Tokenizer(backend, None, [258]))
     matcher = Matcher(vocabulary, Constraint.from_regex("(?s).*"))
     named = {backend.token_to_id(text) for text in ("<|im_start|>", "<think>", "</think>")}
     assert not allowed(matcher) & named
@@ -188,5 +172,6 @@ def test_forced_text_that_the_tokenizer_normalizes_is_not_drafted_wrongly(text: 
     forced = matcher.forced()
     assert matcher.accepts(forced) == len(forced)
     assert not set(forced) & {256, 257, 258}
-    feed(matcher, text)
+    for byte in text.encode():
+        matcher.accept(byte)
     assert matcher.is_complete
