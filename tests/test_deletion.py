@@ -28,20 +28,16 @@ def cached() -> CacheFiles:
 @pytest.mark.parametrize(
     ("command", "status", "complaint"),
     [
-        (("session", "rm", "one"), 2, "not a terminal: pass --yes to confirm"),
-        (("cache", "clear"), 2, "not a terminal: pass --yes to confirm"),
-        (("session", "rm", "-y", "one", "on"), 1, "no session named 'on'; did you mean one?"),
+        ("session rm one", 2, "not a terminal: pass --yes to confirm"),
+        ("cache clear", 2, "not a terminal: pass --yes to confirm"),
+        ("session rm -y one on", 1, "no session named 'on'; did you mean one?"),
     ],
 )
 def test_nothing_is_deleted_unless_it_is_confirmed_and_every_name_is_right(
-    command: tuple[str, ...],
-    status: int,
-    complaint: str,
-    cached: CacheFiles,
-    run_mlxchat: RunMlxchat,
+    command: str, status: int, complaint: str, cached: CacheFiles, run_mlxchat: RunMlxchat
 ) -> None:
     """Sessions and caches went without a question, models asked for one."""
-    done = run_mlxchat(*command)
+    done = run_mlxchat(*command.split())
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr == f"mlxchat: error: {complaint}\n"
     assert names_by_use() == ["three", "two", "one"]

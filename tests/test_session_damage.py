@@ -99,6 +99,7 @@ def check_whole(turn: Turn) -> None:
     assert turn.finish_reason == "stop"
 
 
+THIRD = "WHERE value LIKE '%question 3 of two%'"
 EVERYTHING = {f"question {n} of {name}" for name in SESSIONS for n in range(TURNS)}
 
 
@@ -161,51 +162,6 @@ def test_a_damaged_database_is_not_set_aside_while_a_chat_is_saved_in_it(
     assert len(set_aside(sessions)) == 1
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "DELETE FROM words_data WHERE id > 10",
-        "UPDATE words_data SET block = zeroblob(50) WHERE id > 10",
-        # SQLite cannot even drop an index that it cannot open.
-        "UPDATE words_data SET block = x'0011223344' WHERE id = 10",
-        "DELETE FROM words_data",
-    ],
-)
-def test_a_damaged_search_index_is_rebuilt_and_nothing_else_changes(
-    sessions: Path, sound: bytes, damage: str
-) -> None:
-    query = "SELECT * FROM turns WHERE value NOT LIKE '%more%'"
-    put(sessions, sound)
-    with sqlite3.connect(sessions / "sessions.db") as connection:
-        connection.execute(damage)
-        before = connection.execute(query).fetchall()
-    assert use_all() == (EVERYTHING, [])
-    assert len(search("two7")) == 1
-    with sqlite3.connect(sessions / "sessions.db") as connection:
-        assert connection.execute(query).fetchall() == before
-    assert set_aside(sessions) == []
-
-
-@pytest.mark.parametrize("code", ["BUSY", "FULL", "IOERR", "ERROR"])
-def test_any_other_error_is_not_damage(
-    sessions: Path, sound: bytes, monkeypatch: pytest.MonkeyPatch, code: str
-) -> None:
-    """A typing error in the schema made a new database out of an intact one."""
-    put(sessions, sound)
-
-    def fail(_: object) -> None:
-        error = sqlite3.OperationalError(f"it is {code}")
-        error.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{code}")
-        raise error
-
-    with monkeypatch.context() as context:
-        context.setattr("mlxchat.sessions.records.sessions_by_use", fail)
-        with pytest.raises(SessionError, match=f"cannot list the sessions: .*: it is {code}"):
-            listing()
-    assert (sessions / "sessions.db").read_bytes() == sound
-    assert use_all() == (EVERYTHING, [])
-
-
 def test_several_that_notice_the_damage_set_it_aside_once(sessions: Path, sound: bytes) -> None:
     """It is no database any more: a new one begins."""
     damaged = b"\xff" * 100 + sound[100:]
@@ -241,32 +197,37 @@ def test_a_healthy_database_is_never_set_aside_for_an_error_of_its_repair(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("damage", "said"),
     [
+        ("DELETE FROM words_data WHERE id > 10", []),
+        ("UPDATE words_data SET block = zeroblob(50) WHERE id > 10", []),
+        # SQLite cannot even drop an index that it cannot open.
+        ("UPDATE words_data SET block = x'0011223344' WHERE id = 10", []),
+        ("DELETE FROM words_data", []),
+        # A changed letter or number, which SQLite itself does not notice.
         (
-            "value = replace(value, '3 of', '4 of')",
+            f"UPDATE turns SET value = replace(value, '3 of', '4 of') {THIRD}",
             ["turn 4 of session 'two' is damaged and is left out"],
         ),
         (
-            "session = 1",
-            [
-                "session 'two' lacks 1 turn",
-                "turn 13 of session 'one' is damaged and is left out",
-            ],
+            f"UPDATE turns SET session = 1 {THIRD}",
+            ["session 'two' lacks 1 turn", "turn 13 of session 'one' is damaged and is left out"],
         ),
     ],
 )
-def test_a_changed_letter_or_number_costs_one_turn(
-    sessions: Path, sound: bytes, change: str, said: list[str]
+def test_a_damaged_search_index_is_rebuilt_and_a_damaged_row_costs_one_turn(
+    sessions: Path, sound: bytes, damage: str, said: list[str]
 ) -> None:
-    """SQLite itself does not notice it."""
     put(sessions, sound)
     with sqlite3.connect(sessions / "sessions.db") as connection:
-        connection.execute(f"UPDATE turns SET {change} WHERE value LIKE '%question 3 of two%'")
-    assert use_all() == (EVERYTHING - {"question 3 of two"}, said)
-    # It is named again, and its place stays empty.
+        connection.execute(damage)
+    lost = {"question 3 of two"} if said else set[str]()
+    assert use_all() == (EVERYTHING - lost, said)
+    # What is lost is named again, and its place stays empty.
     assert list(read_session("two").notices) == said[:1]
     assert next(each for each in listing() if each.name == "two").turns == TURNS + 1
+    assert len(search("two7")) == 1
+    assert set_aside(sessions) == []
 
 
 def test_a_session_whose_own_row_is_damaged_keeps_its_turns(sessions: Path, sound: bytes) -> None:

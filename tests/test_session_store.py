@@ -23,7 +23,7 @@ from mlxchat.sessions.listing import (
     search,
 )
 from mlxchat.sessions.records import check_name, update_session
-from mlxchat.sessions.session import Session, existing, lock_path, snapshot_path
+from mlxchat.sessions.session import Session, existing, snapshot_path
 
 
 def make_session(name: str, *turns: Turn, used_s: int | None = None) -> None:
@@ -40,11 +40,6 @@ def make_session(name: str, *turns: Turn, used_s: int | None = None) -> None:
 def snapshot_of(name: str) -> Path:
     with Database() as database:
         return snapshot_path(database, existing(database, name).id)
-
-
-def lock_of(name: str) -> Path:
-    with Database() as database:
-        return lock_path(database, existing(database, name).name)
 
 
 def files(sessions: Path) -> list[str]:
@@ -101,11 +96,11 @@ def test_the_first_turn_creates_a_private_directory(sessions: Path) -> None:
             session.record(None, [Turn("hello")])
             session.show("hi")
             assert session.snapshot_path == sessions / "1.safetensors"
-            lock = lock_of("mine").name
+            (lock,) = sessions.glob("name-*.lock")
             found = {path.name: path.stat().st_mode & 0o777 for path in sessions.iterdir()}
     finally:
         os.umask(old)
-    names = ["sessions.db", "sessions.db-wal", "sessions.db-shm", lock, "1.reply"]
+    names = ["sessions.db", "sessions.db-wal", "sessions.db-shm", lock.name, "1.reply"]
     assert found.keys() >= set(names)
     assert set(found.values()) == {0o600}
     assert sessions.stat().st_mode & 0o777 == 0o700
@@ -172,18 +167,6 @@ def test_a_renamed_session_frees_the_name_it_was_opened_with(sessions: Path) -> 
         assert read_session("third").turns[0].reply == "half a reply"
     assert sorted(names_by_use()) == ["first", "second", "third"]
     assert not list(sessions.glob("name-*"))
-
-
-def test_a_session_deleted_while_it_is_open_elsewhere_is_not_written_again(sessions: Path) -> None:
-    """Its lock is advisory: a program of another kind may delete its rows."""
-    with Session.open("mine", create=True) as session:
-        turns = [Turn("hello", "yes", finish_reason="stop")]
-        session.record(None, turns)
-        with Database() as database:
-            database.write(lambda connection: connection.execute("DELETE FROM sessions"))
-        with pytest.raises(SessionError, match="no longer exists: the chat continues unsaved"):
-            session.record(None, [*turns, Turn("more")])
-    assert names_by_use() == []
 
 
 # Locks
@@ -304,12 +287,14 @@ def test_a_session_is_removed_with_its_files_and_links_are_not_followed(
 ) -> None:
     target = tmp_path / "precious"
     target.write_text("keep me")
+    with Session.open("mine", create=True):
+        (lock,) = sessions.glob("name-*.lock")
     make_session("mine")
     snapshot_of("mine").symlink_to(target)
-    lock_of("mine").symlink_to(target)
+    lock.symlink_to(target)
     with pytest.raises(SessionError, match="cannot open session 'mine'"):
         Session.open("mine")
-    lock_of("mine").unlink()
+    lock.unlink()
     (sessions / ".1.safetensors.x1").touch()
     remove("mine")
     assert files(sessions) == ["sessions.db"]
