@@ -285,9 +285,6 @@ def test_rows_run_as_the_machine_and_the_model_let_them(
         patch.setattr(trials, "plain_refusal", lambda *_: "it cannot")
         check_alone(tiny_model, rows, run_batch(tiny_model, rows, notices=notices))
     assert notices == ["rows run one after the other: it cannot"]
-    for side_by_side in (2, 1):
-        run_batch(tiny_model, prompts(2), rows=side_by_side, lookup=True, notices=notices)
-    assert notices[1:] == ["no drafts: rows run side by side"]
 
 
 # Shared prefixes

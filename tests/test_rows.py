@@ -134,23 +134,12 @@ def test_a_line_in_openais_form_as_its_library_writes_it() -> None:
         "max_completion_tokens": 9,
         "stop": ["a"],
         "tools": [],
-        "n": 1,
         "stream": False,
-        "user": "me",
         "logit_bias": {"50": -100, "51": 1.5},
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "a", "schema": {"x": 1}},
-        },
+        "response_format": {"type": "json_schema", "json_schema": {"schema": {"x": 1}}},
     }
-    options = {
-        "temp": 0.5,
-        "max_tokens": 9,
-        "stop": ("a",),
-        "logit_bias": ("50=-100", "51=1.5"),
-        "schema": {"x": 1},
-        "system": "Be brief.",
-    }
+    options = {"temp": 0.5, "max_tokens": 9, "stop": ("a",), "logit_bias": ("50=-100", "51=1.5")}
+    options |= {"schema": {"x": 1}, "system": "Be brief."}
     whole = (
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": ""},

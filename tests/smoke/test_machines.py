@@ -45,9 +45,9 @@ class Rank:
     """One process of several, whose output goes to files."""
 
     def __init__(self, rank: int, arguments: Sequence[str], directory: Path) -> None:
-        self._paths = directory / f"out-{rank}", directory / f"err-{rank}"
+        self.out, self.err = directory / f"out-{rank}", directory / f"err-{rank}"
         settings = {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(directory / "hosts.json")}
-        with self._paths[0].open("wb") as out, self._paths[1].open("wb") as err:
+        with self.out.open("wb") as out, self.err.open("wb") as err:
             self.popen = subprocess.Popen(
                 [*PROGRAM, *arguments],
                 # A pipe that never ends, like the launcher's.
@@ -57,17 +57,14 @@ class Rank:
                 env=os.environ | settings,
             )
 
-    @property
-    def out(self) -> str:
-        return self._paths[0].read_text()
-
-    @property
-    def err(self) -> str:
-        return self._paths[1].read_text()
-
     def writes(self, size: int) -> None:
-        """Wait until it has written `size` characters."""
-        wait_until(lambda: len(self.out) >= size)
+        """Wait until it has written `size` bytes."""
+        wait_until(lambda: self.out.stat().st_size >= size)
+
+    def ends(self) -> tuple[int, str, str]:
+        """Wait for its end; return its exit status, stdout and stderr."""
+        status = self.popen.wait(250)
+        return status, self.out.read_text(), self.err.read_text()
 
     def reads(self, line: str, *, is_last: bool = False) -> None:
         """Send it a line of input."""
@@ -103,11 +100,9 @@ def together(
     with ring(ranks, arguments, directory) as (first, *others):
         if stdin is not None:
             first.reads(stdin, is_last=True)
-        status = first.popen.wait(250)
-        assert [(each.popen.wait(250), each.out, each.err) for each in others] == [
-            (0, "", "") for _ in others
-        ], first.err
-        return subprocess.CompletedProcess(arguments, status, first.out, first.err)
+        ended = first.ends()
+        assert {each.ends() for each in others} == {(0, "", "")}, ended
+        return subprocess.CompletedProcess(arguments, *ended)
 
 
 @pytest.fixture(scope="module")
@@ -188,8 +183,8 @@ def test_a_signal_to_all_ranks_ends_them_cleanly(models: Path, tmp_path: Path) -
         ranks[0].writes(20)
         for rank in reversed(ranks):
             rank.popen.send_signal(signal.SIGINT)
-        assert [rank.popen.wait(100) for rank in ranks] == [130, 0]
-        assert [rank.err for rank in ranks] == ["", ""]
+        (status, _, error), other = (rank.ends() for rank in ranks)
+        assert (status, error, other) == (130, "", (0, "", ""))
 
 
 @SLOW
@@ -211,9 +206,9 @@ def test_ranks_exit_if_only_their_launcher_is_killed(models: Path, tmp_path: Pat
 def ends_with_a_line(rank: Rank, line: str) -> None:
     """MLX 0.32.2 sometimes crashes if a sum fails while later operations are being launched: one
     time in twenty on its CPU backend. All that counts then is that the process ends."""
-    status = rank.popen.wait(120)
+    status, _, error = rank.ends()
     # Without MLX's own lines.
-    own = "".join(re.findall(r"mlxchat: .*\n", rank.err))
+    own = "".join(re.findall(r"mlxchat: .*\n", error))
     assert (status, own) in ((1, line), (-signal.SIGSEGV, ""))
 
 
@@ -255,7 +250,7 @@ def test_if_a_rank_is_killed_the_other_exits_and_the_session_has_the_text_shown(
         ranks[0].writes(1_000)
         ranks[1].popen.kill()
         ends_with_a_line(ranks[0], "mlxchat: error: rank 1 is gone: all ranks exit\n")
-        shown = reply(ranks[0].out)
+        shown = reply(ranks[0].out.read_text())
     with Session.open("cut") as session:
         (turn,) = session.contents.turns
     assert turn.user == "Never stop."
