@@ -258,4 +258,4 @@ FORMATS = {
     "xtml": XTML,
 }
 # Formats whose template omits the thoughts in earlier turns.
-FORGETFUL = {"harmony", "gemma", "cohere", "deepseek", "kimi", "solar", "qwen", "longcat"}
+FORGETFUL = (HARMONY, GEMMA, COHERE, DEEPSEEK, KIMI, SOLAR, QWEN, LONGCAT)

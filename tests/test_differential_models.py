@@ -209,15 +209,17 @@ WEIGHTS: dict[str, Change] = {
 }
 
 
-def packed(group_size: int = 32, bits: int = 4, mode: str = "affine", wide: str = "-") -> Change:
-    """Packed weights; the paths with `wide` in 8 bits."""
+def packed(
+    group_size: int = 32, bits: int = 4, mode: str = "affine", family: str = "llama", **each: Any
+) -> Change:
+    """Packed weights; the paths with a part of `each` in that way."""
 
     def packing(path: str, module: Any) -> bool | Json:
-        is_wide = {"group_size": 32, "bits": 8, "mode": "affine"} if wide in path else True
-        return hasattr(module, "to_quantized") and is_wide
+        ways = (way for part, way in each.items() if part in path)
+        return hasattr(module, "to_quantized") and next(ways, True)
 
     def change(directory: Path) -> None:
-        network = build_family("llama")
+        network = build_family(family)
         nn.quantize(network, group_size, bits, mode=mode, class_predicate=packing)
         mx.save_safetensors(str(directory / "model.safetensors"), dict(named_parameters(network)))
 
@@ -233,6 +235,7 @@ def pack_as_autoawq(weights: dict[str, mx.array]) -> None:
         weights[start + "scales"] = mx.random.uniform(0, 0.01, (columns // 32, rows))
 
 
+SCALED = {"group_size": 16, "bits": 4, "mode": "nvfp4", "global_scale": True}
 packed_by_others = reweighed(pack_as_autoawq)
 AFFINE = {"group_size": 32, "bits": 4}
 PACKINGS = [(32, 4, "affine"), (32, 8, "affine"), (32, 3, "affine")]
@@ -251,26 +254,17 @@ LEFT_OVER: dict[str, Any] = {
 }
 
 
-def scaled_experts(directory: Path) -> None:
-    """Packed with a scale for each expert."""
-    network = build_family("qwen3_moe")
-    nvfp4 = {"group_size": 16, "bits": 4, "mode": "nvfp4", "global_scale": True}
-
-    def packing(path: str, module: Any) -> bool | Json:
-        return "switch_mlp" in path and hasattr(module, "to_quantized") and nvfp4
-
-    nn.quantize(network, class_predicate=packing)
-    mx.save_safetensors(str(directory / "model.safetensors"), dict(named_parameters(network)))
-    config(quantization=nvfp4)(directory)
-
-
 QUANTIZATIONS: dict[str, Change] = {
-    "bits of other layers": both(packed(wide="embed"), config(quantization=AFFINE)),
+    "bits of other layers": both(packed(embed=AFFINE | {"bits": 8}), config(quantization=AFFINE)),
     "beside plain weights": config(quantization=AFFINE),
     "activations": both(
         packed(16, 4, "nvfp4"), config(quantization=AFFINE, quantize_activations=True)
     ),
-    "experts with a scale each": both(renamed("qwen3_moe", "qwen3_moe", None), scaled_experts),
+    "experts with a scale each": both(
+        renamed("qwen3_moe", "qwen3_moe", None),
+        packed(family="qwen3_moe", switch_mlp=SCALED, model=False),
+        config(quantization=SCALED),
+    ),
     "awq": both(packed_by_others, config(quantization_config=LEFT_OVER["awq"])),
     "gptq": both(packed_by_others, config(quantization_config=LEFT_OVER["gptq"])),
 }

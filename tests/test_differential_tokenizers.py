@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -188,34 +188,27 @@ def _decoding(pre: str, decoder: Any, files: Files) -> None:
     files.tokenizer["decoder"] = None if decoder is None else json.loads(decoder.__getstate__())
 
 
-def _write(name: str, data: bytes, files: Files) -> None:
-    files.other[name] = data
-
-
 def kinds() -> Mapping[str, Sequence[Change]]:
     """Every change, by kind."""
     flags = [{"special": True}, {"special": False}, {"lstrip": True}, {"rstrip": True}]
     flags += [{"normalized": True}, {"single_word": True}, {}]
     others = (None, llama_decoder(), decoders.Metaspace(), decoders.Fuse(), decoders.WordPiece())
-    bad = (POINTER, b"\xef\xbb\xbf{}", b'{"\xe9": 1}', b"[]", b"{", b"")
     read = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
     read += ("added_tokens.json", "chat_template.json")
+    broken = [*product(read, (POINTER, b"\xef\xbb\xbf{}", b'{"\xe9": 1}', b"[]", b"{", b""))]
     jinja, more = "chat_template.jinja", "additional_chat_templates/"
-    encoded = (JINJA.encode(), b"\xef\xbb\xbf" + JINJA.encode(), JINJA.encode() + b"\r\na\rb", b"")
-    encoded += tuple((JINJA + "é").encode(name) for name in ("latin-1", "cp1252", "utf-16"))
+    utf8 = JINJA.encode()
+    templates = [(jinja, data) for data in (utf8, b"\xef\xbb\xbf" + utf8, utf8 + b"\r\na\rb", b"")]
+    templates += [(jinja, (JINJA + "é").encode(e)) for e in ("latin-1", "cp1252", "utf-16")]
+    templates += [(f"{more}{name}.jinja", utf8) for name in ("default", "tool_use")]
+    broken += [(jinja, POINTER), ("tokenizer.model", POINTER)]
+    options, both = ("tokenizer", "options", "both"), (True, False)
     return _values() | {
-        "added token": [
-            *(
-                partial(_flagged, *each)
-                for each in product(("tokenizer", "options", "both"), flags)
-            ),
-            *(partial(_in_a_file, *each) for each in product((True, False), (True, False), (0, 1))),
-        ],
+        "added token": [partial(_flagged, *each) for each in product(options, flags)]
+        + [partial(_in_a_file, *each) for each in product(both, both, (0, 1))],
         "decoder": [partial(_decoding, *e) for e in product(("bare", "sequence", "split"), others)],
-        "broken file": [partial(_write, *each) for each in product(read, bad)]
-        + [partial(_write, jinja, POINTER), partial(_write, "tokenizer.model", POINTER)],
-        "template file": [partial(_write, jinja, each) for each in encoded]
-        + [partial(_write, f"{more}{n}.jinja", JINJA.encode()) for n in ("default", "tool_use")],
+        "broken file": [partial(_set, "other", {name: data}) for name, data in broken],
+        "template file": [partial(_set, "other", {name: data}) for name, data in templates],
     }
 
 
@@ -326,35 +319,27 @@ def prompt_of_theirs(wanted: Any, chat: list[tuple[str, str]]) -> list[int] | No
 KINDS = kinds()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [*KINDS, *(pytest.param(each, marks=pytest.mark.slow) for each in bases())]
+)
 def test_changed_files_are_read_as_transformers_reads_them(
     kind: str, tmp_path: Path, auto: Any
 ) -> None:
-    """Each change to one of the directories; the slow test makes them to all."""
-    files = [*bases().values()]
+    """Each change to one of the directories; when slow, all of them, and pairs, to this one."""
+    files = [bases()[kind]] if kind in bases() else [*bases().values()]
+    changes = [(made,) for made in KINDS.get(kind, chain(*KINDS.values()))]
+    if kind in bases():
+        dice = random.Random(kind)
+        changes += [(*one, *other) for one, other in (dice.sample(changes, 2) for _ in range(200))]
     found = Counter[bool]()
-    for number, made in enumerate(KINDS[kind]):
+    for number, together in enumerate(changes):
         changed = copy.deepcopy(files[number % len(files)])
-        made(changed)
-        found[check_alike(changed.write(tmp_path / str(number)), auto)] += 1
-    assert found[True] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", bases())
-def test_every_change_and_pairs_of_them_are_read_as_transformers_reads_them(
-    name: str, tmp_path: Path, auto: Any
-) -> None:
-    single = [made for each in KINDS.values() for made in each]
-    dice = random.Random(name)
-    pairs = [dice.sample(single, 2) for _ in range(200)]
-    for number, changes in enumerate([*([each] for each in single), *pairs]):
-        changed = copy.deepcopy(bases()[name])
         # After the first change, nothing may be left for the second.
         with suppress(TypeError, AttributeError):
-            for made in changes:
+            for made in together:
                 made(changed)
-            check_alike(changed.write(tmp_path / str(number)), auto)
+            found[check_alike(changed.write(tmp_path / str(number)), auto)] += 1
+    assert found[True] > 0
 
 
 def test_ordinary_directories_are_read_without_transformers(

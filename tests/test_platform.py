@@ -1,7 +1,5 @@
 """What differs between machines, tested on this one."""
 
-import ctypes
-import sys
 import tomllib
 from pathlib import Path
 
@@ -30,16 +28,6 @@ def test_free_memory_is_the_minimum_of_system_and_container(
     assert platform.free_memory_bytes() == 4_000_000
     (tmp_path / "memory.max").write_text("max\n")
     assert platform.free_memory_bytes() > 100_000_000
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere MLX needs no OpenBLAS")
-def test_openblas_is_used_if_installed_and_otherwise_the_reference_blas_is_named() -> None:
-    try:
-        ctypes.CDLL(platform.OPENBLAS)
-    except OSError:
-        assert platform.blas_name().startswith("reference BLAS (slow")
-    else:
-        assert platform.blas_name().startswith("OpenBLAS ")
 
 
 @pytest.mark.parametrize("name", ["mlx", "mlx-lm", "huggingface-hub", "typer"])

@@ -69,20 +69,21 @@ def written(console: Console) -> str:
     return console.file.getvalue()
 
 
-def letters(lines: list[str]) -> list[str]:
-    return [c for line in lines for c in line if c.isalnum()]
+def stream(pieces: list[str], height: int = HEIGHT) -> str:
+    """What is written of a reply in these pieces."""
+    console = terminal(height)
+    with MarkdownView(console, clock=EveryDrawing()) as view:
+        for piece in pieces:
+            view.add(piece)
+    return written(console)
+
+
+def letters(text: str, height: int) -> list[str]:
+    return [c for line in display(text, height) for c in line if c.isalnum()]
 
 
 def in_one_piece(reply: str) -> list[str]:
-    console = terminal(200)
-    stream([reply], MarkdownView(console))
-    return display(written(console), 200)
-
-
-def stream(pieces: list[str], view: MarkdownView) -> None:
-    with view:
-        for piece in pieces:
-            view.add(piece)
+    return letters(stream([reply], 200), 200)
 
 
 def cut(text: str, cuts: list[int]) -> list[str]:
@@ -113,24 +114,18 @@ class EveryDrawing:
 def test_a_reply_in_pieces_ends_like_one_in_one_piece(
     reply: str, places: list[int], height: int
 ) -> None:
-    console = terminal(height)
-    stream(cut(reply, places), MarkdownView(console, clock=EveryDrawing()))
-    assert letters(display(written(console), height)) == letters(in_one_piece(reply))
+    assert letters(stream(cut(reply, places), height), height) == in_one_piece(reply)
 
 
 def test_lines_of_an_open_code_block_are_printed_only_once() -> None:
-    console = terminal(height=6)
-    stream(FENCE.splitlines(keepends=True), MarkdownView(console, clock=EveryDrawing()))
-    names = re.findall(r"f\d+\b", written(console))
+    names = re.findall(r"f\d+\b", stream(FENCE.splitlines(keepends=True), height=6))
     assert names == [f"f{n}" for n in range(20)]
 
 
 @pytest.mark.parametrize("reply", REPLIES)
 def test_no_control_character_of_the_model_reaches_the_terminal(reply: str) -> None:
-    console = terminal()
-    stream(cut(reply, [*range(0, len(reply), 5)]), MarkdownView(console, clock=EveryDrawing()))
     ours = r"\x1b\[(\?25[lh]|\d+A|J|[\d;]*m)|\r"
-    text = re.sub(ours, "", written(console))
+    text = re.sub(ours, "", stream(cut(reply, [*range(0, len(reply), 5)])))
     assert text == visible(text)
 
 
@@ -144,7 +139,7 @@ def test_a_reply_during_which_the_terminal_is_resized_is_written_once(reply: str
             view.add(reply[start : start + 20])
             console.width = WIDTH - number % 3 * 10
             view.add("")
-    assert letters(display(written(console), 40)) == letters(in_one_piece(reply))
+    assert letters(written(console), 40) == in_one_piece(reply)
 
 
 @pytest.mark.parametrize("thinking", ["on", "hide"])
@@ -173,13 +168,6 @@ def test_thoughts_are_shown_apart_and_empty_ones_are_not(
     assert display(written(console)) == (shown if thinking == "on" else ["Yes!"])
 
 
-def split(pieces: list[str], inside: bool = False) -> tuple[str, str]:
-    (format_,) = (each for each in FORMATS if (each.opens, each.closes) == TAGS)
-    decoder = StreamDecoder(Decoder(Tokenizer(BPE())))
-    reader = Reader(decoder, Markers(format_, {}), Place.THOUGHT if inside else Place.START)
-    return joined([*(piece for text in pieces for piece in reader.read(text)), *reader.finish()])
-
-
 tagged = st.lists(st.sampled_from([*TAGS, "<", "think", "</th", ">", "\n", " ", "a"])).map("".join)
 
 
@@ -190,10 +178,13 @@ def test_thinking_is_split_off_however_it_is_split_into_pieces(
     thought = r"(.*?)(?:</think>\n*(.*))?"
     pattern = thought if inside else rf"\s*<think>{thought}|\s*()</think>\n*(.*)"
     match = re.fullmatch(f"(?s){pattern}", text)
-    expected = (
-        ("".join(match.groups("")[::2]), "".join(match.groups("")[1::2])) if match else ("", text)
-    )
-    assert split(cut(text, places), inside) == expected
+    groups = match.groups("") if match else ("", text)
+    expected = ("".join(groups[::2]), "".join(groups[1::2]))
+    (format_,) = (each for each in FORMATS if (each.opens, each.closes) == TAGS)
+    decoder = StreamDecoder(Decoder(Tokenizer(BPE())))
+    reader = Reader(decoder, Markers(format_, {}), Place.THOUGHT if inside else Place.START)
+    pieces = [piece for each in cut(text, places) for piece in reader.read(each)]
+    assert joined([*pieces, *reader.finish()]) == expected
 
 
 @given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=4)), cuts)

@@ -18,33 +18,13 @@ from mlxchat.settings import CacheSettings, GenerationSettings
 from mlxchat.text.reply_reader import Piece, joined
 from mlxchat.text.tokens import ChatMessage
 from scripts.tiny_model import CHAT_TEMPLATE
-from tests.reply_formats import (
-    COHERE,
-    FORGETFUL,
-    FORMATS,
-    GEMMA,
-    HARMONY,
-    KIMI_VL,
-    MINIMAX,
-    MISTRAL,
-    MUSE,
-    QWEN,
-    SOLAR,
-    SOLAR_2,
-    TAGGED,
-    XTML,
-)
+from tests import reply_formats as formats
 from tests.scripted_model import Scripted
 
 
-@pytest.fixture(params=sorted(FORMATS))
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture
-def scripted(name: str) -> Scripted:
-    return FORMATS[name]
+@pytest.fixture(params=formats.FORMATS)
+def scripted(request: pytest.FixtureRequest) -> Scripted:
+    return formats.FORMATS[request.param]
 
 
 def converse(scripted: Scripted, window: int | None = None, max_tokens: int = 200) -> Conversation:
@@ -82,10 +62,10 @@ def check(turn: Turn, scripted: Scripted) -> None:
 def test_several_thoughts_stay_apart_on_the_screen_and_in_a_session() -> None:
     """They were joined without a break: "…is one.Or two?"."""
     first, second = "<|channel|>analysis<|message|>Hm.", "<|channel|>analysis<|message|>Duck?"
-    reply = HARMONY.reply.replace(
+    reply = formats.HARMONY.reply.replace(
         "<|channel|>analysis<|message|>Hm, duck?", f"{first}<|end|><|start|>assistant{second}"
     )
-    conversation = converse(replace(HARMONY, reply=reply))
+    conversation = converse(replace(formats.HARMONY, reply=reply))
     tokens = say(conversation, "hello")
     (begins,) = (n for n, token in enumerate(tokens) if token.another)
     assert spoken(tokens[:begins]) == ("Hm.", "")
@@ -94,16 +74,14 @@ def test_several_thoughts_stay_apart_on_the_screen_and_in_a_session() -> None:
     (turn,) = read_session("mine").turns
     assert turn.thoughts == ["Hm.", "Duck?"]
     assert "Hm.\n\nDuck?\n" in as_markdown(State(turns=(turn,)))
-
-
-def test_a_thought_after_one_opened_by_the_prompt_is_another() -> None:
+    # And after one that the prompt opened.
     reply = "Hm, <|think:end|><|think:start|>duck?<|think:end|>Yes!<|im:end|>"
-    tokens = say(converse(replace(SOLAR_2, reply=reply)), "hello")
+    tokens = say(converse(replace(formats.SOLAR_2, reply=reply)), "hello")
     assert [token.text for token in tokens if token.another] == [""]
     assert spoken(tokens) == ("Hm, duck?", "Yes!")
 
 
-def test_a_reply_is_split_and_kept_as_the_template_keeps_it(name: str, scripted: Scripted) -> None:
+def test_a_reply_is_split_and_kept_as_the_template_keeps_it(scripted: Scripted) -> None:
     """In the next turns, after a retry and in a resumed session. gpt-oss replies were shown as
     "analysisWe need…assistantfinalParis"."""
     conversation = converse(scripted)
@@ -112,9 +90,9 @@ def test_a_reply_is_split_and_kept_as_the_template_keeps_it(name: str, scripted:
     before = conversation.ledger.ids
     held = control_text(conversation)
     # The second turn has its thought, the first only if the template keeps it.
-    assert held.count("duck") == (1 if name in FORGETFUL else 2)
+    assert held.count("duck") == (1 if scripted in formats.FORGETFUL else 2)
     assert held.count("Yes!") == 2
-    if name not in FORGETFUL:
+    if scripted not in formats.FORGETFUL:
         # Generated tokens are unchanged, and only new ones were prefilled.
         assert conversation.stats is not None
         reply_tokens = len(scripted.reply.encode()) // 2
@@ -133,9 +111,10 @@ def test_a_reply_is_split_and_kept_as_the_template_keeps_it(name: str, scripted:
     assert np.array_equal(again.ledger.ids, conversation.ledger.ids)
 
 
-@pytest.mark.parametrize("scripted", [*FORMATS.values(), *TAGGED.values()], ids=[*FORMATS, *TAGGED])
-def test_a_reader_restored_after_any_token_reads_the_rest_alike(scripted: Scripted) -> None:
+@pytest.mark.parametrize("name", formats.FORMATS | formats.TAGGED)
+def test_a_reader_restored_after_any_token_reads_the_rest_alike(name: str) -> None:
     """As a run that was stopped there resumes."""
+    scripted = (formats.FORMATS | formats.TAGGED)[name]
     tokenizer, ids = scripted.tokenizer(), scripted.ids()
     prompt = tokenizer.prompt("hello", variables=thinking_variables(True)).ids
     whole, before = tokenizer.reader(prompt), list[Piece]()
@@ -185,7 +164,7 @@ def test_a_wrapped_window_forgets_whole_turns_with_their_thoughts(scripted: Scri
 
 def test_another_model_gets_the_answer_without_these_markers(scripted: Scripted) -> None:
     turn = Turn("hello", scripted.answer, thought=scripted.thought)
-    other = converse(replace(QWEN, template=CHAT_TEMPLATE))
+    other = converse(replace(formats.QWEN, template=CHAT_TEMPLATE))
     other.resume(None, [turn])
     say(other, "again")
     text = control_text(other)
@@ -194,25 +173,28 @@ def test_another_model_gets_the_answer_without_these_markers(scripted: Scripted)
     assert "THINK" not in text
 
 
-def test_end_tokens_come_from_the_files_the_template_and_the_format() -> None:
-    def ends(scripted: Scripted) -> set[str]:
-        tokenizer = scripted.tokenizer()
-        return {tokenizer.text_of(id_) for id_ in tokenizer.eos_ids}
-
-    # Some conversions of gpt-oss list <|end|>, which ends each thought.
-    assert ends(replace(HARMONY, ends=("<|end|>",))) == {"<|return|>", "<|call|>"}
-    assert ends(QWEN) == {"<|endoftext|>", "<|im_end|>"}
-    assert ends(GEMMA) == {"<turn|>"}
-    assert ends(MISTRAL) == {"</s>"}
-    assert ends(COHERE) == {"<|END_OF_TURN_TOKEN|>"}
-    assert ends(SOLAR) == set()
-    # No control token follows the answer.
-    assert ends(Scripted("{% for m in messages %}{{ m.content }}\n{% endfor %}", (), "")) == set()
+@pytest.mark.parametrize(
+    ("scripted", "ends"),
+    [
+        # Some conversions of gpt-oss list <|end|>, which ends each thought.
+        (replace(formats.HARMONY, ends=("<|end|>",)), ["<|call|>", "<|return|>"]),
+        (formats.QWEN, ["<|endoftext|>", "<|im_end|>"]),
+        (formats.GEMMA, ["<turn|>"]),
+        (formats.SOLAR, []),
+        # No control token follows the answer.
+        (Scripted("{% for m in messages %}{{ m.content }}\n{% endfor %}", (), ""), []),
+    ],
+)
+def test_end_tokens_come_from_the_files_the_template_and_the_format(
+    scripted: Scripted, ends: list[str]
+) -> None:
+    tokenizer = scripted.tokenizer()
+    assert sorted(map(tokenizer.text_of, tokenizer.eos_ids)) == ends
 
 
 def test_a_stray_closing_tag_stays_in_a_reply_read_from_a_session() -> None:
     """A session whose answer contained a stray `</think>` lost everything before it."""
-    conversation = converse(QWEN)
+    conversation = converse(formats.QWEN)
     conversation.resume(None, [Turn("a", "so</think> it is"), Turn("b", "<think>so</think>Yes")])
     assert [(turn.thought, turn.reply) for turn in conversation.turns] == [
         ("", "so</think> it is"),
@@ -241,28 +223,28 @@ def test_text_that_spells_markers_stays_text(scripted: Scripted) -> None:
 PLAIN = Scripted(CHAT_TEMPLATE, (), "")
 UNUSUAL = {
     # Small or damaged models omit the header, and their text must not be held back indefinitely.
-    "no header": (HARMONY, "Yes, of course.<|return|>", "Yes, of course."),
-    "no header, another end": (HARMONY, "Yes, of course.<|end|>", "Yes, of course."),
+    "no header": (formats.HARMONY, "Yes, of course.<|return|>", "Yes, of course."),
+    "no header, another end": (formats.HARMONY, "Yes, of course.<|end|>", "Yes, of course."),
     "no return": (
-        HARMONY,
+        formats.HARMONY,
         "<|channel|>final<|message|>Yes!<|end|><|start|>user<|message|>and on",
         "Yes!",
     ),
     "a comment": (
-        MUSE,
+        formats.MUSE,
         " to=commentary<|message|>I look. <|eom|><|start|>assistant to=user<|message|>Yes!<|eot|>",
         "I look. Yes!",
     ),
     # Qwen's `<think>` is not a special token: a reply about tags contains it too.
     "tags as text": (
-        QWEN,
+        formats.QWEN,
         "They are <think> and </think>.<|im_end|>",
         "They are <think> and </think>.",
     ),
     # MiniMax M3 is trained to begin this way if it does not think, and the tag was shown.
-    "a closing tag first": (MINIMAX, "</mm:think>\n\nYes![e~[", "Yes!"),
-    "its token first": (QWEN, "</think>\n\nYes!<|im_end|>", "Yes!"),
-    "its letters first": (KIMI_VL, "◁/think▷\n\nYes!<|im_end|>", "Yes!"),
+    "a closing tag first": (formats.MINIMAX, "</mm:think>\n\nYes![e~[", "Yes!"),
+    "its token first": (formats.QWEN, "</think>\n\nYes!<|im_end|>", "Yes!"),
+    "its letters first": (formats.KIMI_VL, "◁/think▷\n\nYes!<|im_end|>", "Yes!"),
     "no format": (PLAIN, "<think>so</think> I say<|im_end|>", "<think>so</think> I say"),
 }
 
@@ -283,23 +265,25 @@ def test_a_rejected_variable_or_beginning_leaves_the_conversation_unchanged() ->
     refusal = (
         "{% if enable_thinking is false %}{{ raise_exception('it always thinks') }}{% endif %}"
     )
-    conversation = converse(replace(QWEN, template=refusal + QWEN.template))
+    conversation = converse(replace(formats.QWEN, template=refusal + formats.QWEN.template))
     with pytest.raises(TemplateError, match="it always thinks"):
         conversation.render_with(conversation.rendering.with_thinking(False))
     say(conversation, "hello")
-    check(conversation.turns[0], QWEN)
+    check(conversation.turns[0], formats.QWEN)
 
-    conversation = converse(HARMONY, window=300)
+    conversation = converse(formats.HARMONY, window=300)
     before = conversation.usage().pinned
     args = {"reasoning_effort": "very " * 50}
     with pytest.raises(CacheError):
         conversation.render_with(replace(conversation.rendering, template_args=args))
     assert conversation.usage().pinned == before
     say(conversation, "hello")
-    check(conversation.turns[0], HARMONY)
+    check(conversation.turns[0], formats.HARMONY)
 
 
-@pytest.mark.parametrize("scripted", [QWEN, XTML], ids=["enable_thinking", "thinking"])
+@pytest.mark.parametrize(
+    "scripted", [formats.QWEN, formats.XTML], ids=["enable_thinking", "thinking"]
+)
 def test_thinking_is_turned_off_by_the_templates_own_variable(scripted: Scripted) -> None:
     """Kimi K3 and DeepSeek V3.1 call the variable `thinking`: `--think off` hid their thoughts, but
     did not prevent them."""
