@@ -17,7 +17,7 @@ from mlxchat.app.session import resumed
 from mlxchat.chat.state import NOTE_BEGINS, Recalled, Turn
 from mlxchat.errors import ModelNotFound, SessionError, UsageError
 from mlxchat.models.load import load_directory
-from mlxchat.models.model import Alone, Model
+from mlxchat.models.model import Model
 from mlxchat.models.recommended import GENERAL, chat_sampling
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.sessions.database import Database
@@ -165,11 +165,6 @@ def test_an_invalid_option_changes_nothing(options: Options) -> None:
         for wrong in ({"heat": 1}, {"temp": -1.0}, {"max_tokens": 0}, {"recalls": "much"}):
             with pytest.raises(UsageError):
                 chat.set(**{"top_k": 5, **wrong})
-        several = Alone()
-        several.size = 2
-        chat.ranks = several
-        with pytest.raises(UsageError, match="launch"):
-            chat.set(top_k=5, lookup=True)
         assert (conversation.sampling, conversation.generation, conversation.recalls) == before
 
 

@@ -117,21 +117,24 @@ def test_a_finished_batch_loads_no_model_and_its_output_is_no_input(
     assert Path("out.txt").read_text() == before
 
 
-def interrupted_at(number: int, act: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Call `act` when the row with this id is taken."""
-    take = Pending.take
+@pytest.mark.parametrize(
+    ("is_deleted", "status", "reason"),
+    [
+        (False, 130, "mlxchat: stopped: "),
+        # It went on writing to the deleted file, and ended with success.
+        (True, 1, "mlxchat: error: out.jsonl was deleted or replaced: "),
+    ],
+)
+def test_a_batch_that_is_cut_short_says_how_to_continue_and_a_second_run_does_the_rest(
+    is_deleted: bool, status: int, reason: str, run_mlxchat: RunMlxchat
+) -> None:
+    take, asked = Pending.take, []
 
     def takes(pending: Pending, *wait_s: float) -> Row | None:
         row = take(pending, *wait_s)
-        if row is not None and row.id == number:
-            act()
+        if row is not None and row.id == 3:
+            Path("out.jsonl").unlink() if is_deleted else asked.append(True)
         return row
-
-    monkeypatch.setattr(Pending, "take", takes)
-
-
-def test_ctrl_c_stops_with_every_finished_row_written(run_mlxchat: RunMlxchat) -> None:
-    asked: list[bool] = []
 
     def requested(stop: Stop) -> bool:
         stop.status = ExitStatus.INTERRUPTED if asked else None
@@ -139,11 +142,12 @@ def test_ctrl_c_stops_with_every_finished_row_written(run_mlxchat: RunMlxchat) -
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stop, "requested", requested)
-        interrupted_at(3, lambda: asked.append(True), patch)
+        patch.setattr(Pending, "take", takes)
         done = run_mlxchat("batch", prompts(6), "-o", "out.jsonl", "--rows", "1")
-    stopped = "mlxchat: stopped: 2 rows finished; run the same command again for the rest\n"
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", stopped)
-    assert ids_in("out.jsonl") == [0, 1]
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith(reason)
+    assert done.stderr.endswith("2 rows finished; run the same command again for the rest\n")
+    assert is_deleted or ids_in("out.jsonl") == [0, 1]
     assert run_mlxchat("batch", "in.jsonl", "-o", "out.jsonl").returncode == 0
     assert ids_in("out.jsonl") == list(range(6))
 
@@ -180,15 +184,3 @@ def test_a_batch_is_refused_on_several_machines(
     error = "mlxchat: error: a batch runs on one machine: start it without mlx.launch\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
     assert not Path("out.jsonl").exists()
-
-
-def test_an_output_that_is_deleted_ends_the_batch(run_mlxchat: RunMlxchat) -> None:
-    """It went on writing to the deleted file, and ended with success."""
-    with pytest.MonkeyPatch.context() as patch:
-        interrupted_at(3, Path("out.jsonl").unlink, patch)
-        done = run_mlxchat("batch", prompts(6), "-o", "out.jsonl", "--rows", "1")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("mlxchat: error: out.jsonl was deleted or replaced: ")
-    assert done.stderr.endswith("; 2 rows finished; run the same command again for the rest\n")
-    assert run_mlxchat("batch", "in.jsonl", "-o", "out.jsonl").returncode == 0
-    assert ids_in("out.jsonl") == list(range(6))
