@@ -24,8 +24,6 @@ from mlxchat.app.begin import begin
 from mlxchat.cache import side_by_side as trials
 from mlxchat.cache.side_by_side import RowsCache
 from mlxchat.engine.batch import shared_length
-from mlxchat.engine.constrained import Constrained
-from mlxchat.errors import ConstraintError
 from mlxchat.request import BatchRequest, Request, Setup
 from mlxchat.rows.row import Row
 from mlxchat.units import Observer
@@ -234,27 +232,19 @@ def test_a_shared_prefix_longer_than_the_window_is_read_as_it_would_be_alone(
 
 
 @pytest.mark.parametrize("side_by_side", [1, 3])
-def test_a_row_whose_constraint_fails_in_its_answer_fails_alone(
-    side_by_side: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_row_that_gets_stuck_in_its_answer_fails_alone(
+    side_by_side: int, tiny_model: Path
 ) -> None:
-    """It ended the whole batch, and on every run again."""
-    apply, calls = Constrained.apply, 0
-
-    def stuck(self: Constrained, *given: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > 2:
-            raise ConstraintError("nothing may follow")
-        return apply(self, *given)
-
-    monkeypatch.setattr(Constrained, "apply", stuck)
+    """It ended the whole batch, and on every run again. No escape can write these characters."""
+    properties = {"b": {"const": 1}, "a": {"type": "string", "pattern": "^[\\x01-\\x07]$"}}
+    stuck = {"anyOf": [{"type": "object", "properties": properties, "required": ["b", "a"]}]}
     rows: list[Record] = [
         {"id": 1, "prompt": "a", "max_tokens": 9},
-        {"id": 2, "prompt": "b", "regex": "[a-z]{40}", "max_tokens": 30},
+        {"id": 2, "prompt": "b", "schema": stuck},
         {"id": 3, "prompt": "c", "max_tokens": 9},
     ]
     results = run_batch(tiny_model, rows, rows=side_by_side)
-    assert results[2]["error"].endswith("nothing may follow")
+    assert "the answer got stuck" in results[2]["error"]
     assert "text" in results[1]
     assert "text" in results[3]
 

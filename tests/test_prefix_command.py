@@ -17,12 +17,12 @@ from mlxchat.engine.prefill import prefill
 from mlxchat.models.model import Model
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.settings import GenerationSettings
-from mlxchat.store.prefix_cache import PAGE, DiskBlocks, PrefixCache
+from mlxchat.store.prefix_cache import PAGE, DiskBlocks
 from mlxchat.units import format_bytes
 from scripts.families import family_config
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.conftest import RunMlxchat, build_random_model
-from tests.test_prefix_cache import PLENTY, Run, make_model, record, text
+from tests.test_prefix_cache import PLENTY, make_model, text
 
 TEXTS = {
     "a.md": "A boat lay in the harbour, and nobody knew whose boat it was. " * 4,
@@ -77,25 +77,21 @@ def test_a_document_is_read_once_for_all_questions(ask: Any) -> None:
     assert all(page.stat().st_mode & 0o777 == 0o600 for page in pages())
 
 
-def test_a_run_with_checkpoints_does_not_use_the_prefix_cache(
+def test_checkpoints_short_prompts_and_unsaved_chats_leave_the_cache_alone(
     ask: Any, tiny_model: Path, run_mlxchat: RunMlxchat
 ) -> None:
-    """Prefilling in other steps differs by rounding, but such a run must be reproducible."""
+    """Prefilling in other steps differs by rounding, but a run with checkpoints must be
+    reproducible."""
+    model = ("-m", str(tiny_model), "-n", "3")
+    run_mlxchat("generate", *model, "hello")
+    line = TEXTS["long.md"].replace("\n", " ")
+    run_mlxchat("chat", *model, "--no-save", stdin=line)
+    assert pages() == []
     ask(*LONG)
-    how = ("-m", str(tiny_model), "-n", "5", "--stats", *LONG, "--checkpoint", "night")
-    done = run_mlxchat("generate", *how, "What is this?")
+    how = ("--stats", *LONG, "--checkpoint", "night")
+    done = run_mlxchat("generate", *model, *how, "What is this?")
     assert done.returncode == 0
     assert "cached" not in done.stderr
-
-
-def test_short_prompts_and_unsaved_chats_are_not_cached(
-    tiny_model: Path, run_mlxchat: RunMlxchat
-) -> None:
-    run_mlxchat("generate", "-m", str(tiny_model), "-n", "3", "hello")
-    line = TEXTS["long.md"].replace("\n", " ")
-    chat = ["chat", "-m", str(tiny_model), "-n", "3", "--json"]
-    run_mlxchat(*chat, "--no-save", stdin=line)
-    assert pages() == []
 
 
 def test_a_chats_next_model_has_its_own_known_prefixes(tiny_model: Path, tmp_path: Path) -> None:
@@ -126,23 +122,6 @@ def test_the_cache_commands(ask: Any, run_mlxchat: RunMlxchat) -> None:
     assert run_mlxchat("cache", "size").stdout == f"{held} in {directory}\n"
     assert run_mlxchat("cache", "clear", "--yes").returncode == 0
     assert pages() == []
-
-
-def test_pages_that_another_process_deletes_meanwhile_are_computed_again(tmp_path: Path) -> None:
-    """Two fill and prune the same directory, which has room for half of what they read."""
-    model, prompts = make_model(), [text(3 * PAGE + 1, seed) for seed in range(3)]
-    plain = [Run(model, ids).logits(1) for ids in prompts]
-    record(model, prompts[0], PrefixCache(tmp_path, model, PLENTY))
-    limit = sum(page.stat().st_size for page in tmp_path.rglob("*.safetensors")) * 3 // 2
-    for n in range(6):
-        pages, other = (PrefixCache(tmp_path, model, limit) for _ in range(2))
-        record(model, prompts[(n + 1) % 3], other)
-        run = Run(model, prompts[n % 3], pages)
-        np.testing.assert_allclose(run.logits(1), plain[n % 3], atol=1e-5)
-        other.close()
-        pages.close()
-        assert (pages.error, other.error) == (None, None)
-    assert sum(page.stat().st_size for page in tmp_path.rglob("*.safetensors")) <= limit
 
 
 def blocks(*names: str) -> list[str]:
