@@ -25,9 +25,9 @@ from mlxchat.sessions import records
 from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from tests.conftest import examples
-from tests.elsewhere import kill
 from tests.failing_database import FailingDatabase
 from tests.failing_disk import FailingDisk
+from tests.killed import kill
 
 INTERRUPTED = "the last reply was interrupted: kept what had been shown"
 SESSIONS_DIR = paths.sessions_dir
@@ -205,24 +205,14 @@ class Chat(RuleBasedStateMachine):
     finish_reasons = st.sampled_from(["stop", "length", "interrupted"])
     values = st.none() | texts | st.sampled_from([-(2**63) + 1, 2**63 - 1, 1.5, True])
 
-    @rule(user=texts, pieces=pieces, ids=ids, finish_reason=finish_reasons)
-    def say(self, user: str, pieces: Pieces, ids: list[int] | None, finish_reason: str) -> None:
-        self.turns.append(Turn(user))
+    @rule(user=st.none() | texts, pieces=pieces, ids=ids, finish_reason=finish_reasons)
+    def say_or_go_on(
+        self, user: str | None, pieces: Pieces, ids: list[int] | None, finish_reason: str
+    ) -> None:
+        if user is not None or not self.turns:
+            self.turns.append(Turn(user or ""))
         self.record()
         self.answer(pieces, ids, finish_reason)
-
-    @precondition(lambda self: self.turns)
-    @rule(pieces=pieces, ids=ids, finish_reason=finish_reasons)
-    def go_on(self, pieces: Pieces, ids: list[int] | None, finish_reason: str) -> None:
-        self.record()
-        self.answer(pieces, ids, finish_reason)
-
-    @precondition(lambda self: self.turns)
-    @rule()
-    def take_back_some(self) -> None:
-        turn = self.turns[-1]
-        self.turns[-1] = replace(turn, reply=turn.reply[:1], ids=None, finish_reason="length")
-        self.record()
 
     @precondition(lambda self: self.turns)
     @rule(user=texts)
@@ -234,11 +224,16 @@ class Chat(RuleBasedStateMachine):
         self.record()
 
     @rule(users=st.lists(texts, max_size=3), data=st.data())
-    def load_others_reorder_and_undo(self, users: list[str], data: st.DataObject) -> None:
+    def load_others_reorder_change_and_undo(self, users: list[str], data: st.DataObject) -> None:
         turns = data.draw(st.permutations([*self.turns, *(Turn(user, user) for user in users)]))
         fields = st.fixed_dictionaries(
             {"pinned": st.booleans(), "forgotten": st.booleans(), "time": self.texts},
-            optional={"later_thoughts": st.lists(st.integers(0, 9)).map(tuple)},
+            optional={
+                "later_thoughts": st.lists(st.integers(0, 9)).map(tuple),
+                "reply": self.texts,
+                "ids": st.none(),
+                "finish_reason": self.finish_reasons,
+            },
         )
         self.turns = [
             replace(turn, **data.draw(fields)) for turn in data.draw(st.permutations(turns))

@@ -10,7 +10,6 @@ import mlx.core as mx
 import pytest
 
 from scripts.tiny_model import write_tiny_model
-from tests.conftest import RunMlxchat
 from tests.in_process import run_in_process
 
 TEXT = "The sea was calm, and nothing moved. "
@@ -76,17 +75,15 @@ def test_a_text_that_repeats_itself_is_stopped_unless_only_a_warning_is_wanted(
     assert ended == ("loop" if status else "length")
 
 
-def test_no_checkpoint_is_overwritten(
-    tiny_model: Path, tmp_path: Path, run_mlxchat: RunMlxchat
-) -> None:
-    directory = tmp_path / "night"
-    arguments = ["generate", "-m", str(tiny_model), "-n", "5", "--checkpoint", str(directory), "x"]
-    assert run_mlxchat(*arguments).returncode == 0
-    again = run_mlxchat(*arguments)
-    assert again.returncode == 2
-    assert f"continue it with --resume {directory}" in again.stderr
-    nowhere = run_mlxchat("generate", "--resume", str(tmp_path / "nowhere"))
-    assert (nowhere.returncode, list(tmp_path.iterdir())) == (2, [directory])
-    assert "no checkpoint in " in nowhere.stderr
-    sampled = run_mlxchat("generate", "--resume", str(directory), "--temp", "1")
-    assert (sampled.returncode, "omit --temp" in sampled.stderr) == (2, True)
+def test_no_checkpoint_is_overwritten(tiny_model: Path, tmp_path: Path) -> None:
+    night = tmp_path / "night"
+    begun = ["-m", str(tiny_model), "-n", "5", "--checkpoint", str(night), "x"]
+    assert generate_here(*begun)[0] == 0
+    for arguments, said in (
+        (begun, f"continue it with --resume {night}"),
+        (["--resume", str(tmp_path / "nowhere")], "no checkpoint in "),
+        (["--resume", str(night), "--temp", "1"], "omit --temp"),
+    ):
+        code, stderr = generate_here(*arguments)
+        assert (code, said in stderr) == (2, True)
+    assert list(tmp_path.iterdir()) == [night]

@@ -21,7 +21,7 @@ from mlxchat.sessions.database import Database, names_by_use
 from mlxchat.sessions.listing import listing, read_session, remove, search
 from mlxchat.sessions.records import update_session
 from mlxchat.sessions.session import Session, existing
-from tests.elsewhere import kill
+from tests.killed import kill
 
 RESTORED = (
     r"; its backup of \d{4}-\d\d-\d\d \d\d:\d\d replaces it, without anything later: try again$"
@@ -48,13 +48,13 @@ def turns(name: str = "mine") -> int:
     return len(read_session(name).turns)
 
 
-def destroy_a_page(database: Path, table: str = "turns") -> None:
-    """The first of a table."""
+def destroy_a_page(database: Path) -> None:
+    """The first of the turns."""
     # Another connection would bring the file up to date.
     address = f"{database.as_uri()}?immutable=1"
     with closing(sqlite3.connect(address, uri=True)) as connection:
-        query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
-        (page,) = connection.execute(query, (table,)).fetchone()
+        query = "SELECT rootpage FROM sqlite_master WHERE name = 'turns'"
+        (page,) = connection.execute(query).fetchone()
     with database.open("r+b") as file:
         file.seek((page - 1) * 4096)
         file.write(b"\xff" * 4096)

@@ -15,7 +15,7 @@ from mlxchat.sessions import database as database_module
 from mlxchat.sessions.database import FORMAT, Database, names_by_use
 from mlxchat.sessions.listing import listing, read_session, search
 from mlxchat.sessions.session import Session
-from tests.elsewhere import kill
+from tests.killed import kill
 
 
 def make_session() -> None:

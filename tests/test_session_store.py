@@ -263,10 +263,8 @@ def test_all_but_the_latest_snapshots_are_pruned(sessions: Path) -> None:
 # Renaming and removing
 
 
-@pytest.mark.parametrize(("saved", "asked"), [("Night", "night"), ("Über uns", "über UNS")])
-def test_names_that_differ_only_in_case_are_one_session(
-    saved: str, asked: str, sessions: Path
-) -> None:
+def test_names_that_differ_only_in_case_are_one_session(sessions: Path) -> None:
+    saved, asked = "Über uns", "über UNS"
     make_session(saved)
     make_session("other")
     with Session.open(asked, create=True) as session:

@@ -11,10 +11,7 @@ from typing import Any
 import pytest
 
 from mlxchat import paths
-from mlxchat.chat.state import Turn
-from mlxchat.errors import SessionError
 from mlxchat.sessions.listing import read_session
-from mlxchat.sessions.session import Session
 from tests.conftest import RunMlxchat
 from tests.terminal import CTRL_D, PROMPT, on_terminal
 
@@ -89,22 +86,6 @@ def test_on_a_read_only_disk_a_session_is_read_and_continues_unsaved(
     warning = "cannot save this session: Read-only file system: the chat continues unsaved"
     assert done.stderr == f"mlxchat: {warning}\n"
     assert {path: path.read_bytes() for path in paths.sessions_dir().iterdir()} == before
-
-
-def test_a_session_that_could_not_be_locked_is_not_written_over_another_ones_turns() -> None:
-    """The disk may become writable while the chat is open."""
-    with Session.open("old", create=True) as session:
-        session.record(None, [Turn("hello")])
-    with read_only():
-        first, second = Session.open("old"), Session.open("old")
-    first.record(None, [*first.contents.turns, Turn("first")])
-    with pytest.raises(SessionError, match="open in process"):
-        second.record(None, [Turn("second")])
-    first.close()
-    second.record(None, [Turn("second")])
-    assert second.outage is not None
-    assert [turn.user for turn in read_session("old").turns][1:] == ["first"]
-    second.close()
 
 
 @pytest.mark.usefixtures("ordinary_terminal")

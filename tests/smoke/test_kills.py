@@ -13,13 +13,13 @@ from random import Random
 import psutil
 import pytest
 
+from mlxchat import paths
 from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from tests.conftest import RunMlxchat
-from tests.elsewhere import elsewhere, run_elsewhere
 
 FIFTY = pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
 PROGRAM = [sys.executable, "-m", "mlxchat"]
@@ -149,6 +149,17 @@ def program_of(script: "subprocess.Popen[bytes]") -> psutil.Process:
 
 
 HOLDS = """
+import sys
+from pathlib import Path
+from mlxchat import paths
+from mlxchat import paths
+from mlxchat.chat.state import Turn
+from mlxchat.sessions.listing import listing
+from mlxchat.sessions.session import Session
+
+paths.sessions_dir = lambda: Path(sys.argv[1])
+if len(sys.argv) > 2:
+    sys.exit(len(listing()) != 2)
 session = Session.open("mine", create=True)
 session.record(None, [Turn("hello", "yes", finish_reason="stop"), Turn("from elsewhere")])
 session.show("half a reply")
@@ -157,13 +168,19 @@ sys.stdin.read()
 """
 
 
+def elsewhere(*arguments: str) -> "subprocess.Popen[str]":
+    """Open a session in a process of its own, or only list them if there is an argument."""
+    command = [sys.executable, "-c", HOLDS, str(paths.sessions_dir()), *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
 def test_a_session_is_open_in_one_process_until_that_is_killed_which_harms_no_other(
     sessions: Path,
 ) -> None:
     """Frames of a dead process in SQLite's log were taken for damage, and the database was
     replaced while another chat was writing to it."""
     said = [Turn("long " * 6000, "yes", finish_reason="stop")]
-    with Session.open("other", create=True) as other, elsewhere(HOLDS) as process:
+    with Session.open("other", create=True) as other, elsewhere() as process:
         other.record(None, said)
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
@@ -180,7 +197,8 @@ def test_a_session_is_open_in_one_process_until_that_is_killed_which_harms_no_ot
         # Closing a file ends all locks of a process on it: if this process had opened it once
         # more, another would take itself for the last one, and delete the log.
         assert names_by_use() == ["mine", "other"]
-        assert run_elsewhere("listing()")[0] == 0
+        with elsewhere("no more") as reader:
+            assert reader.wait() == 0
         assert (sessions / "sessions.db-wal").exists()
         other.record(None, said * 3)
     assert [len(read_session(name).turns) for name in ("mine", "other")] == [3, 3]
