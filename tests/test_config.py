@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlxchat import paths
-from mlxchat.config import Setting, read_user_config, set_key
+from mlxchat.config import read_user_config
 from mlxchat.errors import ConfigError
 from mlxchat.request.commands import COMMANDS
 from tests.in_process import parameters, run_in_process
@@ -112,9 +112,8 @@ def test_an_unknown_option_is_refused_in_every_table_and_variable(
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_devices_and_pipes_are_not_read(make: Callable[[Path], None]) -> None:
     """Reading a link to a device, or a pipe, would never end."""
-    path = paths.config_file()
-    path.parent.mkdir(parents=True)
-    make(path)
+    paths.config_file().parent.mkdir(parents=True)
+    make(paths.config_file())
     with pytest.raises(ConfigError, match=r"cannot read .*: not a regular file"):
         read_user_config()
 
@@ -158,14 +157,17 @@ max-tokens = 5
     ],
 )
 def test_a_key_is_set_in_place_and_every_other_byte_stays(
-    key: str, values: list[str], changed: str
+    key: str, values: list[str], changed: str, tmp_path: Path
 ) -> None:
-    path = write_user(TEXT)
+    """Also if the file is a link into a repository of dotfiles, which a rename would replace."""
+    path = write_user(TEXT).rename(tmp_path / "dotfiles.toml")
     path.chmod(0o640)
+    paths.config_file().symlink_to(path)
     done = run_in_process("config", "set", key, *(values or ["--unset"]))
     assert (done.returncode, done.stderr) == (0, "")
     assert path.read_text() == changed
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert paths.config_file().is_symlink()
     assert read_user_config()
 
 
@@ -207,19 +209,6 @@ def test_unset_removes_an_invalid_key() -> None:
     assert path.read_text() == "[chat]\ntemp = 1\n"
     done = run_in_process("config", "set", "chat.top-k", "--unset")
     assert (done.returncode, done.stderr) == (0, f"mlxchat: chat.top-k is not set in {path}\n")
-
-
-def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
-    """Settings may be links into a repository of dotfiles; a plain rename would replace them."""
-    real = tmp_path / "dotfiles.toml"
-    real.write_text('model = "old"\n')
-    path = paths.config_file()
-    path.parent.mkdir(parents=True)
-    path.symlink_to(real)
-    set_key(path, ("model",), ["new"])
-    assert path.is_symlink()
-    assert real.read_text() == 'model = "new"\n'
-    assert read_user_config().settings_for() == {"model": Setting("model", "new", str(path))}
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ def read(tmp_path: Path) -> Read:
             editor = Editor(
                 history_file=tmp_path / history,
                 commands={"/help": "all", "/hello": "greets", "/file PATH": "adds a file"},
+                # Escape sequences in it are made visible.
                 toolbar=lambda: f"redraw {next(redraws)}\x1b[5m",
                 suggest=lambda command, typed: (
                     ["two words"] * ((command, typed) == ("/hello", "t"))
@@ -67,15 +68,19 @@ def test_the_keys_typed_give_one_message(read: Read, typed: str, message: str) -
     assert read(typed) == message
 
 
-@pytest.mark.parametrize("typed", [CTRL_D, CTRL_C + CTRL_C, f"text{CTRL_C}{CTRL_C}{CTRL_C}"])
-def test_keys_that_leave_the_chat(read: Read, typed: str) -> None:
+@pytest.mark.parametrize(
+    ("typed", "steps"),
+    [
+        (CTRL_D, []),
+        (f"text{CTRL_C}{CTRL_C}{CTRL_C}", []),
+        (CTRL_C, [(HINTED, LEFT), (PROMPT, CTRL_C), (HINTED, CTRL_C)]),
+    ],
+)
+def test_keys_that_leave_the_chat_and_the_hint_about_them(
+    typed: str, steps: list[Step], read: Read
+) -> None:
     with pytest.raises(EndOfInput):
-        read(typed)
-
-
-def test_ctrl_c_at_an_empty_prompt_says_how_to_leave(read: Read) -> None:
-    with pytest.raises(EndOfInput):
-        read(CTRL_C, (HINTED, LEFT), (PROMPT, CTRL_C), (HINTED, CTRL_C))
+        read(typed, *steps)
 
 
 def test_tab_completes_commands_their_arguments_and_file_names(
@@ -90,15 +95,11 @@ def test_tab_completes_commands_their_arguments_and_file_names(
     assert read("/hel", ("/help +all\n */hello +greets", "\t\t\r")) == "/hello"
 
 
-def test_the_toolbar_shows_no_escape_sequences(read: Read) -> None:
-    assert read("", (r"^redraw \d+␛\[5m$", "hello\r")) == "hello"
-
-
 def test_a_message_of_several_lines_survives_in_a_private_history(
     read: Read, tmp_path: Path
 ) -> None:
     file = tmp_path / "new" / "directory" / "history"
-    read(f"one{ALT_ENTER}two\r", history=str(file))
+    read(f"one{ALT_ENTER}two", (r"^redraw \d+␛\[5m$", "\r"), history=str(file))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     for directory in file.parents[:2]:
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700

@@ -40,7 +40,6 @@ def test_events_follow_the_schema_in_the_manual_and_a_random_seed_can_be_reused(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "nothing to read"),
         (["--max-kv-size", "4", "x"], "--keep"),
         (["--logprobs", "3", "x"], "--logprobs needs --json"),
         (["--raw", "-s", "system", "x"], "which --raw bypasses"),

@@ -67,6 +67,13 @@ def test_every_command_is_explained_with_examples_that_work(
         docs.parse(words)
 
 
+def test_the_program_understands_every_documented_call() -> None:
+    calls = [words for line in docs.commands() for words in docs.called(line)]
+    assert len(calls) > 40
+    for words in calls:
+        docs.parse(words)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
