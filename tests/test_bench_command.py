@@ -34,7 +34,6 @@ COMMON = {
 
 
 TINY_BATCH = batch.Amounts((1, 2), tokens=3, rounds=1, prompts=5, shared=40, shared_tokens=3)
-LINE_BEFORE = '{"a line": "from before"}'
 
 
 def test_every_benchmark_appends_its_figures_and_mlx_lms_and_shows_tables(
@@ -42,7 +41,7 @@ def test_every_benchmark_appends_its_figures_and_mlx_lms_and_shows_tables(
 ) -> None:
     """Tables are a comment, headers and rows with the same number of cells, and an empty line."""
     kept = tmp_path / "kept.jsonl"
-    kept.write_text(f"{LINE_BEFORE}\n")
+    kept.write_text('{"a line": "from before"}\n')
     arguments = ["--quick", "-m", str(tiny_model), "--against", "mlx-lm", "--json", str(kept)]
     # Timing is irrelevant, so no process is started, and little is decoded.
     monkeypatch.setattr(startup, "process_seconds", lambda _: 0.5)
@@ -52,7 +51,7 @@ def test_every_benchmark_appends_its_figures_and_mlx_lms_and_shows_tables(
     done = run_in_process("bench", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     before, *lines = kept.read_text().splitlines()
-    assert before == LINE_BEFORE
+    assert before == '{"a line": "from before"}'
     found = [json.loads(line) for line in lines]
     assert {(each["bench"], each["kind"]) for each in found} == FIGURES
     names = [each["bench"] for each in found]
@@ -64,13 +63,11 @@ def test_every_benchmark_appends_its_figures_and_mlx_lms_and_shows_tables(
         assert {each["side"] for each in figures} >= {"mlxchat", "mlx-lm"}
         measured = [each for each in figures if "speed_ratio" in each]
         assert all((each["speed_ratio"] is None) == (each["side"] == "mlx-lm") for each in measured)
-    tables = done.stdout.split("\n\n")
-    assert tables.pop() == ""
-    assert len(tables) >= len(BENCHES)
+    *tables, end = done.stdout.split("\n\n")
+    assert (len(tables) >= len(BENCHES), end) == (True, "")
     for each in tables:
-        rows = [line for line in each.splitlines() if not line.startswith("#")]
-        assert len({row.count("\t") for row in rows}) == 1
-        assert len(rows) > 1
+        cells = {line.count("\t") for line in each.splitlines() if not line.startswith("#")}
+        assert len(cells) == 1
 
 
 def test_an_impossible_request_is_refused_before_measuring() -> None:

@@ -13,15 +13,7 @@ from mlxchat import paths
 from mlxchat.config import read_user_config
 from mlxchat.errors import ConfigError
 from mlxchat.request.commands import COMMANDS
-from tests.in_process import parameters, run_in_process
-
-
-def write_user(text: str) -> Path:
-    path = paths.config_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return path
-
+from tests.in_process import parameters, run_in_process, write_config
 
 # What it sets
 
@@ -30,7 +22,7 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert parameters("chat")["temp"] is None
-    write_user("[chat]\ntemp = 1\n")
+    write_config("[chat]\ntemp = 1\n")
     monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "")
     assert parameters("chat")["temp"] == "1"
     monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "2")
@@ -40,7 +32,7 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(
 
 def test_a_commands_own_model_overrides_only_its_own_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """[chat] model in the user's file used to override MLXCHAT_MODEL."""
-    write_user('model = "a/all"\nchat.model = "a/chat"')
+    write_config('model = "a/all"\nchat.model = "a/chat"')
     assert parameters("chat")["model"] == "a/chat"
     # The model for all commands is left to those who find models.
     assert parameters("generate")["model"] is None
@@ -51,7 +43,7 @@ def test_a_commands_own_model_overrides_only_its_own_level(monkeypatch: pytest.M
 
 
 def test_show_lists_every_setting_and_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    user = write_user('model = "a/b"\n[aliases]\nx = "c/d"\n[chat]\nsystem = "Be\\nbrief."\n')
+    user = write_config('model = "a/b"\n[aliases]\nx = "c/d"\n[chat]\nsystem = "Be\\nbrief."\n')
     monkeypatch.setenv("MLXCHAT_GENERATE_STOP", "END")
     done = run_in_process("config", "show")
     assert (done.returncode, done.stderr) == (0, "")
@@ -85,7 +77,7 @@ def test_show_lists_every_setting_and_its_source(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_an_invalid_key_or_value_is_refused_by_file_and_key(text: str, message: str) -> None:
-    path = write_user(text)
+    path = write_config(text)
     with pytest.raises(ConfigError) as caught:
         read_user_config()
     assert str(caught.value).startswith(f"{path}: {message}")
@@ -96,12 +88,12 @@ def test_an_invalid_key_or_value_is_refused_by_file_and_key(text: str, message: 
 def test_an_unknown_option_is_refused_in_every_table_and_variable(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_user(f'[{command}]\nsystem-prompt = "b"')
+    path = write_config(f'[{command}]\nsystem-prompt = "b"')
     wrong = f"is not an option of {command}; did you mean"
     with pytest.raises(ConfigError) as caught:
         read_user_config()
     assert str(caught.value) == f"{path}: {command}.system-prompt {wrong} 'system'?"
-    write_user("")
+    write_config("")
     variable = f"MLXCHAT_{command.upper()}_TMEP"
     monkeypatch.setenv(variable, "1")
     with pytest.raises(ConfigError) as caught:
@@ -119,7 +111,7 @@ def test_devices_and_pipes_are_not_read(make: Callable[[Path], None]) -> None:
 
 
 def test_a_broken_file_does_not_stop_help_or_commands_that_do_not_use_it() -> None:
-    write_user("broken")
+    write_config("broken")
     for arguments in (["generate", "--help"], ["session", "list"], ["config", "path"]):
         done = run_in_process(*arguments)
         assert (done.returncode, done.stderr) == (0, "")
@@ -160,7 +152,7 @@ def test_a_key_is_set_in_place_and_every_other_byte_stays(
     key: str, values: list[str], changed: str, tmp_path: Path
 ) -> None:
     """Also if the file is a link into a repository of dotfiles, which a rename would replace."""
-    path = write_user(TEXT).rename(tmp_path / "dotfiles.toml")
+    path = write_config(TEXT).rename(tmp_path / "dotfiles.toml")
     path.chmod(0o640)
     paths.config_file().symlink_to(path)
     done = run_in_process("config", "set", key, *(values or ["--unset"]))
@@ -203,7 +195,7 @@ def test_set_stores_a_model_name_that_works_in_every_directory(
 
 
 def test_unset_removes_an_invalid_key() -> None:
-    path = write_user("modle = 'x'\n[chat]\ntmep = 1\ntemp = 1\n")
+    path = write_config("modle = 'x'\n[chat]\ntmep = 1\ntemp = 1\n")
     for key in ("modle", "chat.tmep"):
         assert run_in_process("config", "set", key, "--unset").returncode == 0
     assert path.read_text() == "[chat]\ntemp = 1\n"
@@ -212,36 +204,30 @@ def test_unset_removes_an_invalid_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("edited", "other", "status", "error"),
+    ("edited", "meanwhile", "error"),
     [
-        ("# mine\n[chat]\ntop-k = 3\n", None, 0, ""),
-        ("model = ", None, 2, "not valid TOML"),
-        ("chat.tmep = 1", None, 2, "did you mean 'temp'?"),
-        ("# mine\n", "# by another\n", 2, "changed by another program while you were editing"),
+        ("# mine\n[chat]\ntop-k = 3\n", "# before\n", None),
+        ("model = ", "# before\n", "not valid TOML"),
+        ("chat.tmep = 1", "# before\n", "did you mean 'temp'?"),
+        ("# mine\n", "# by another\n", "changed by another program while you were editing"),
     ],
 )
 def test_edit_installs_a_valid_file_unless_it_has_changed_and_never_loses_the_text(
-    edited: str,
-    other: str | None,
-    status: int,
-    error: str,
-    *,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    edited: str, meanwhile: str, error: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    path, script = write_user("# before\n"), tmp_path / "editor.py"
-    writes = [f"pathlib.Path(sys.argv[1]).write_text({edited!r})"]
-    if other is not None:
-        writes.append(f"pathlib.Path({str(path)!r}).write_text({other!r})")
-    script.write_text("\n".join(["import pathlib, sys", *writes]))
+    path, script = write_config("# before\n"), tmp_path / "editor.py"
+    script.write_text(
+        "import pathlib, sys\n"
+        f"pathlib.Path(sys.argv[1]).write_text({edited!r})\n"
+        f"pathlib.Path({str(path)!r}).write_text({meanwhile!r})\n"
+    )
     monkeypatch.setenv("EDITOR", f"{sys.executable} {script}")
     done = run_in_process("config", "edit")
-    assert (done.returncode, done.stdout) == (status, "")
-    if status == 0:
-        assert (done.stderr, path.read_text()) == ("", edited)
+    if error is None:
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert path.read_text() == edited
     else:
         kept, complaint = done.stderr.splitlines()
-        assert error in complaint
-        assert path.read_text() == (other or "# before\n")
+        assert (done.returncode, error in complaint, path.read_text()) == (2, True, meanwhile)
         assert kept.startswith(f"mlxchat: {path} is unchanged; your edits are in ")
         assert Path(kept.rpartition(" ")[2]).read_text() == edited.removesuffix("\n") + "\n"

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 import typer
 
-from mlxchat import cli, paths
+from mlxchat import cli
 from mlxchat.engine.reply import FinishReason
 from mlxchat.manual import PAGES, read_page
 from mlxchat.manual.equivalents import OURS
@@ -18,7 +18,7 @@ from mlxchat.options import options_of
 from mlxchat.settings import SamplingSettings
 from mlxchat.terminal.commands import COMMANDS, OTHER_NAMES
 from tests import docs
-from tests.in_process import run_in_process
+from tests.in_process import run_in_process, write_config
 
 ROOT: Any = typer.main.get_command(cli.app)
 MAX_LINES = 60
@@ -26,8 +26,7 @@ MAX_LINES = 60
 
 @pytest.fixture(autouse=True)
 def documented_prompt() -> None:
-    paths.config_file().parent.mkdir(parents=True, exist_ok=True)
-    paths.config_file().write_text('[prompts.commit]\nprompt = "Write a commit message:"\n')
+    write_config('[prompts.commit]\nprompt = "Write a commit message:"\n')
 
 
 def commands(command: Any = ROOT, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,6 @@
 """Flags, help, variables and keys follow from one declaration of an option, and an invalid value is
 refused when it is given."""
 
-from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -88,16 +87,15 @@ def test_a_session_saves_the_options_declared_so_and_ignores_invalid_values(
             assert resumed(options, session) == options
 
 
-def of_kind(kind: type, **values: Any) -> Any:
-    """A dataclass with these of its fields set, unchecked."""
-    made = object.__new__(kind)
-    for each in fields(kind):
-        object.__setattr__(made, each.name, values.get(each.name, DEFAULTS.get(each.name)))
-    return made
-
-
 KINDS = (Setup, Answer, Overnight, Request, BatchInput, ChatShown)
-DEFAULTS = {name: each.default for kind in KINDS for name, each in options_of(kind).items()}
+
+
+def with_values(kind: type, values: dict[str, Any]) -> Any:
+    """A dataclass with these of its options, unchecked."""
+    made = object.__new__(kind)
+    for name, each in options_of(kind).items():
+        object.__setattr__(made, name, values.get(name, each.default))
+    return made
 
 
 def chosen(name: str) -> tuple[str, Any, str]:
@@ -115,10 +113,10 @@ def chosen(name: str) -> tuple[str, Any, str]:
 def test_options_that_exclude_each_other_are_refused_by_name(one: str, other: str) -> None:
     for name in (one, other):
         field, value, _ = chosen(name)
-        refuse_pairs(*(of_kind(kind, **{field: value}) for kind in KINDS))
+        refuse_pairs(*(with_values(kind, {field: value}) for kind in KINDS))
     values = {field: value for field, value, _ in (chosen(one), chosen(other))}
     with pytest.raises(UsageError) as refused:
-        refuse_pairs(*(of_kind(kind, **values) for kind in KINDS))
+        refuse_pairs(*(with_values(kind, values) for kind in KINDS))
     assert all(chosen(name)[2] in str(refused.value) for name in (one, other))
 
 

@@ -10,8 +10,7 @@ import pytest
 from mlxchat.errors import ExitStatus
 from mlxchat.terminal import Terminated
 from mlxchat.terminal import worker as worker_module
-from mlxchat.terminal.output import TerminalLine
-from mlxchat.terminal.worker import END_AFTER_S, LAST_WORDS_S, WILL_STOP, Stop, Worker, in_worker
+from mlxchat.terminal.worker import END_AFTER_S, LAST_WORDS_S, Stop, Worker, in_worker
 
 
 class Left(BaseException):
@@ -77,19 +76,6 @@ def test_a_job_that_does_not_end_is_ended(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_one_ctrl_c_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(TerminalLine, "announce", said.append)
-
-    def wait(stop: Stop) -> None:
-        wait_until(lambda: bool(said))
-        stop.enforce()
-
-    assert stopped_by([signal.SIGINT], wait) is ExitStatus.INTERRUPTED
-    assert said == [WILL_STOP]
-
-
-@pytest.mark.usefixtures("impatient")
 def test_a_finished_loop_may_take_time_to_save() -> None:
     def save(stop: Stop) -> None:
         stop.over()
@@ -135,12 +121,7 @@ def test_nobody_waits_for_what_cannot_be_stopped(
         assert worker.wait(job)
 
 
-def test_a_signal_just_before_the_end_of_a_job_is_not_lost() -> None:
-    with pytest.raises(Terminated):
-        in_worker(lambda *_: send(signal.SIGTERM) or 0)
-
-
-def test_a_ctrl_c_just_before_the_end_of_a_job_is_for_what_is_waited_for_next(
+def test_a_signal_just_before_the_end_of_a_job_is_for_what_is_waited_for_next(
     released: threading.Event,
 ) -> None:
     """A chat in a pipe, whose reply had just ended, then waited for the next line for ever."""
@@ -148,6 +129,8 @@ def test_a_ctrl_c_just_before_the_end_of_a_job_is_for_what_is_waited_for_next(
         worker.call(lambda: send(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             worker.read(lambda: released.wait(60))
+    with pytest.raises(Terminated):
+        in_worker(lambda *_: send(signal.SIGTERM) or 0)
 
 
 def test_a_signal_that_the_parent_process_ignores_stays_ignored() -> None:

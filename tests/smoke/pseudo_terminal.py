@@ -36,13 +36,6 @@ class PseudoTerminal:
     def send(self, data: str) -> None:
         self.child.send(data)
 
-    def resize(self, columns: int, lines: int) -> None:
-        dropped = max(self._screen.lines - lines, 0)
-        self._screen.resize(lines, columns)
-        # pyte drops lines from the top without moving the cursor.
-        self._screen.cursor.y = max(self._screen.cursor.y - dropped, 0)
-        self.child.setwinsize(lines, columns)
-
     def shows(self, pattern: str) -> None:
         """Wait until the screen matches; `^` and `$` match at line ends."""
         self._read_until(lambda: re.search(pattern, self.text(), re.MULTILINE) is not None)
