@@ -139,12 +139,6 @@ def test_a_document_is_answered_with_the_prompt_and_its_options(run_mlxchat: Run
     assert [each.user for each in saved.turns] == [
         "A message for the change, in {braces} and {the change}:"
     ]
-    text = run_mlxchat("generate", "-p", "commit", stdin="the change").stdout
-    plain = run_mlxchat(
-        *("generate", "-n", "4", "--temp", "0", "-s", "Be brief."),
-        "A message for the change, in {braces} and {the change}:",
-    )
-    assert text == plain.stdout
 
 
 def test_the_command_line_overrides_a_prompt_and_a_prompt_the_configuration(

@@ -52,13 +52,9 @@ def indexed(document: Document) -> PassageIndex:
 def ignore(done: int, total: int) -> None: ...
 
 
-def paragraphs(*texts: str) -> str:
-    return "\n\n".join(texts)
-
-
 def report(facts: dict[int, str], length: int = 60) -> str:
     """Paragraphs of filler, with facts in some of them."""
-    return paragraphs(*(f"{FILLER * 3}{facts.get(n, '')}" for n in range(length)))
+    return "\n\n".join(f"{FILLER * 3}{facts.get(n, '')}" for n in range(length))
 
 
 def search_in(*texts: str) -> Search:
@@ -103,7 +99,7 @@ def test_a_long_line_is_split_between_words_also_where_a_block_that_is_read_ends
 
 
 def test_a_passage_begins_at_a_paragraph_if_the_one_before_is_long_enough() -> None:
-    text = paragraphs("# Panel", FILLER * 3, FILLER * 3 + "end")
+    text = "\n\n".join(["# Panel", FILLER * 3, FILLER * 3 + "end"])
     passages = [piece.decode() for _, piece in split(document_of(text.encode()))]
     assert passages == [f"# Panel\n\n{FILLER * 3}\n", f"{FILLER * 3}end"]
 
@@ -125,7 +121,7 @@ def test_each_passage_of_several_documents_is_found_in_its_own(shared: bool) -> 
         [f"{FILLER * 3}The word is q{number}x{n}." for n in range(size)]
         for number, size in enumerate(sizes)
     ]
-    documents = [document_of(paragraphs(*each).encode()) for each in texts]
+    documents = [document_of("\n\n".join(each).encode()) for each in texts]
     groups = [documents] if shared else [[each] for each in documents]
     OPEN.extend(indexes := [open_index(each, None, ignore, print) for each in groups])
     search = Search(indexes)

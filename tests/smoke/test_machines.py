@@ -171,13 +171,6 @@ def test_ranks_write_what_one_process_writes(
     assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-4)
 
 
-@SLOW
-def test_only_rank_0_reports_an_error(models: Path, tmp_path: Path) -> None:
-    done = together(tmp_path, *generate(models / "llama", "-f", "nowhere.txt"))
-    error = "mlxchat: error: cannot read nowhere.txt: No such file or directory\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", error)
-
-
 def test_a_signal_to_all_ranks_ends_them_cleanly(models: Path, tmp_path: Path) -> None:
     with ring(2, endless(models), tmp_path) as ranks:
         ranks[0].writes(20)
