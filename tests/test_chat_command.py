@@ -22,7 +22,6 @@ from mlxchat.settings import GenerationSettings
 from mlxchat.terminal import chat_loop, visible
 from mlxchat.terminal.editor import EndOfInput
 from mlxchat.terminal.worker import Worker
-from tests.conftest import RunMlxchat
 from tests.failing_device import FailingDevice, failing_evaluations
 from tests.in_process import run_in_process
 from tests.json_events import events_of
@@ -30,15 +29,13 @@ from tests.json_events import events_of
 MLXCHAT = [sys.executable, "-m", "mlxchat"]
 
 
-def test_each_line_is_answered_and_nothing_else_is_on_stdout(
-    run_mlxchat: RunMlxchat, tiny_model: Path
-) -> None:
-    done = run_mlxchat(
+def test_each_line_is_answered_and_nothing_else_is_on_stdout(tiny_model: Path) -> None:
+    done = run_in_process(
         *["chat", "-m", str(tiny_model), "-n", "5", "--temp", "1", "--seed", "1"],
         stdin="hello\n\nhow are you?\n",
     )
     assert (done.returncode, done.stderr) == (0, "")
-    again = run_mlxchat(
+    again = run_in_process(
         *["chat", "-m", str(tiny_model), "-n", "5", "--temp", "1", "--seed", "1", "--json"],
         stdin="hello\nhow are you?\n",
     )
@@ -47,10 +44,8 @@ def test_each_line_is_answered_and_nothing_else_is_on_stdout(
     assert done.stdout == "".join(r if r.endswith("\n") else f"{r}\n" for r in replies)
 
 
-def test_events_have_the_turns_number_and_follow_the_schema(
-    run_mlxchat: RunMlxchat, tiny_model: Path
-) -> None:
-    done = run_mlxchat(
+def test_events_have_the_turns_number_and_follow_the_schema(tiny_model: Path) -> None:
+    done = run_in_process(
         *("chat", "-m", str(tiny_model), "-n", "20", "--temp", "0"),
         *("--max-kv-size", "240", "--json"),
         stdin="".join(f"question {number} {'x' * 30}\n" for number in range(6)),
@@ -84,10 +79,8 @@ def test_a_recalled_turn_is_an_event_and_a_line(tiny_model: Path) -> None:
     assert 'recalled turn 1 "My cat is Ada."' in run_in_process(*options, stdin=given).stderr
 
 
-def test_messages_may_be_json_and_the_system_prompt_may_change(
-    run_mlxchat: RunMlxchat, tiny_model: Path
-) -> None:
-    done = run_mlxchat(
+def test_messages_may_be_json_and_the_system_prompt_may_change(tiny_model: Path) -> None:
+    done = run_in_process(
         *["chat", "-m", str(tiny_model), "-n", "1", "--json"],
         stdin='{"role": "system", "content": "Be brief."}\n{"role": "user", "content": "a"}\na\n',
     )
@@ -97,11 +90,9 @@ def test_messages_may_be_json_and_the_system_prompt_may_change(
     assert len(ends) == 2
 
 
-def test_a_line_that_is_no_message_is_refused_with_its_number(
-    run_mlxchat: RunMlxchat, tiny_model: Path
-) -> None:
+def test_a_line_that_is_no_message_is_refused_with_its_number(tiny_model: Path) -> None:
     """The messages after it were not answered."""
-    done = run_mlxchat(
+    done = run_in_process(
         *["chat", "-m", str(tiny_model), "-n", "1", "--json"],
         stdin='hello\n{"role": "assistant", "content": "a"}\n\0\nagain\n',
     )
@@ -115,13 +106,11 @@ def test_a_line_that_is_no_message_is_refused_with_its_number(
     assert ["error" in end for end in ends] == [False, True, True, False]
 
 
-def test_forgotten_turns_are_reported_in_pipes_too(
-    run_mlxchat: RunMlxchat, tiny_model: Path
-) -> None:
+def test_forgotten_turns_are_reported_in_pipes_too(tiny_model: Path) -> None:
     options = ("chat", "-m", str(tiny_model), "-n", "3", "--max-kv-size", "160")
-    done = run_mlxchat(*options, stdin=f"{'x' * 60}\n{'y' * 60}\n")
+    done = run_in_process(*options, stdin=f"{'x' * 60}\n{'y' * 60}\n")
     assert f'forgot turn 1 "{"x" * 30}…" (' in done.stderr
-    larger = run_mlxchat(*options, stdin=f"{'x' * 300}\n")
+    larger = run_in_process(*options, stdin=f"{'x' * 300}\n")
     assert (larger.returncode, "turn 1 is larger than the window" in larger.stderr) == (0, True)
 
 

@@ -8,7 +8,7 @@ from mlxchat.chat.state import Turn
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.session import Session
 from mlxchat.store.tensor_file import CacheFiles
-from tests.conftest import RunMlxchat
+from tests.in_process import run_in_process
 
 KEYS = ["a1" * 20, "b2" * 20]
 
@@ -34,33 +34,31 @@ def cached() -> CacheFiles:
     ],
 )
 def test_nothing_is_deleted_unless_it_is_confirmed_and_every_name_is_right(
-    command: str, status: int, complaint: str, cached: CacheFiles, run_mlxchat: RunMlxchat
+    command: str, status: int, complaint: str, cached: CacheFiles
 ) -> None:
     """Sessions and caches went without a question, models asked for one."""
-    done = run_mlxchat(*command.split())
+    done = run_in_process(*command.split())
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr == f"mlxchat: error: {complaint}\n"
     assert names_by_use() == ["three", "two", "one"]
     assert cached.present(KEYS) == 2
 
 
-def test_a_terminal_is_asked(run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlxchat.terminal.progress.terminal_question", lambda: lambda _: True)
     for answer, left in (("n", ["three", "two", "one"]), ("y", ["three", "two"])):
-        done = run_mlxchat("session", "rm", "one", stdin=f"{answer}\n")
+        done = run_in_process("session", "rm", "one", stdin=f"{answer}\n")
         assert done.stderr.endswith("? [y/N]:")
         assert names_by_use() == left
 
 
-def test_what_is_deleted_leaves_no_text_and_is_reported_in_one_line(
-    cached: CacheFiles, run_mlxchat: RunMlxchat
-) -> None:
+def test_what_is_deleted_leaves_no_text_and_is_reported_in_one_line(cached: CacheFiles) -> None:
     """SQLite leaves what it deletes in the file, unless it has to overwrite it."""
     (database,) = paths.sessions_dir().iterdir()
     assert b"Tell me about whales" in database.read_bytes()
-    done = run_mlxchat("session", "rm", "--yes", "one", "two", "one", "three")
+    done = run_in_process("session", "rm", "--yes", "one", "two", "one", "three")
     assert (done.returncode, done.stdout, done.stderr) == (0, "deleted one, two, three\n", "")
     assert list(paths.sessions_dir().iterdir()) == [database]
     assert b"whales" not in database.read_bytes()
-    assert run_mlxchat("cache", "clear", "--yes").stdout.startswith("deleted ")
+    assert run_in_process("cache", "clear", "--yes").stdout.startswith("deleted ")
     assert cached.present(KEYS) == 0

@@ -27,7 +27,7 @@ from mlxchat.models.load import load_directory
 from mlxchat.models.skeleton import MODULE_OF_ARCHITECTURE, MODULE_OF_TYPE, named_parameters
 from mlxchat.settings import recommended
 from scripts.families import CONFIGS, METAL_ONLY, build_family, family_config, write_family
-from tests.conftest import RunMlxchat
+from tests.in_process import run_in_process
 
 Json = dict[str, Any]
 Change = Callable[[Path], object]
@@ -357,11 +357,11 @@ def test_mlx_lms_utilities_change_no_limit(monkeypatch: pytest.MonkeyPatch) -> N
     assert changed == []
 
 
-def test_a_model_whose_code_fails_ends_in_one_line(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:
+def test_a_model_whose_code_fails_ends_in_one_line(tmp_path: Path) -> None:
     """A wrong value in config.json that only the first forward pass meets ended in a traceback."""
     model = write_family(tmp_path / "m", "deepseek_v3")
     config(routed_scaling_factor="x")(model)
-    done = run_mlxchat("generate", "Hi", "-m", str(model))
+    done = run_in_process("generate", "Hi", "-m", str(model))
     assert (done.returncode, done.stdout) == (1, "")
     assert "the model's code failed: Cannot perform multiplication" in done.stderr
     assert done.stderr.count("\n") == 1

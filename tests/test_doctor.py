@@ -11,7 +11,7 @@ import pytest
 
 from mlxchat import doctor, paths
 from mlxchat.doctor import Finding, Verdict, examine
-from tests.conftest import RunMlxchat
+from tests.in_process import run_in_process
 
 SECRET = "hf_secret"
 
@@ -21,11 +21,9 @@ def only(findings: Iterable[Finding]) -> Finding:
     return finding
 
 
-def findings(
-    run_mlxchat: RunMlxchat, *arguments: str, status: int
-) -> dict[str, list[dict[str, Any]]]:
+def findings(*arguments: str, status: int) -> dict[str, list[dict[str, Any]]]:
     """The program's findings, by topic."""
-    done = run_mlxchat("doctor", "--json", *arguments)
+    done = run_in_process("doctor", "--json", *arguments)
     assert (done.returncode, done.stderr) == (status, "")
     topics: dict[str, list[dict[str, Any]]] = {}
     for finding in map(json.loads, done.stdout.splitlines()):
@@ -40,23 +38,21 @@ TOPICS = [
 ]
 
 
-def test_everything_is_examined_once_and_nothing_is_created(
-    run_mlxchat: RunMlxchat, temporary_home: Path
-):
+def test_everything_is_examined_once_and_nothing_is_created(temporary_home: Path):
     before = sorted(temporary_home.rglob("*"))
-    found = findings(run_mlxchat, "--offline", status=0)
+    found = findings("--offline", status=0)
     assert list(found) == TOPICS
     assert all(len(each) == 1 for each in found.values())
     assert sorted(temporary_home.rglob("*")) == before
 
 
 def test_a_broken_configuration_is_a_finding_and_the_rest_is_examined(
-    run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("MLXCHAT_CHAT_TMEP", "1")
     paths.config_file().parent.mkdir(parents=True)
     paths.config_file().write_text("model = ")
-    found = findings(run_mlxchat, "--offline", status=1)
+    found = findings("--offline", status=1)
     assert list(found) == TOPICS
     problems = [(each["found"].partition(": ")[0], each["fix"]) for each in found["configuration"]]
     assert problems == [
@@ -88,9 +84,7 @@ def test_a_full_disk_is_a_warning_and_a_file_in_the_place_of_a_directory_a_probl
     assert [*doctor.directories()][-1].verdict is Verdict.PROBLEM
 
 
-def test_a_token_is_found_and_never_shown(
-    run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch, temporary_home: Path
-):
+def test_a_token_is_found_and_never_shown(monkeypatch: pytest.MonkeyPatch, temporary_home: Path):
     assert only(doctor.token()).found.startswith("none")
     file = temporary_home / "huggingface" / "token"
     file.parent.mkdir()
@@ -99,7 +93,7 @@ def test_a_token_is_found_and_never_shown(
     monkeypatch.setenv("HF_TOKEN", SECRET)
     assert only(doctor.token()).found == "in HF_TOKEN"
     for arguments in ([], ["--json"]):
-        done = run_mlxchat("doctor", "--offline", *arguments)
+        done = run_in_process("doctor", "--offline", *arguments)
         assert SECRET not in done.stdout + done.stderr
 
 

@@ -21,8 +21,8 @@ from mlxchat.models.hub_cache import (
     repo_dir,
 )
 from mlxchat.models.resolve import resolve_model
-from tests.conftest import RunMlxchat
 from tests.fake_hub import FakeHub, FakeRepo, put_in_cache, tiny_model_files
+from tests.in_process import run_in_process
 
 
 @pytest.fixture(autouse=True)
@@ -50,20 +50,18 @@ def fake_hub(read_environment: Callable[..., None]) -> Iterator[FakeHub]:
         yield fake
 
 
-def pull_error(run_mlxchat: RunMlxchat) -> str:
+def pull_error() -> str:
     """The error line of a failing pull, without the program's name."""
-    done = run_mlxchat("models", "pull", "org/tiny")
+    done = run_in_process("models", "pull", "org/tiny")
     assert (done.returncode, done.stdout) == (1, "")
     assert cached_snapshot("org/tiny") is None
     *_, last = done.stderr.splitlines()
     return last.removeprefix("mlxchat: error: ")
 
 
-def test_a_pull_updates_a_model_with_what_it_needs_and_no_code(
-    fake_hub: FakeHub, run_mlxchat: RunMlxchat
-):
+def test_a_pull_updates_a_model_with_what_it_needs_and_no_code(fake_hub: FakeHub):
     old = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files(payload_bytes=32))
-    done = run_mlxchat("models", "pull", "org/tiny")
+    done = run_in_process("models", "pull", "org/tiny")
     directory = Path(done.stdout.rstrip("\n"))
     assert (done.returncode, done.stderr) == (0, "")
     assert old != directory == cached_snapshot("org/tiny")
@@ -81,27 +79,23 @@ def test_a_cached_model_costs_no_request_and_no_import_of_the_library(
     assert fake_hub.requests == []
 
 
-def test_an_interrupted_download_is_resumed_from_its_complete_files(
-    fake_hub: FakeHub, run_mlxchat: RunMlxchat
-):
+def test_an_interrupted_download_is_resumed_from_its_complete_files(fake_hub: FakeHub):
     sent = fake_hub.sent_names
     fake_hub.cut_off_after_bytes["model.safetensors"] = 10
-    message = pull_error(run_mlxchat)
+    message = pull_error()
     assert message.startswith("the download of org/tiny failed: ")
     assert message.endswith("complete files are kept: run `mlxchat models pull org/tiny` to resume")
-    listed = json.loads(run_mlxchat("models", "list", "--json").stdout.splitlines()[0])
+    listed = json.loads(run_in_process("models", "list", "--json").stdout.splitlines()[0])
     assert listed["name"] == "org/tiny"
     assert listed["problem"] == "partly downloaded: run `mlxchat models pull org/tiny` to resume"
     sent.clear()
     fake_hub.cut_off_after_bytes.clear()
-    assert run_mlxchat("models", "pull", "org/tiny").returncode == 0
+    assert run_in_process("models", "pull", "org/tiny").returncode == 0
     assert cached_snapshot("org/tiny") is not None
     assert sent == ["model.safetensors"]
 
 
-def test_a_pull_removes_what_a_killed_one_left_but_nothing_that_is_being_written(
-    fake_hub: FakeHub, run_mlxchat: RunMlxchat
-):
+def test_a_pull_removes_what_a_killed_one_left_but_nothing_that_is_being_written(fake_hub: FakeHub):
     blobs, locks = repo_dir("org/tiny") / "blobs", hub_cache_dir() / ".locks" / "models--org--tiny"
     left, written = (blobs / f"{name * 40}.incomplete" for name in "ab")
     for directory in (blobs, locks):
@@ -109,7 +103,7 @@ def test_a_pull_removes_what_a_killed_one_left_but_nothing_that_is_being_written
     left.touch()
     written.touch()
     with WeakFileLock(locks / f"{'b' * 40}.lock"):
-        assert run_mlxchat("models", "pull", "org/tiny").returncode == 0
+        assert run_in_process("models", "pull", "org/tiny").returncode == 0
     assert list(blobs.glob("*.incomplete")) == [written]
 
 
@@ -132,10 +126,10 @@ TROUBLE: dict[str, Callable[[FakeHub], object]] = {
 
 @pytest.mark.parametrize("message", TROUBLE)
 def test_what_the_hub_refuses_is_reported_in_one_line_and_nothing_is_downloaded(
-    message: str, fake_hub: FakeHub, run_mlxchat: RunMlxchat
+    message: str, fake_hub: FakeHub
 ):
     TROUBLE[message](fake_hub)
-    assert pull_error(run_mlxchat).startswith(message.format(hub=fake_hub.endpoint))
+    assert pull_error().startswith(message.format(hub=fake_hub.endpoint))
     assert "model.safetensors" not in fake_hub.sent_names
 
 
@@ -147,26 +141,24 @@ def test_what_the_hub_refuses_is_reported_in_one_line_and_nothing_is_downloaded(
     ],
 )
 def test_an_unreachable_hub_is_an_error_that_says_what_to_do(
-    read_environment: Callable[..., None], run_mlxchat: RunMlxchat, endpoint: str, reason: str
+    read_environment: Callable[..., None], endpoint: str, reason: str
 ):
     """A first run offline showed "[Errno -2] Name or service not known"."""
     read_environment(HF_ENDPOINT=endpoint)
-    assert pull_error(run_mlxchat).startswith(f"cannot reach {endpoint}: {reason}; check the ")
+    assert pull_error().startswith(f"cannot reach {endpoint}: {reason}; check the ")
     # The catalogue's facts are shown.
-    done = run_mlxchat("models", "info", "qwen3-4b")
+    done = run_in_process("models", "info", "qwen3-4b")
     assert done.stderr.startswith(f"mlxchat: cannot reach {endpoint}: ")
     assert "mlx-community/Qwen3-4B-Instruct-2507-4bit" in done.stdout
     (finding,) = doctor.hub()
     assert finding.verdict is doctor.Verdict.WARNING
 
 
-def test_info_describes_a_model_before_any_download(
-    fake_hub: FakeHub, tiny_model: Path, run_mlxchat: RunMlxchat
-):
+def test_info_describes_a_model_before_any_download(fake_hub: FakeHub, tiny_model: Path):
     """It looked at the disk only, and said to download a model to learn whether it fits."""
     files = {path.name: path.read_bytes() for path in tiny_model.iterdir()}
     fake_hub.repos["org/tiny"] = FakeRepo(files)
-    facts = json.loads(run_mlxchat("models", "info", "org/tiny", "--json").stdout)
+    facts = json.loads(run_in_process("models", "info", "org/tiny", "--json").stdout)
     expected = asdict(describe("org/tiny", tiny_model))
     # The hub reports the size of the files, headers included.
     expected["memory_needed_bytes"] = pytest.approx(expected["memory_needed_bytes"], rel=0.01)
@@ -174,11 +166,9 @@ def test_info_describes_a_model_before_any_download(
     assert not repo_dir("org/tiny").exists()
 
 
-def test_a_model_larger_than_the_disk_is_refused_before_downloading(
-    fake_hub: FakeHub, run_mlxchat: RunMlxchat
-):
+def test_a_model_larger_than_the_disk_is_refused_before_downloading(fake_hub: FakeHub):
     fake_hub.repos["org/tiny"].claimed_bytes["model.safetensors"] = 10**18
-    message = pull_error(run_mlxchat)
+    message = pull_error()
     assert message.startswith(f"org/tiny needs 1000000 TB, but {hub_cache_dir()} has ")
     assert message.endswith(" free: make space, or set HF_HOME to a larger disk")
     assert not hub_cache_dir().exists()

@@ -11,9 +11,9 @@ from mlxchat.models.describe import describe
 from mlxchat.models.hub_cache import hub_cache_dir, repo_dir
 from scripts.families import write_family
 from scripts.tiny_model import tiny_config, write_tiny_model
-from tests.conftest import RunMlxchat
 from tests.fake_hub import put_in_cache, tiny_model_files
 from tests.gguf_files import tiny_gguf
+from tests.in_process import run_in_process
 
 # scripts.tiny_model's default has 2 layers, 2 key-value heads of 8 values, float32.
 TINY_KV_BYTES = 2 * 2 * 2 * 8 * 4
@@ -26,16 +26,16 @@ def cached_tiny(tiny_model: Path) -> Path:
     return put_in_cache(hub_cache_dir(), "org/tiny", files)
 
 
-def listed(run_mlxchat: RunMlxchat) -> list[dict[str, object]]:
+def listed() -> list[dict[str, object]]:
     """The output of `list --json`, without the embedded model that may be installed."""
-    done = run_mlxchat("models", "list", "--json")
+    done = run_in_process("models", "list", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     entries = [json.loads(line) for line in done.stdout.splitlines()]
     return [entry for entry in entries if entry["name"] != "smollm2"]
 
 
-def test_list_shows_the_facts_about_a_cached_model(cached_tiny: Path, run_mlxchat: RunMlxchat):
-    (entry,) = listed(run_mlxchat)
+def test_list_shows_the_facts_about_a_cached_model(cached_tiny: Path):
+    (entry,) = listed()
     files_bytes = sum(path.stat().st_size for path in cached_tiny.iterdir())
     weight_bytes = 4 * int(str(entry["parameters"]))
     assert entry == {
@@ -56,26 +56,24 @@ def test_list_shows_the_facts_about_a_cached_model(cached_tiny: Path, run_mlxcha
     }
 
 
-def test_list_omits_models_that_do_not_generate_text(tiny_model: Path, run_mlxchat: RunMlxchat):
+def test_list_omits_models_that_do_not_generate_text(tiny_model: Path):
     files = {path.name: path.read_bytes() for path in tiny_model.iterdir()}
     encoder = {"model_type": "bert", "architectures": ["BertModel"]}
     newer = {"model_type": "not_yet_known", "architectures": ["NewForCausalLM"]}
     for name, config in (("org/encoder", encoder), ("org/newer", newer)):
         put_in_cache(hub_cache_dir(), name, files | {"config.json": json.dumps(config).encode()})
-    (entry,) = listed(run_mlxchat)
+    (entry,) = listed()
     assert entry["name"] == "org/newer"
     assert entry["problem"] == (
         "the installed mlx-lm does not support the model type 'not_yet_known'"
     )
 
 
-def test_list_all_shows_the_catalogue_and_other_models_on_the_disk(
-    cached_tiny: Path, run_mlxchat: RunMlxchat
-):
+def test_list_all_shows_the_catalogue_and_other_models_on_the_disk(cached_tiny: Path):
     known = CATALOG[0]
     put_in_cache(hub_cache_dir(), known.hub_id, tiny_model_files())
     repo_dir(CATALOG[1].hub_id).mkdir()
-    done = run_mlxchat("models", "list", "--all", "--json")
+    done = run_in_process("models", "list", "--all", "--json")
     choices = {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}
     assert list(choices)[: len(CATALOG)] == list(HUB_ALIASES)
     assert choices[known.alias]["hub_id"] == known.hub_id
@@ -117,12 +115,12 @@ def test_the_memory_needed_is_that_of_the_stored_dtype_which_most_weights_have(
 
 
 def test_rm_removes_one_model_from_the_hubs_cache_and_never_the_users_own_directory(
-    cached_tiny: Path, tiny_model: Path, run_mlxchat: RunMlxchat
+    cached_tiny: Path, tiny_model: Path
 ):
     """A copy of a repository has the same commits, and the library deleted the copy instead."""
     other = put_in_cache(hub_cache_dir(), "org/other", {"config.json": b"{}"})
     assert other.name == cached_tiny.name
-    done = run_mlxchat("models", "rm", "--yes", "org/tiny")
+    done = run_in_process("models", "rm", "--yes", "org/tiny")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("deleted org/tiny, ")
     assert not repo_dir("org/tiny").exists()
@@ -131,25 +129,25 @@ def test_rm_removes_one_model_from_the_hubs_cache_and_never_the_users_own_direct
         ("org/tiny", 1, "org/tiny is not on this disk: nothing to delete"),
         (str(tiny_model), 2, f"{tiny_model} is your own directory: mlxchat does not delete it"),
     ):
-        done = run_mlxchat("models", "rm", "--yes", name)
+        done = run_in_process("models", "rm", "--yes", name)
         assert (done.returncode, done.stderr) == (status, f"mlxchat: error: {error}\n")
     assert (tiny_model / "config.json").is_file()
 
 
 @pytest.mark.model
-def test_the_embedded_model_is_listed_before_it_is_converted(run_mlxchat: RunMlxchat):
-    (line,) = run_mlxchat("models", "list", "--json").stdout.splitlines()
+def test_the_embedded_model_is_listed_before_it_is_converted():
+    (line,) = run_in_process("models", "list", "--json").stdout.splitlines()
     assert json.loads(line)["problem"] == "installed; converted when first used"
 
 
-def test_rm_removes_the_converted_copy_and_never_the_file(tmp_path: Path, run_mlxchat: RunMlxchat):
+def test_rm_removes_the_converted_copy_and_never_the_file(tmp_path: Path):
     """`models rm my.gguf` printed "removed my.gguf", as if the user's own file were gone."""
     file = tiny_gguf("llama").write(tmp_path / "mine.gguf")
-    done = run_mlxchat("models", "rm", "--yes", str(file))
+    done = run_in_process("models", "rm", "--yes", str(file))
     assert done.stderr == f"mlxchat: error: {file} has not been converted: nothing to delete\n"
-    facts = json.loads(run_mlxchat("models", "info", str(file), "--json").stdout)
+    facts = json.loads(run_in_process("models", "info", str(file), "--json").stdout)
     assert (facts["problem"], facts["context_length"]) == (None, 512)
-    done = run_mlxchat("models", "rm", "--yes", str(file))
+    done = run_in_process("models", "rm", "--yes", str(file))
     assert done.stdout.startswith(f"deleted the converted copy of {file}, ")
     assert not Path(facts["directory"]).exists()
     assert file.exists()

@@ -12,8 +12,8 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import UsageError
 from mlxchat.settings import CacheSettings, GenerationSettings
-from tests.conftest import RunMlxchat
 from tests.conversations import make_conversation
+from tests.in_process import run_in_process
 from tests.reply_formats import FORMATS
 from tests.scripted_model import Scripted
 
@@ -87,11 +87,9 @@ def test_a_turn_stopped_at_its_beginning_or_refused_is_taken_back() -> None:
 # The command line
 
 
-def test_generate_and_each_row_of_a_batch_continue_their_beginnings(
-    unthinking_model: Path, run_mlxchat: RunMlxchat
-) -> None:
+def test_generate_and_each_row_of_a_batch_continue_their_beginnings(unthinking_model: Path) -> None:
     how = ("-m", str(unthinking_model), "--temp", "0", "-n", "8", "--prefill", BEGUN)
-    done = run_mlxchat("generate", "--json", *how, "Which?")
+    done = run_in_process("generate", "--json", *how, "Which?")
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert (events[1]["text"], events[1]["id"]) == (BEGUN, None)
     assert events[-1]["text"] == "".join(event["text"] for event in events[1:-1])
@@ -102,7 +100,7 @@ def test_generate_and_each_row_of_a_batch_continue_their_beginnings(
         {"id": 2, "prompt": "When?", "prefill": "yest", "choice": ["yes", "yesterday"]},
         {"id": 3, "prompt": "When?", "prefill": "no", "choice": ["yes", "yesterday"]},
     ]
-    done = run_mlxchat("batch", *how, "--rows", "3", stdin="\n".join(map(json.dumps, given)))
+    done = run_in_process("batch", *how, "--rows", "3", stdin="\n".join(map(json.dumps, given)))
     answers = {each["id"]: each for each in map(json.loads, done.stdout.splitlines())}
     assert answers[0]["text"] == events[-1]["text"]
     assert answers[1]["text"].startswith("No, ")

@@ -21,7 +21,8 @@ from mlxchat.store.prefix_cache import PAGE, DiskBlocks
 from mlxchat.units import format_bytes
 from scripts.families import family_config
 from scripts.tiny_model import tiny_config, write_tiny_model
-from tests.conftest import RunMlxchat, build_random_model
+from tests.conftest import build_random_model
+from tests.in_process import run_in_process
 from tests.test_prefix_cache import PLENTY, make_model, text
 
 TEXTS = {
@@ -42,11 +43,11 @@ def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def ask(tiny_model: Path, run_mlxchat: RunMlxchat) -> Any:
+def ask(tiny_model: Path) -> Any:
     """Ask about documents; returns the last event."""
 
     def ask(*arguments: str, question: str = "What is this?") -> dict[str, Any]:
-        done = run_mlxchat(
+        done = run_in_process(
             *("generate", "-m", str(tiny_model), "--json", "--temp", "0", "-n", "10"),
             *("--ignore-eos", *arguments, question),
         )
@@ -78,18 +79,18 @@ def test_a_document_is_read_once_for_all_questions(ask: Any) -> None:
 
 
 def test_checkpoints_short_prompts_and_unsaved_chats_leave_the_cache_alone(
-    ask: Any, tiny_model: Path, run_mlxchat: RunMlxchat
+    ask: Any, tiny_model: Path
 ) -> None:
     """Prefilling in other steps differs by rounding, but a run with checkpoints must be
     reproducible."""
     model = ("-m", str(tiny_model), "-n", "3")
-    run_mlxchat("generate", *model, "hello")
+    run_in_process("generate", *model, "hello")
     line = TEXTS["long.md"].replace("\n", " ")
-    run_mlxchat("chat", *model, "--no-save", stdin=line)
+    run_in_process("chat", *model, "--no-save", stdin=line)
     assert pages() == []
     ask(*LONG)
     how = ("--stats", *LONG, "--checkpoint", "night")
-    done = run_mlxchat("generate", *model, *how, "What is this?")
+    done = run_in_process("generate", *model, *how, "What is this?")
     assert done.returncode == 0
     assert "cached" not in done.stderr
 
@@ -114,13 +115,13 @@ def test_a_chats_next_model_has_its_own_known_prefixes(tiny_model: Path, tmp_pat
     assert second == (plain[0], 9 * PAGE)
 
 
-def test_the_cache_commands(ask: Any, run_mlxchat: RunMlxchat) -> None:
+def test_the_cache_commands(ask: Any) -> None:
     directory = paths.prefix_cache_dir()
-    assert run_mlxchat("cache", "size").stdout == f"0 B in {directory}\n"
+    assert run_in_process("cache", "size").stdout == f"0 B in {directory}\n"
     ask(*LONG)
     held = format_bytes(sum(page.stat().st_size for page in pages()))
-    assert run_mlxchat("cache", "size").stdout == f"{held} in {directory}\n"
-    assert run_mlxchat("cache", "clear", "--yes").returncode == 0
+    assert run_in_process("cache", "size").stdout == f"{held} in {directory}\n"
+    assert run_in_process("cache", "clear", "--yes").returncode == 0
     assert pages() == []
 
 
@@ -142,22 +143,18 @@ def test_documents_are_read_once_in_any_order(ask: Any) -> None:
     assert all(page.stat().st_mode & 0o777 == 0o600 for page in pages())
 
 
-def test_a_family_that_cannot_join_blocks_is_refused_by_name(
-    tmp_path: Path, run_mlxchat: RunMlxchat
-) -> None:
+def test_a_family_that_cannot_join_blocks_is_refused_by_name(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model", config=family_config("qwen3_next"))
-    done = run_mlxchat("generate", "-m", str(model), *blocks("a.md"), "What?")
+    done = run_in_process("generate", "-m", str(model), *blocks("a.md"), "What?")
     assert (done.returncode, done.stdout) == (1, "")
     assert "has recurrent layers" in done.stderr
     assert "give the documents with --file" in done.stderr
 
 
-def test_beyond_the_window_blocks_are_read_like_other_text(
-    tiny_model: Path, run_mlxchat: RunMlxchat
-) -> None:
+def test_beyond_the_window_blocks_are_read_like_other_text(tiny_model: Path) -> None:
     options = ("-m", str(tiny_model), "-n", "5", "--ignore-eos", "--max-kv-size", "300")
-    done = run_mlxchat("generate", *options, *blocks("a.md", "b.md"), "What?")
-    plain = run_mlxchat("generate", *options, "-f", "a.md", "-f", "b.md", "What?")
+    done = run_in_process("generate", *options, *blocks("a.md", "b.md"), "What?")
+    plain = run_in_process("generate", *options, "-f", "a.md", "-f", "b.md", "What?")
     assert done.returncode == 0
     assert "blocks are read as ordinary text: the prompt (" in done.stderr
     assert done.stdout == plain.stdout

@@ -16,7 +16,7 @@ from mlxchat.app.begin import begin
 from mlxchat.request import ChatOptions, Overnight, Request, Setup
 from mlxchat.settings import GenerationSettings
 from scripts.families import listed_verdicts, write_family
-from tests.conftest import RunMlxchat
+from tests.in_process import run_in_process
 from tests.product import TWELVE
 
 WITHOUT_A_WINDOW = "gpt2"
@@ -45,9 +45,7 @@ WINDOW = 48
 
 
 @each_family
-def test_generate_keeps_its_window_and_resumes_after_a_kill(
-    family: str, run_mlxchat: RunMlxchat, tmp_path: Path
-) -> None:
+def test_generate_keeps_its_window_and_resumes_after_a_kill(family: str, tmp_path: Path) -> None:
     """Resumed from what a kill would have left, it writes the same bytes as an undisturbed run.
 
     Recurrent layers evict nothing, but the program used to claim they did.
@@ -55,8 +53,18 @@ def test_generate_keeps_its_window_and_resumes_after_a_kill(
     sampling = {"temp": 0.7}
     setup = setup_of(family, tmp_path, WINDOW, prefill_step_size=32, sampling=sampling, seed=3)
     window = [] if setup.window is None else ["--max-kv-size", str(WINDOW)]
-    whole = run_mlxchat(
-        *("generate", "--raw", "-m", setup.model, "--dtype", "stored", "--temp", "0.7", "--seed"),
+    whole = run_in_process(
+        *(
+            "generate",
+            "--raw",
+            "-m",
+            str(setup.model),
+            "--dtype",
+            "stored",
+            "--temp",
+            "0.7",
+            "--seed",
+        ),
         *("3", "-n", "45", "--ignore-eos", *window, "--prefill-step-size", "32", "--json", PROMPT),
     )
     assert whole.returncode == 0, whole.stderr
@@ -82,28 +90,26 @@ def test_generate_keeps_its_window_and_resumes_after_a_kill(
     shutil.rmtree(night)
     killed.rename(night)
     assert (night / "state.safetensors").exists()
-    resumed = run_mlxchat("generate", "--resume", str(night))
+    resumed = run_in_process("generate", "--resume", str(night))
     assert resumed.returncode == 0, resumed.stderr
     assert (night / "output.txt").read_bytes() == done["text"].encode()
 
 
-def test_learned_positions_are_refused_a_window_and_end_with_their_table(
-    run_mlxchat: RunMlxchat, tmp_path: Path
-) -> None:
+def test_learned_positions_are_refused_a_window_and_end_with_their_table(tmp_path: Path) -> None:
     """GPT-2 used to read past the end of its position table, and produced nonsense."""
     model = write_family(tmp_path / "model", "gpt2", "float16", n_positions=64, n_ctx=64)
     generate = ["generate", "--raw", "-m", str(model), "--ignore-eos", "--json"]
 
-    ended = run_mlxchat(*generate, "-n", "-1", "x" * 50)
+    ended = run_in_process(*generate, "-n", "-1", "x" * 50)
     assert "memory grows with the text" in ended.stderr
     done = json.loads(ended.stdout.splitlines()[-1])
     assert (done["finish_reason"], done["generated_tokens"]) == ("length", 14)
 
-    too_long = run_mlxchat(*generate, "x" * 64)
+    too_long = run_in_process(*generate, "x" * 64)
     assert "the prompt is 64 tokens, and this model has 64 positions" in too_long.stderr
     # It is refused before its weights are read: these are unreadable.
     (model / "model.safetensors").write_bytes(b"")
-    refused = run_mlxchat(*generate, "--max-kv-size", "32", "hello")
+    refused = run_in_process(*generate, "--max-kv-size", "32", "hello")
     assert "cannot bound a gpt2 model: it uses learned position embeddings" in refused.stderr
 
 

@@ -14,8 +14,8 @@ from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import byte_tokenizer, write_tiny_model
 from tests import chat_templates
-from tests.conftest import RunMlxchat
 from tests.conversations import END_IDS, check_in_step, make_conversation, say
+from tests.in_process import run_in_process
 
 NO_WORD = (
     "{% for m in messages %}{% if 'forbidden' in m.content %}{{ raise_exception('not this') }}"
@@ -79,18 +79,16 @@ def test_a_text_that_the_tokenizer_rejects_costs_one_message() -> None:
     check_in_step(conversation)
 
 
-def test_a_rejected_message_in_a_pipe_costs_that_message(
-    run_mlxchat: RunMlxchat, tmp_path: Path
-) -> None:
+def test_a_rejected_message_in_a_pipe_costs_that_message(tmp_path: Path) -> None:
     """The messages after it were not answered."""
     model = write_tiny_model(tmp_path / "model", chat_template=NO_WORD)
     chat = ("-m", str(model), "-n", "1", "--temp", "0", "--session", "mine")
     given = "one\na forbidden word\ntwo\n"
-    done = run_mlxchat(*chat, stdin=given)
+    done = run_in_process(*chat, stdin=given)
     assert done.returncode == 1
     assert done.stderr == f'mlxchat: error: {NOT_THIS}; not answered: "a forbidden word"\n'
     assert [turn.user for turn in read_session("mine").turns] == ["one", "two"]
-    done = run_mlxchat(*chat, "--json", stdin=given)
+    done = run_in_process(*chat, "--json", stdin=given)
     events = [json.loads(line) for line in done.stdout.splitlines()]
     ends = [event for event in events if event["event"] == "done"]
     assert [end.get("error") for end in ends] == [None, NOT_THIS, None]

@@ -12,7 +12,7 @@ import pytest
 
 from mlxchat import paths
 from mlxchat.sessions.listing import read_session
-from tests.conftest import RunMlxchat
+from tests.in_process import run_in_process
 from tests.terminal import CTRL_D, PROMPT, on_terminal
 
 WINDOW = ["--max-kv-size", "200"]
@@ -23,12 +23,12 @@ def lines(first: int, last: int) -> str:
 
 
 @pytest.fixture
-def chat(tiny_model: Path, run_mlxchat: RunMlxchat) -> Any:
+def chat(tiny_model: Path) -> Any:
     """Run a chat with these lines; returns its events and stderr."""
 
     def run(text: str, *options: str) -> tuple[list[dict[str, Any]], str]:
         model = [] if {"-c", "--session"} & set(options) else ["-m", str(tiny_model), *WINDOW]
-        done = run_mlxchat(
+        done = run_in_process(
             *("chat", "--temp", "0", "-n", "20", "--json", *model, *options), stdin=text
         )
         assert done.returncode == 0, done.stderr
@@ -68,7 +68,6 @@ def read_only() -> Iterator[None]:
 @pytest.mark.parametrize("options", [("-c",), ("--session", "new")])
 def test_on_a_read_only_disk_a_session_is_read_and_continues_unsaved(
     chat: Any,
-    run_mlxchat: RunMlxchat,
     tiny_model: Path,
     options: tuple[str, ...],
 ) -> None:
@@ -77,7 +76,7 @@ def test_on_a_read_only_disk_a_session_is_read_and_continues_unsaved(
     before = {path: path.read_bytes() for path in paths.sessions_dir().iterdir()}
     model = ("-m", str(tiny_model), "-n", "5", "--json", "--temp", "0")
     with read_only():
-        done = run_mlxchat("chat", *model, *options, stdin=lines(2, 5))
+        done = run_in_process("chat", *model, *options, stdin=lines(2, 5))
     assert done.returncode == 1
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert [each["turn"] for each in events if each["event"] == "done"] == (
@@ -101,9 +100,9 @@ def test_a_chat_that_was_not_saved_says_so_when_it_ends(
     assert "resume with" not in terminal.written
 
 
-def test_the_session_commands(chat: Any, tmp_path: Path, run_mlxchat: RunMlxchat) -> None:
+def test_the_session_commands(chat: Any, tmp_path: Path) -> None:
     def session(*arguments: str) -> str:
-        done = run_mlxchat("session", *arguments)
+        done = run_in_process("session", *arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -113,7 +112,7 @@ def test_the_session_commands(chat: Any, tmp_path: Path, run_mlxchat: RunMlxchat
     assert json.loads(session("list", "--json"))["name"] == name
     assert session("show", name).startswith("> tell me about whales\n")
     assert session("search", "WHALES") == f"{name}\t1\tuser\ttell me about whales\n"
-    assert run_mlxchat("session", "search", "no such word").returncode == 1
+    assert run_in_process("session", "search", "no such word").returncode == 1
     verdict = session("verify", name)
     assert "checksum right" in verdict
     assert "same first choice at" in verdict
@@ -124,5 +123,5 @@ def test_the_session_commands(chat: Any, tmp_path: Path, run_mlxchat: RunMlxchat
     assert read_session("back").turns[0].reply == read_session("whales").turns[0].reply
     assert session("path") == f"{paths.sessions_dir() / 'sessions.db'}\n"
     session("rm", "--yes", "back", "whales")
-    assert run_mlxchat("session", "show", "whales").returncode == 1
+    assert run_in_process("session", "show", "whales").returncode == 1
     assert session("list") == ""

@@ -13,7 +13,7 @@ from mlxchat.request import Setup
 from mlxchat.store.snapshot import differences
 from mlxchat.text.template import ChatTemplate
 from scripts.tiny_model import write_tiny_model
-from tests.conftest import RunMlxchat
+from tests.in_process import run_in_process
 
 TURNS = (
     "{% for each in messages %}<|im_start|>{{ each.role }}:{{ each.content }}<|im_end|>{% endfor %}"
@@ -33,25 +33,23 @@ def events(run: Any) -> list[dict[str, Any]]:
 
 
 def test_the_template_of_the_file_is_used_as_if_it_were_the_models(
-    tmp_path: Path, unthinking_model: Path, run_mlxchat: RunMlxchat
+    tmp_path: Path, unthinking_model: Path
 ) -> None:
     config = json.loads((unthinking_model / "config.json").read_text())
     same = write_tiny_model(tmp_path / "same", config=config, chat_template=TURNS)
     how = ("--json", "-n", "5", "--temp", "0", "Why?")
     given = events(
-        run_mlxchat(*("generate", "-m", str(same), "--chat-template", "turns.jinja"), *how)
+        run_in_process(*("generate", "-m", str(same), "--chat-template", "turns.jinja"), *how)
     )
-    own = events(run_mlxchat("generate", "-m", str(same), *how))
+    own = events(run_in_process("generate", "-m", str(same), *how))
     assert given[-1]["text"] == own[-1]["text"]
     assert given[0]["prompt_tokens"] == own[0]["prompt_tokens"]
 
 
-def test_a_model_without_a_template_can_chat_with_one(
-    tmp_path: Path, run_mlxchat: RunMlxchat
-) -> None:
+def test_a_model_without_a_template_can_chat_with_one(tmp_path: Path) -> None:
     model = str(write_tiny_model(tmp_path / "bare", chat_template=None))
-    assert "no chat template" in run_mlxchat("-m", model, "Why so?").stderr
-    done = run_mlxchat("Why so?", "-m", model, "-n", "3", "--chat-template", "turns.jinja")
+    assert "no chat template" in run_in_process("-m", model, "Why so?").stderr
+    done = run_in_process("Why so?", "-m", model, "-n", "3", "--chat-template", "turns.jinja")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -72,12 +70,13 @@ def test_a_broken_template_is_refused_in_one_line_before_the_weights_are_read(
     source: str,
     error: str,
     unthinking_model: Path,
-    run_mlxchat: RunMlxchat,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Path("bad.jinja").write_text(source)
     monkeypatch.setattr("mlxchat.models.load.arrays_of", None)
-    done = run_mlxchat("generate", "-m", str(unthinking_model), "--chat-template", "bad.jinja", "a")
+    done = run_in_process(
+        "generate", "-m", str(unthinking_model), "--chat-template", "bad.jinja", "a"
+    )
     assert done.returncode in (1, 2)
     assert done.stdout == ""
     assert done.stderr.startswith("mlxchat: error: ")

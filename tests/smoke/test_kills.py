@@ -19,7 +19,7 @@ from mlxchat.errors import SessionError
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
-from tests.conftest import RunMlxchat
+from tests.in_process import run_in_process
 
 FIFTY = pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
 PROGRAM = [sys.executable, "-m", "mlxchat"]
@@ -33,14 +33,12 @@ def lines(first: int, last: int) -> str:
 
 
 @pytest.mark.parametrize("kills", [1, FIFTY])
-def test_a_killed_chat_loses_nothing_that_was_shown(
-    kills: int, tiny_model: Path, run_mlxchat: RunMlxchat
-) -> None:
+def test_a_killed_chat_loses_nothing_that_was_shown(kills: int, tiny_model: Path) -> None:
     """In a window that evicts nothing, so that turns read again after a kill, because the snapshot
     was incomplete, give exactly the same state."""
     chat = ["chat", "--json", "-m", str(tiny_model), "-n", "15", "--temp", "1", "--seed", "1"]
     chat += ["--max-kv-size", "4000"]
-    done = run_mlxchat(*chat, "--no-save", stdin=lines(0, 4 * kills))
+    done = run_in_process(*chat, "--no-save", stdin=lines(0, 4 * kills))
     events = [json.loads(line) for line in done.stdout.splitlines()]
     whole = [event["text"] for event in events if event["event"] == "done"]
     chance, before = Random(kills), 0
@@ -72,7 +70,8 @@ def test_a_killed_chat_loses_nothing_that_was_shown(
         complete = [turn.reply for turn in turns[: (cut or [None])[0]]]
         assert complete == whole[: len(complete)]
         before = len(turns)
-    assert run_mlxchat(*chat, "--session", "night", stdin=lines(before, before + 2)).returncode == 0
+    done = run_in_process(*chat, "--session", "night", stdin=lines(before, before + 2))
+    assert done.returncode == 0
     assert len(read_session("night").turns) == before + 2
 
 
@@ -95,7 +94,6 @@ def test_a_run_killed_again_and_again_writes_the_same_text(
     tiny_model: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    run_mlxchat: RunMlxchat,
 ) -> None:
     """The example script continues it. A hangup is ignored, as under `nohup`."""
     monkeypatch.setenv("MLXCHAT", " ".join(PROGRAM))
@@ -122,7 +120,7 @@ def test_a_run_killed_again_and_again_writes_the_same_text(
     finally:
         signal.signal(signal.SIGHUP, previous)
     assert status == 0
-    whole = run_mlxchat("generate", "--json", *options).stdout.splitlines()[-1]
+    whole = run_in_process("generate", "--json", *options).stdout.splitlines()[-1]
     assert (night / "output.txt").read_bytes() == json.loads(whole)["text"].encode()
 
 
