@@ -8,19 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mlxchat.errors import OutputError
 from mlxchat.store.output_file import OutputFile, Position
 from tests.failing_disk import FailingDisk
-
-CHARACTERS = "abc \n\té€😀"
-
-
-def pieces_of(seed: int, count: int = 60, longest: int = 8) -> list[str]:
-    drawn = random.Random(seed)
-    return ["".join(drawn.choices(CHARACTERS, k=drawn.randint(0, longest))) for _ in range(count)]
 
 
 @pytest.fixture
@@ -136,36 +127,6 @@ def test_only_an_ordinary_file_can_be_written(out: Path) -> None:
 # Resuming
 
 
-@given(
-    seed=st.integers(0, 10**6),
-    kills=st.lists(
-        st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(1, 9)), max_size=4
-    ),
-)
-def test_a_run_killed_and_resumed_anywhere_writes_the_same_file(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, kills: list[tuple[int, int, int]]
-) -> None:
-    """Each run is (pieces up to its checkpoint, pieces after it, maximum bytes per write)."""
-    pieces = pieces_of(seed)
-    out = tmp_path_factory.mktemp("killed") / "OUT.txt"
-    at, done = None, 0
-    with FailingDisk(out.parent).used() as disk:
-        for until_checkpoint, lost, disk.max_bytes in kills:
-            output = OutputFile.open(out, at)
-            checkpoint = min(done + until_checkpoint, len(pieces))
-            for piece in pieces[done:checkpoint]:
-                output.write(piece)
-            at, done = output.sync(), checkpoint
-            for piece in pieces[done : done + lost]:
-                output.write(piece)
-            # As after a kill: none of our code runs any more, and the system closes the file.
-            output.close()
-        with OutputFile.open(out, at) as output:
-            for piece in pieces[done:]:
-                output.write(piece)
-    assert out.read_bytes().decode() == "".join(pieces)
-
-
 OTHER = "does not have the text that the checkpoint continues"
 
 
@@ -210,11 +171,12 @@ def run(out: Path, pieces: list[str]) -> tuple[list[tuple[int, Position]], str]:
     return checkpoints, ""
 
 
-def test_any_failed_call_is_an_error_and_the_latest_checkpoint_can_be_resumed(
+def test_any_failed_call_is_an_error_and_the_latest_checkpoint_can_be_resumed_again_and_again(
     tmp_path: Path,
 ) -> None:
     """A disk may report an error only on close. No empty file is left."""
-    pieces = pieces_of(seed=5)
+    drawn = random.Random(5)
+    pieces = ["".join(drawn.choices("abc \n\té€😀", k=drawn.randint(0, 8))) for _ in range(60)]
     with FailingDisk(tmp_path).used() as disk:
         assert run(tmp_path / "OUT.txt", pieces)[1] == ""
     assert set(disk.calls) == {"open", "write", "sync", "close"}
@@ -228,8 +190,12 @@ def test_any_failed_call_is_an_error_and_the_latest_checkpoint_can_be_resumed(
         assert not out.exists() or out.stat().st_size > 0
         if not checkpoints:
             continue
+        # Resumed, killed after another checkpoint, and resumed again.
         done, at = checkpoints[-1]
-        with OutputFile.open(out, at) as output:
-            for piece in pieces[done:]:
-                output.write(piece)
+        for end in (done + 5, len(pieces)):
+            with OutputFile.open(out, at) as output:
+                for piece in pieces[done:end]:
+                    output.write(piece)
+                done, at = end, output.sync()
+                output.write("lost" if end < len(pieces) else "")
         assert out.read_bytes().decode() == "".join(pieces), f"{disk.calls[-1]} {fails_at}"

@@ -1,11 +1,10 @@
 """Prefixes, blocks and shards on the disk: bit for bit, limited, and never another model's."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from errno import ENOSPC
 from itertools import takewhile
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Any
@@ -63,17 +62,9 @@ Open = Callable[..., PrefixCache]
 
 
 @pytest.fixture
-def open_pages(tmp_path: Path) -> Iterator[Open]:
+def open_pages(tmp_path: Path) -> Open:
     """Opens the same directory each time, as another process would."""
-    opened: list[PrefixCache] = []
-
-    def open_(model: Model, limit_bytes: int = PLENTY) -> PrefixCache:
-        opened.append(PrefixCache(tmp_path / "prefixes", model, limit_bytes))
-        return opened[-1]
-
-    yield open_
-    for pages in opened:
-        pages.close()
+    return lambda model, limit_bytes=PLENTY: PrefixCache(tmp_path / "prefixes", model, limit_bytes)
 
 
 def text(tokens: int, seed: int = 1) -> np.ndarray:
@@ -166,8 +157,8 @@ def test_a_prompt_is_filled_with_every_page_that_an_earlier_one_left_to_the_bit(
             sound = stored.keys() - damaged
             assert run.cached == PAGE * len([*takewhile(sound.__contains__, beginnings)])
             plain = Run(kind, ids, window=window)
-            for then in (0, 90):
-                # Beyond the window, too: the kept tokens' positions and originals are the same.
+            # Beyond the window, too: the kept tokens' positions and originals are the same.
+            for then in (0, 90)[: 1 if window is None else 2]:
                 for each in (run, plain):
                     prefill(kind.network, each.cache, text(then, 5), step_size=PAGE)
                 np.testing.assert_array_equal(run.logits(), plain.logits())
@@ -263,20 +254,14 @@ def test_files_stay_within_the_limit_and_the_beginning_of_the_latest_prompt_is_k
 
 def test_no_more_than_a_few_pages_wait_for_a_slow_disk() -> None:
     """Each holds memory."""
-    writer, disk, accepted = Background(3), Event(), SimpleQueue[int]()
-
-    def write_all() -> None:
-        for number in range(5):
-            writer.run(lambda: int(disk.wait()))
-            accepted.put(number)
-
-    thread = Thread(target=write_all)
-    thread.start()
-    assert [accepted.get(timeout=10) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(Empty):
-        accepted.get(timeout=0.05)
+    writer, disk = Background(3), Event()
+    writing = [Thread(target=writer.run, args=(lambda: int(disk.wait()),)) for _ in range(4)]
+    for each in writing:
+        each.start()
+        each.join(0.05)
+    assert [each.is_alive() for each in writing] == [False] * 3 + [True]
     disk.set()
-    thread.join()
+    writing[3].join()
     writer.wait()
     assert not writer.busy
 

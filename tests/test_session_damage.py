@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,29 +28,31 @@ PAGE_BYTES = 4096
 TURNS = 12
 
 
+def turns_of(name: str) -> dict[str, Turn]:
+    """By what is asked. Texts name their session and turn, and say so up to their end."""
+    turns: dict[str, Turn] = {}
+    for n, words in enumerate(random.Random(name).choices([3, 30, 300, 3_000], k=TURNS)):
+        reply = " ".join(f"{name}{n}" for _ in range(words))
+        ids, user = np.arange(words, dtype=np.int32), f"question {n} of {name}"
+        turns[user] = Turn(user, reply, ids, finish_reason="stop")
+    return turns
+
+
+EVERYTHING = {user: turn for name in SESSIONS for user, turn in turns_of(name).items()}
+THIRD = "WHERE value LIKE '%question 3 of two%'"
+
+
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A database of several sessions, with texts within a page and over many."""
     directory = tmp_path_factory.mktemp("sound") / "sessions"
-    chance = random.Random(0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "sessions_dir", lambda: directory)
         for name in SESSIONS:
             with Session.open(name, create=True) as session:
                 session.settings({"model": "tiny"})
-                session.record(f"You are {name}.", turns_of(name, chance))
+                session.record(f"You are {name}.", list(turns_of(name).values()))
     return (directory / "sessions.db").read_bytes()
-
-
-def turns_of(name: str, chance: random.Random) -> list[Turn]:
-    """Every text names its session and turn, and says so up to its end."""
-    turns: list[Turn] = []
-    for n in range(TURNS):
-        words = chance.choice([3, 30, 300, 3_000])
-        reply = " ".join(f"{name}{n}" for _ in range(words))
-        ids = np.arange(words, dtype=np.int32)
-        turns.append(Turn(f"question {n} of {name}", reply, ids, finish_reason="stop"))
-    return turns
 
 
 def put(sessions: Path, data: bytes) -> None:
@@ -59,54 +62,35 @@ def put(sessions: Path, data: bytes) -> None:
 
 
 def use_all() -> tuple[set[str], list[str]]:
-    """Use every session in every way; return the messages of all turns that are left, and
-    everything that was said about the others. Nothing but SessionError may be raised."""
+    """Use every session in every way; return the messages of all turns that are left, which are as
+    they were written, and everything that was said about the others."""
     said: list[str] = []
     # Finding damage ends a command; the next one has a new database.
     for _ in range(2):
         try:
-            return use_each(said), said
+            found, names = set[str](), [each.name for each in listing()]
+            search("question")
+            for name in names:
+                with Session.open(name) as session:
+                    session.record(None, [*session.contents.turns, Turn("more")])
+                contents = read_session(name)
+                said += contents.notices
+                for turn in contents.turns:
+                    if turn.user != "more":
+                        whole = EVERYTHING[turn.user]
+                        assert replace(turn, ids=None) == replace(whole, ids=None)
+                        np.testing.assert_array_equal(turn.ids, whole.ids)
+                        found.add(turn.user)
+            return found, said
         except SessionError as error:
             said.append(str(error))
     return set(), said
 
 
-def use_each(said: list[str]) -> set[str]:
-    found: set[str] = set()
-    names = [each.name for each in listing()]
-    search("question")
-    for name in names:
-        with Session.open(name) as session:
-            turns = session.contents.turns
-            session.record(None, [*turns, Turn("more")])
-        contents = read_session(name)
-        said += contents.notices
-        for turn in contents.turns:
-            check_whole(turn)
-            found.add(turn.user)
-    return found - {"more"}
-
-
-def check_whole(turn: Turn) -> None:
-    """A turn is as it was written, or missing."""
-    if turn.user == "more":
-        return
-    _, n, _, name = turn.user.split()
-    words = turn.reply.split()
-    assert set(words) == {f"{name}{n}"}
-    assert turn.ids is not None
-    assert turn.ids.tolist() == list(range(len(words)))
-    assert turn.finish_reason == "stop"
-
-
-THIRD = "WHERE value LIKE '%question 3 of two%'"
-EVERYTHING = {f"question {n} of {name}" for name in SESSIONS for n in range(TURNS)}
-
-
 def losses_are_named(found: set[str], said: list[str]) -> bool:
     """Each turn or, if SQLite cannot read it, the whole database."""
     text = "\n".join(said)
-    lost = [each.split() for each in EVERYTHING - found]
+    lost = [each.split() for each in EVERYTHING.keys() - found]
     return "sessions.db" in text or all(
         f"turn {int(n) + 1} of session {name!r}" in text for _, n, _, name in lost
     )
@@ -193,7 +177,7 @@ def test_a_healthy_database_is_never_set_aside_for_an_error_of_its_repair(
             search("question")
         writing.rollback()
     assert set_aside(sessions) == []
-    assert use_all() == (EVERYTHING, [])
+    assert use_all() == (EVERYTHING.keys(), [])
 
 
 @pytest.mark.parametrize(
@@ -222,7 +206,7 @@ def test_a_damaged_search_index_is_rebuilt_and_a_damaged_row_costs_one_turn(
     with sqlite3.connect(sessions / "sessions.db") as connection:
         connection.execute(damage)
     lost = {"question 3 of two"} if said else set[str]()
-    assert use_all() == (EVERYTHING - lost, said)
+    assert use_all() == (EVERYTHING.keys() - lost, said)
     # What is lost is named again, and its place stays empty.
     assert list(read_session("two").notices) == said[:1]
     assert next(each for each in listing() if each.name == "two").turns == TURNS + 1

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlxchat import platform
 from mlxchat.chat.state import Turn
 from mlxchat.errors import SessionError
 from mlxchat.sessions import database as database_module
@@ -80,26 +79,18 @@ def test_a_turn_is_forced_out_of_the_drives_cache(sessions: Path) -> None:
             assert database.write(lambda c, query=query: c.execute(query).fetchone()) == (value,)
 
 
+@pytest.mark.parametrize("kind", ["nfs4", "smbfs", "fuse.sshfs", "ext4", "apfs"])
 def test_a_network_disk_gets_a_rollback_journal(
-    sessions: Path, monkeypatch: pytest.MonkeyPatch
+    sessions: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """A write-ahead log needs memory that the processes share, which no network has."""
-    monkeypatch.setattr(platform, "on_network_disk", lambda path: True)
+    nearest = SimpleNamespace(mountpoint=str(sessions.parent), fstype=kind)
+    mounted = [SimpleNamespace(mountpoint="/", fstype="nfs"), nearest]
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: mounted)
     with Session.open("mine", create=True) as session:
         session.record(None, [Turn("hello")])
-        assert not (sessions / "sessions.db-wal").exists()
+        assert (sessions / "sessions.db-wal").exists() == (kind in ("ext4", "apfs"))
         assert read_session("mine").turns[0].user == "hello"
-
-
-def test_the_nearest_file_system_says_whether_a_disk_is_on_the_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mounted = [SimpleNamespace(mountpoint="/", fstype="nfs")]
-    monkeypatch.setattr("psutil.disk_partitions", lambda all: mounted)
-    for kind in ("nfs4", "smbfs", "fuse.sshfs", "ext4", "apfs"):
-        mounted[1:] = [SimpleNamespace(mountpoint=str(tmp_path), fstype=kind)]
-        is_network = platform.on_network_disk(tmp_path / "a" / "b.db")
-        assert is_network == (kind not in ("ext4", "apfs"))
 
 
 def test_several_chats_create_and_fill_one_database(sessions: Path) -> None:
