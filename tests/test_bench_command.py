@@ -3,7 +3,6 @@ looks at how long anything takes."""
 
 import json
 import shlex
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,6 @@ import pytest
 
 from mlxchat.bench import BENCHES, Benchmark, batch, compare, decode, startup, theirs
 from mlxchat.bench.compare import Comparison, Side, Spread, ratios, table
-from mlxchat.errors import ModelError
 from mlxchat.request import Setup
 from mlxchat.terminal import run_bench
 from mlxchat.terminal.run_bench import BenchRequest
@@ -138,12 +136,6 @@ def test_a_slowdown_of_the_machine_does_not_change_ratios() -> None:
 def test_a_ratio_is_a_tie_or_unclear(ratio: Spread | None, cell: str) -> None:
     drawn = table("Reading", [{"side": "mlxchat", "speed_ratio": ratio}])
     assert drawn.rows == (("mlxchat", cell) if cell else ("mlxchat",),)
-
-
-def test_a_failed_process_is_an_error_with_its_last_line() -> None:
-    code = "import sys; sys.exit('first\\nno such model')"
-    with pytest.raises(ModelError, match=r"status 1: no such model$"):
-        startup.process_seconds([sys.executable, "-c", code])
 
 
 def test_models_for_which_mlx_lm_ignores_a_window_are_detected() -> None:

@@ -57,9 +57,7 @@ def ask(complete: Complete) -> Ask:
     return ask_all
 
 
-def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(
-    ask: Ask,
-) -> None:
+def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(ask: Ask) -> None:
     write_config('[aliases]\nqwork = "/models/work"\n')
     put_in_cache(hub_cache_dir(), "qorg/tiny", {"config.json": b"{}", "model.safetensors": b""})
     with Session.open("holidays", create=True) as session:

@@ -96,9 +96,7 @@ class Endless(io.RawIOBase):
         return self._byte * size
 
 
-def test_endless_input_is_refused_before_memory_is_full(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_endless_input_is_refused_before_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: 50_000_000)
     with pytest.raises(InputError, match="standard input is too large"):
         read_input(None, [], cast(BinaryIO, Endless(b"y")))

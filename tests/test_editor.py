@@ -106,19 +106,14 @@ def test_a_message_of_several_lines_survives_in_a_private_history(
     assert read(f"{CTRL_R}tw\r\r", history=str(file)) == "one\ntwo"
 
 
-@pytest.mark.parametrize(
-    ("editor", "complaint"),
-    [
-        ("no-such", "no-such exited with status 127: nothing was changed; set $VISUAL or $EDITOR"),
-        ("vi '", "vi ' exited with status 2: nothing was changed; set $VISUAL or $EDITOR"),
-        ("rm", "rm saved a file that is not UTF-8 text"),
-        ("cp /bin/sh", "cp /bin/sh saved a file that is not UTF-8 text"),
-    ],
-)
-def test_an_unusable_editor_is_one_clear_line(
-    monkeypatch: pytest.MonkeyPatch, editor: str, complaint: str
-) -> None:
-    monkeypatch.setenv("EDITOR", editor)
-    with pytest.raises(InputError) as refused:
-        edit("text")
-    assert str(refused.value) == complaint
+def test_an_unusable_editor_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for editor, complaint in {
+        "no-such": "exited with status 127: nothing was changed; set $VISUAL or $EDITOR",
+        "vi '": "exited with status 2: nothing was changed; set $VISUAL or $EDITOR",
+        "rm": "saved a file that is not UTF-8 text",
+        "cp /bin/sh": "saved a file that is not UTF-8 text",
+    }.items():
+        monkeypatch.setenv("EDITOR", editor)
+        with pytest.raises(InputError) as refused:
+            edit("text")
+        assert str(refused.value) == f"{editor} {complaint}"

@@ -53,18 +53,9 @@ def test_generate_keeps_its_window_and_resumes_after_a_kill(family: str, tmp_pat
     sampling = {"temp": 0.7}
     setup = setup_of(family, tmp_path, WINDOW, prefill_step_size=32, sampling=sampling, seed=3)
     window = [] if setup.window is None else ["--max-kv-size", str(WINDOW)]
+    model = str(setup.model)
     whole = run_in_process(
-        *(
-            "generate",
-            "--raw",
-            "-m",
-            str(setup.model),
-            "--dtype",
-            "stored",
-            "--temp",
-            "0.7",
-            "--seed",
-        ),
+        *("generate", "--raw", "-m", model, "--dtype", "stored", "--temp", "0.7", "--seed"),
         *("3", "-n", "45", "--ignore-eos", *window, "--prefill-step-size", "32", "--json", PROMPT),
     )
     assert whole.returncode == 0, whole.stderr

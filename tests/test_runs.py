@@ -100,9 +100,7 @@ def damage(state: Path) -> None:
     state.write_bytes(state.read_bytes()[:-1])
 
 
-def test_a_long_document_does_not_evict_the_system_prompt_which_must_fit(
-    request_for: Make,
-) -> None:
+def test_a_long_document_does_not_evict_the_system_prompt_which_must_fit(request_for: Make) -> None:
     """Only the first four tokens stayed, and the rest of the system prompt was evicted."""
     for keep, kept in ((4, ""), (30, "The s")):
         request = request_for(raw=False, system="Be brief.")

@@ -113,9 +113,7 @@ def test_several_chats_create_and_fill_one_database(sessions: Path) -> None:
         assert saved == [(str(n), name) for n in range(10)]
 
 
-def test_a_database_put_in_place_of_the_open_one_is_noticed(
-    sessions: Path,
-) -> None:
+def test_a_database_put_in_place_of_the_open_one_is_noticed(sessions: Path) -> None:
     """Otherwise everything would be written to a file that nobody can open again."""
     with Session.open("mine", create=True) as session:
         turns = [Turn("hello", "yes", finish_reason="stop")]

@@ -67,9 +67,7 @@ def read_only() -> Iterator[None]:
 
 @pytest.mark.parametrize("options", [("-c",), ("--session", "new")])
 def test_on_a_read_only_disk_a_session_is_read_and_continues_unsaved(
-    chat: Any,
-    tiny_model: Path,
-    options: tuple[str, ...],
+    chat: Any, tiny_model: Path, options: tuple[str, ...]
 ) -> None:
     """It was refused, because its lock could not be created."""
     chat(lines(0, 2), "-m", str(tiny_model), "--session", "old")

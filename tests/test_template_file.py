@@ -67,10 +67,7 @@ def test_a_model_without_a_template_can_chat_with_one(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_template_is_refused_in_one_line_before_the_weights_are_read(
-    source: str,
-    error: str,
-    unthinking_model: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    source: str, error: str, unthinking_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("bad.jinja").write_text(source)
     monkeypatch.setattr("mlxchat.models.load.arrays_of", None)

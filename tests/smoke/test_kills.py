@@ -90,10 +90,7 @@ def shown_replies(printed: Sequence[str], before: int) -> list[str]:
 
 @pytest.mark.parametrize("kills", [1, FIFTY])
 def test_a_run_killed_again_and_again_writes_the_same_text(
-    kills: int,
-    tiny_model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kills: int, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The example script continues it. A hangup is ignored, as under `nohup`."""
     monkeypatch.setenv("MLXCHAT", " ".join(PROGRAM))
