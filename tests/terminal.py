@@ -23,7 +23,8 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 
 from mlxchat import cli
 
-COLUMNS, LINES = 90, 40
+# So wide that no path of a temporary directory is cut off.
+COLUMNS, LINES = 200, 40
 CTRL_C, CTRL_D, CTRL_G, CTRL_U, LEFT = "\x03", "\x04", "\x07", "\x15", "\x1b[D"
 PROMPT = "^>$"
 

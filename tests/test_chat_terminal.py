@@ -94,7 +94,7 @@ def test_a_reply_is_rendered_unless_it_is_to_be_plain(
 ) -> None:
     steps = [
         (PROMPT, "Add two numbers\r"),
-        ("· 1 turn", "/undo\r"),
+        (r"> Add two numbers\n(.*\n)+>$", "/undo\r"),
         (r"edit the message below.*\n> Add two numbers$", CTRL_C + CTRL_D),
     ]
     terminal = chat(saying(CODE), "--no-save", *options, steps=steps)
