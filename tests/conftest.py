@@ -3,9 +3,8 @@
 import gc
 import os
 import signal
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,6 @@ from mlx import nn
 from mlxchat import paths
 from mlxchat.models.skeleton import build_skeleton
 from scripts.tiny_model import byte_tokenizer, tiny_config, write_tiny_model
-from tests.in_process import run_in_process
 
 # The size of the surrounding terminal, which readline exports if pytest has imported it, is not
 # that of the terminals in the tests.
@@ -37,8 +35,6 @@ for name in ("COLUMNS", "LINES"):
 # and rightly ignore them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-RunMlxchat = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def build_random_model(config: dict[str, Any] | None = None, seed: int = 0) -> nn.Module:
@@ -144,10 +140,3 @@ def released() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
-
-
-@pytest.fixture
-def run_mlxchat() -> RunMlxchat:
-    """Run the program as a user would, but in this process, which is faster; returns its exit
-    status, stdout and stderr."""
-    return run_in_process

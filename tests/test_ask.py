@@ -12,7 +12,7 @@ from mlxchat import paths
 from mlxchat.app.prompt import read_into
 from mlxchat.errors import UsageError
 from mlxchat.sessions.listing import listing, read_session
-from tests.conftest import RunMlxchat
+from tests.in_process import run_in_process
 
 CONFIG = """
 [generate]
@@ -44,10 +44,8 @@ def asked() -> list[list[str]]:
     return [[turn.user for turn in read_session(each.name).turns] for each in listing()]
 
 
-def test_a_question_is_answered_once_and_only_the_reply_is_on_stdout(
-    run_mlxchat: RunMlxchat,
-) -> None:
-    done = run_mlxchat("Why is the sky blue?")
+def test_a_question_is_answered_once_and_only_the_reply_is_on_stdout() -> None:
+    done = run_in_process("Why is the sky blue?")
     assert (done.returncode, done.stderr) == (0, "")
     (session,) = listing()
     (turn,) = read_session(session.name).turns
@@ -55,29 +53,27 @@ def test_a_question_is_answered_once_and_only_the_reply_is_on_stdout(
     assert done.stdout == turn.reply + "\n" * (not turn.reply.endswith("\n"))
 
 
-def test_continue_asks_in_the_last_session_and_saves_there(run_mlxchat: RunMlxchat) -> None:
+def test_continue_asks_in_the_last_session_and_saves_there() -> None:
     for arguments in (["one question"], ["-c", "another question"], ["a third one", "-c"]):
-        assert run_mlxchat(*arguments).returncode == 0
+        assert run_in_process(*arguments).returncode == 0
     assert asked() == [["one question", "another question", "a third one"]]
 
 
-def test_a_piped_document_goes_before_the_question(run_mlxchat: RunMlxchat) -> None:
-    assert run_mlxchat("Summarize", stdin="A report.\n").returncode == 0
-    assert run_mlxchat("Any errors?", stdin="").returncode == 0
+def test_a_piped_document_goes_before_the_question() -> None:
+    assert run_in_process("Summarize", stdin="A report.\n").returncode == 0
+    assert run_in_process("Any errors?", stdin="").returncode == 0
     # A word that is close to a command is not a question there either.
-    assert run_mlxchat("cht", stdin="A report.\n").returncode == 2
+    assert run_in_process("cht", stdin="A report.\n").returncode == 2
     assert asked() == [["Any errors?"], ["A report.\n\n\nSummarize"]]
 
 
-def test_a_dash_reads_the_question_itself_from_a_pipe(
-    run_mlxchat: RunMlxchat, tmp_path: Path
-) -> None:
+def test_a_dash_reads_the_question_itself_from_a_pipe(tmp_path: Path) -> None:
     """Without it, each line of the pipe is a turn."""
     (tmp_path / "a.md").write_text("One.")
-    done = run_mlxchat("-", "-f", str(tmp_path / "a.md"), stdin="Who?\nAnd why?\n")
+    done = run_in_process("-", "-f", str(tmp_path / "a.md"), stdin="Who?\nAnd why?\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert asked() == [[f"# {tmp_path}/a.md\n\nOne.\n\nWho?\nAnd why?\n"]]
-    assert "pipe" in run_mlxchat("-").stderr
+    assert "pipe" in run_in_process("-").stderr
 
 
 @pytest.mark.parametrize(
@@ -97,11 +93,9 @@ def test_a_dash_reads_the_question_itself_from_a_pipe(
         ),
     ],
 )
-def test_words_that_are_not_a_question_are_refused_with_a_hint(
-    line: str, error: str, run_mlxchat: RunMlxchat
-) -> None:
+def test_words_that_are_not_a_question_are_refused_with_a_hint(line: str, error: str) -> None:
     """A mistyped command must not load a model and be answered."""
-    done = run_mlxchat(*shlex.split(line))
+    done = run_in_process(*shlex.split(line))
     assert (done.returncode, done.stdout) == (2, "")
     expected = f"mlxchat: error: {error}".split("…")[0]
     assert done.stderr.startswith(expected)
@@ -109,9 +103,9 @@ def test_words_that_are_not_a_question_are_refused_with_a_hint(
     assert listing() == []
 
 
-def test_files_go_before_the_first_turn_of_a_pipe(run_mlxchat: RunMlxchat, tmp_path: Path) -> None:
+def test_files_go_before_the_first_turn_of_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("One.")
-    done = run_mlxchat("chat", "-f", str(tmp_path / "a.md"), stdin="Who?\nWhy?\n")
+    done = run_in_process("chat", "-f", str(tmp_path / "a.md"), stdin="Who?\nWhy?\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert asked() == [[f"# {tmp_path}/a.md\n\nOne.\n\nWho?", "Why?"]]
 
@@ -130,8 +124,8 @@ def test_the_input_goes_to_its_place_or_after_the_prompt() -> None:
         read("", None, None)
 
 
-def test_a_document_is_answered_with_the_prompt_and_its_options(run_mlxchat: RunMlxchat) -> None:
-    done = run_mlxchat("-p", "commit", "--json", stdin="the change")
+def test_a_document_is_answered_with_the_prompt_and_its_options() -> None:
+    done = run_in_process("-p", "commit", "--json", stdin="the change")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout.splitlines()[-1])["generated_tokens"] <= 4
     saved = read_session(listing()[0].name)
@@ -142,11 +136,11 @@ def test_a_document_is_answered_with_the_prompt_and_its_options(run_mlxchat: Run
 
 
 def test_the_command_line_overrides_a_prompt_and_a_prompt_the_configuration(
-    run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def tokens(*options: str) -> int:
         how = ("generate", "--json", "--ignore-eos", *options, "a")
-        return json.loads(run_mlxchat(*how).stdout.splitlines()[-1])["generated_tokens"]
+        return json.loads(run_in_process(*how).stdout.splitlines()[-1])["generated_tokens"]
 
     monkeypatch.setenv("MLXCHAT_GENERATE_MAX_TOKENS", "7")
     assert tokens() == 7
@@ -164,10 +158,8 @@ def test_the_command_line_overrides_a_prompt_and_a_prompt_the_configuration(
         ("[prompts.a]\ntemp = -1", "a", "prompts.a.temp"),
     ],
 )
-def test_what_cannot_be_asked_is_a_usage_error(
-    config: str, name: str, error: str, run_mlxchat: RunMlxchat
-) -> None:
+def test_what_cannot_be_asked_is_a_usage_error(config: str, name: str, error: str) -> None:
     paths.config_file().write_text(config)
-    done = run_mlxchat("generate", "-p", name)
+    done = run_in_process("generate", "-p", name)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert error in done.stderr

@@ -12,7 +12,7 @@ from mlxchat.errors import ExitStatus
 from mlxchat.rows.output import Pending
 from mlxchat.rows.row import Row
 from mlxchat.terminal.worker import Stop
-from tests.conftest import RunMlxchat
+from tests.in_process import run_in_process
 
 
 @pytest.fixture(autouse=True)
@@ -55,21 +55,21 @@ def prompts(count: int) -> str:
         (["--raw", "--lines", "-"], [1]),
     ],
 )
-def test_every_form_of_input(arguments: list[str], ids: list[Any], run_mlxchat: RunMlxchat) -> None:
+def test_every_form_of_input(arguments: list[str], ids: list[Any]) -> None:
     write("lines.txt", "one", "", "two")
     write("table.csv", "id,subject,text", '7,Hi,"a\nb"', ",Ho,c")
     write("words.jsonl", {"id": "x", "word": "one", "more": 1}, {"word": 2})
     Path("folder").mkdir()
     for name in "ab":
         write(f"folder/{name}.txt", name)
-    done = run_mlxchat("batch", *arguments, stdin="piped")
+    done = run_in_process("batch", *arguments, stdin="piped")
     assert (done.returncode, done.stderr) == (0, "")
     assert [each["id"] for each in lines(done.stdout)] == sorted(ids, key=str)
 
 
-def test_failed_rows_are_counted_and_the_first_is_shown(run_mlxchat: RunMlxchat) -> None:
+def test_failed_rows_are_counted_and_the_first_is_shown() -> None:
     write("in.jsonl", {"prompt": "a"}, "nope", {"prompt": "b", "schema": {"type": "strin"}})
-    done = run_mlxchat("batch", "in.jsonl", "-o", "out.jsonl", "--stats")
+    done = run_in_process("batch", "in.jsonl", "-o", "out.jsonl", "--stats")
     assert (done.returncode, done.stdout) == (1, "")
     figures, failed = done.stderr.splitlines()
     assert figures.startswith("3 rows, 2 failed · prompts ")
@@ -92,9 +92,9 @@ INVALID = {"type": "array", "items": {"const": 1}, "minItems": 2, "uniqueItems":
     ids=["complete", "cut off", "invalid"],
 )
 def test_an_answer_that_is_not_what_was_asked_for_has_its_own_status(
-    row: dict[str, Any], status: int, message: str, run_mlxchat: RunMlxchat
+    row: dict[str, Any], status: int, message: str
 ) -> None:
-    done = run_mlxchat("batch", write("in.jsonl", {"prompt": "a", "max_tokens": 40, **row}))
+    done = run_in_process("batch", write("in.jsonl", {"prompt": "a", "max_tokens": 40, **row}))
     assert done.returncode == status
     assert done.stderr.removeprefix("mlxchat: ").startswith(message)
     assert len(done.stderr.splitlines()) == bool(message)
@@ -103,15 +103,15 @@ def test_an_answer_that_is_not_what_was_asked_for_has_its_own_status(
 
 
 def test_a_finished_batch_loads_no_model_and_its_output_is_no_input(
-    run_mlxchat: RunMlxchat, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A pattern that matches the output would have had a second run summarize the results."""
     write("a.txt", "one")
     batch = ("batch", "--files", "*.txt", "-o", "out.txt", "--stats")
-    assert run_mlxchat(*batch).returncode == 0
+    assert run_in_process(*batch).returncode == 0
     before = Path("out.txt").read_text()
     monkeypatch.delattr(batch_run, "open_model")
-    done = run_mlxchat(*batch)
+    done = run_in_process(*batch)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "1 row, 1 already finished\n"
     assert Path("out.txt").read_text() == before
@@ -126,7 +126,7 @@ def test_a_finished_batch_loads_no_model_and_its_output_is_no_input(
     ],
 )
 def test_a_batch_that_is_cut_short_says_how_to_continue_and_a_second_run_does_the_rest(
-    is_deleted: bool, status: int, reason: str, run_mlxchat: RunMlxchat
+    is_deleted: bool, status: int, reason: str
 ) -> None:
     take, asked = Pending.take, []
 
@@ -143,12 +143,12 @@ def test_a_batch_that_is_cut_short_says_how_to_continue_and_a_second_run_does_th
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stop, "requested", requested)
         patch.setattr(Pending, "take", takes)
-        done = run_mlxchat("batch", prompts(6), "-o", "out.jsonl", "--rows", "1")
+        done = run_in_process("batch", prompts(6), "-o", "out.jsonl", "--rows", "1")
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr.startswith(reason)
     assert done.stderr.endswith("2 rows finished; run the same command again for the rest\n")
     assert is_deleted or ids_in("out.jsonl") == [0, 1]
-    assert run_mlxchat("batch", "in.jsonl", "-o", "out.jsonl").returncode == 0
+    assert run_in_process("batch", "in.jsonl", "-o", "out.jsonl").returncode == 0
     assert ids_in("out.jsonl") == list(range(6))
 
 
@@ -164,16 +164,13 @@ def test_a_batch_that_is_cut_short_says_how_to_continue_and_a_second_run_does_th
     ],
 )
 def test_what_cannot_work_is_refused_before_a_model_is_loaded(
-    arguments: list[str],
-    message: str,
-    run_mlxchat: RunMlxchat,
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts(1)
     monkeypatch.delattr(batch_run, "open_model")
     if "machine" in message:
         monkeypatch.setattr(platform, "launched_rank", lambda: 0)
-    done = run_mlxchat("batch", *arguments)
+    done = run_in_process("batch", *arguments)
     assert done.returncode == 2
     assert done.stderr.startswith(f"mlxchat: error: {message}")
     assert len(done.stderr.splitlines()) == 1

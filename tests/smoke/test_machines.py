@@ -20,7 +20,7 @@ import pytest
 
 from mlxchat.sessions.session import Session
 from scripts.families import write_family
-from tests.conftest import RunMlxchat
+from tests.in_process import run_in_process
 
 # With plain attention, with experts, with sinks and sliding windows, with latent attention.
 FAMILIES = ("llama", "qwen3_moe", "gpt_oss", "deepseek_v3")
@@ -153,18 +153,12 @@ def cached_tokens(events: str) -> int:
     ],
 )
 def test_ranks_write_what_one_process_writes(
-    ranks: int,
-    name: str,
-    options: list[str],
-    models: Path,
-    tmp_path: Path,
-    *,
-    run_mlxchat: RunMlxchat,
+    ranks: int, name: str, options: list[str], models: Path, tmp_path: Path
 ) -> None:
     command = generate(models / name, "--json", "--logprobs", "2")
     done = together(tmp_path, *command, *options, ranks=ranks)
     assert (done.returncode, done.stderr) == (0, "")
-    found, expected = tokens_of(done.stdout), tokens_of(run_mlxchat(*command).stdout)
+    found, expected = tokens_of(done.stdout), tokens_of(run_in_process(*command).stdout)
     assert len(found) > 9
     assert reply(done.stdout) == "".join(token["text"] for token in expected)
     logprobs = [[token["logprob"] for token in each] for each in (found, expected)]
@@ -207,7 +201,7 @@ def ends_with_a_line(rank: Rank, line: str) -> None:
 
 @SLOW
 def test_a_session_resumes_from_each_ranks_own_shard(
-    models: Path, tmp_path: Path, run_mlxchat: RunMlxchat, temporary_home: Path
+    models: Path, tmp_path: Path, temporary_home: Path
 ) -> None:
     def say(name: str, text: str) -> tuple[str, str, int]:
         """What a new process answers, what it reports, and how many tokens it found."""
@@ -217,13 +211,13 @@ def test_a_session_resumes_from_each_ranks_own_shard(
 
     first, second = "Tell me of the sea.", "And of the land? " * 5
     for text in (first, second):
-        alone = run_mlxchat(*chat(models, "--session", "alone"), stdin=f"{text}\n")
+        alone = run_in_process(*chat(models, "--session", "alone"), stdin=f"{text}\n")
     known = cached_tokens(alone.stdout)
     assert known > 0
     say("far", first)
     assert say("far", second) == (reply(alone.stdout), "", known)
     # A single process has the whole transcript but no shards.
-    last = run_mlxchat(*chat(models, "--session", "far"), stdin="Well?\n")
+    last = run_in_process(*chat(models, "--session", "far"), stdin="Well?\n")
     assert "was made with a different number of ranks" in last.stderr
     assert cached_tokens(last.stdout) == 0
     # Without rank 1's shard the snapshot cannot be restored.
@@ -253,18 +247,18 @@ def test_if_a_rank_is_killed_the_other_exits_and_the_session_has_the_text_shown(
 
 @SLOW
 def test_a_run_resumes_from_each_ranks_own_shard_of_the_checkpoint(
-    models: Path, tmp_path: Path, run_mlxchat: RunMlxchat
+    models: Path, tmp_path: Path
 ) -> None:
     """A run killed and resumed writes the same bytes as an undisturbed one of one process."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     night = ("-n", "90", "--checkpoint-every", "20", "--checkpoint")
-    assert run_mlxchat(*generate(models / "llama", *night, str(whole))).returncode == 0
+    assert run_in_process(*generate(models / "llama", *night, str(whole))).returncode == 0
     with ring(2, generate(models / "llama", *night, str(cut)), tmp_path) as ranks:
         wait_until((cut / "state.safetensors").exists)
         ranks[0].popen.kill()
         ends_with_a_line(ranks[1], "mlxchat: error: rank 0 is gone: all ranks exit\n")
     resume = ["generate", "--resume", str(cut)]
-    alone = run_mlxchat(*resume)
+    alone = run_in_process(*resume)
     assert alone.returncode == 1
     assert "was made with a different number of ranks" in alone.stderr
     resumed = together(tmp_path, *resume)
@@ -274,7 +268,7 @@ def test_a_run_resumes_from_each_ranks_own_shard_of_the_checkpoint(
 
 @SLOW
 def test_a_prefix_is_reused_if_all_ranks_have_it(
-    models: Path, tmp_path: Path, run_mlxchat: RunMlxchat, temporary_home: Path
+    models: Path, tmp_path: Path, temporary_home: Path
 ) -> None:
     document = tmp_path / "document.txt"
     document.write_text("".join(f"Rule {n}: salt the {n * 7} onions.\n" for n in range(40)))
@@ -286,7 +280,7 @@ def test_a_prefix_is_reused_if_all_ranks_have_it(
         """How many tokens all ranks had; the answer is that of one process."""
         done = together(tmp_path, *common, question)
         assert (done.returncode, done.stderr) == (0, "")
-        alone = run_mlxchat(*common, "--no-prefix-cache", question)
+        alone = run_in_process(*common, "--no-prefix-cache", question)
         assert reply(done.stdout) == reply(alone.stdout)
         return cached_tokens(done.stdout)
 
