@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from unittest.mock import Mock
 
 import jsonschema
 import mlx.core as mx
@@ -144,12 +145,8 @@ def test_log_probabilities_are_those_of_the_tokens_allowed() -> None:
 
 def test_a_cache_that_refuses_drafts_gets_no_forced_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """All forced tokens but the last were drafted."""
-
-    def refuse(self: Cache) -> None:
-        raise AssertionError("drafted")
-
     monkeypatch.setattr(Cache, "draft_room", property(lambda _: 0))
-    monkeypatch.setattr(Cache, "begin_draft", refuse)
+    monkeypatch.setattr(Cache, "begin_draft", Mock(side_effect=AssertionError("drafted")))
     constraint = Constraint.from_choices(["incontrovertible"])
     assert text_of(answer(constraint)) == "incontrovertible"
 

@@ -247,7 +247,6 @@ def test_a_rank_exits_by_itself_if_it_waits_for_one_that_is_gone(
         ("phi3", False, "a phi3 model cannot be divided among several machines"),
         ("llama", True, "a llama model cannot be pipelined: mlx-lm does not support it"),
         ("qwen3_5", True, "a qwen3_5 model cannot be pipelined: its layers have different kinds"),
-        ("qwen3_next", False, "a qwen3_next model cannot be divided among several machines"),
         ("qwen3_moe", False, "this model's 2 kv heads cannot be divided by 4: use a number of"),
         # Only when it is applied: a module "does not have parameter named signs".
         ("prism_hadamard_qwen35", False, "cannot divide a prism_hadamard_qwen35 model"),

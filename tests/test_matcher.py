@@ -37,14 +37,11 @@ def test_the_mask_allows_what_may_come_next(ends: list[int]) -> None:
     assert [*vocabulary.ends] == ends
     matcher = Matcher(vocabulary, Constraint.from_regex("ab?"))
     assert matcher.mask().shape == (vocabulary.size,)
-    assert allowed(matcher) == {ord("a")}
-    assert not matcher.may_end
-    matcher.accept(ord("a"))
-    assert allowed(matcher) == {ord("b"), *ends}
-    assert (matcher.may_end, matcher.is_complete) == (True, False)
-    matcher.accept(ord("b"))
-    assert allowed(matcher) == {*ends}
-    assert (matcher.may_end, matcher.is_complete) == (True, True)
+    assert (allowed(matcher), matcher.may_end) == ({ord("a")}, False)
+    for letter, following, is_complete in (("a", {ord("b"), *ends}, False), ("b", {*ends}, True)):
+        matcher.accept(ord(letter))
+        assert allowed(matcher) == following
+        assert (matcher.may_end, matcher.is_complete) == (True, is_complete)
     for end in ends:
         matcher.accept(end)
     assert matcher.is_complete

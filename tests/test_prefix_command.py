@@ -115,14 +115,12 @@ def test_a_chats_next_model_has_its_own_known_prefixes(tiny_model: Path, tmp_pat
     assert second == (plain[0], 9 * PAGE)
 
 
-def test_the_cache_commands(ask: Any) -> None:
+def test_the_size_of_the_cache_is_that_of_its_pages(ask: Any) -> None:
     directory = paths.prefix_cache_dir()
     assert run_in_process("cache", "size").stdout == f"0 B in {directory}\n"
     ask(*LONG)
     held = format_bytes(sum(page.stat().st_size for page in pages()))
     assert run_in_process("cache", "size").stdout == f"{held} in {directory}\n"
-    assert run_in_process("cache", "clear", "--yes").returncode == 0
-    assert pages() == []
 
 
 def blocks(*names: str) -> list[str]:

@@ -268,7 +268,6 @@ def test_a_name_is_a_name_and_neither_it_nor_a_value_is_evaluated() -> None:
     ("source", "message"),
     [
         ("{text", "has a single {: write {{ for a literal brace"),
-        ("text}", "has a single }: write }} for a literal brace"),
         ("{ }{text}", "has an empty field: write its name in the braces, as in {text}"),
         ("Hello {{text}}", "must contain a field of the row, such as {text}"),
     ],
