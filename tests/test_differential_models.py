@@ -302,6 +302,8 @@ def mutations(file: str, contents: Json) -> dict[str, Change]:
     found = {"": both()} | {f"{data}": text(file, data) for data in WHOLE}
     for path in keys(contents):
         for new in VALUES:
+            if (path[-1], new) == ("group_size", 0):
+                continue  # MLX divides by it, and the process ends
             found[f"{'.'.join(path)}={new!r:.9}"] = edit(file, *path, to=new)
     return found
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,30 +26,18 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("turns.jinja").write_text(TURNS)
 
 
-def events(run: Any) -> list[dict[str, Any]]:
-    assert (run.returncode, run.stderr) == (0, "")
-    return [json.loads(line) for line in run.stdout.splitlines()]
-
-
-def test_the_template_of_the_file_is_used_as_if_it_were_the_models(
-    tmp_path: Path, unthinking_model: Path
-) -> None:
-    config = json.loads((unthinking_model / "config.json").read_text())
-    same = write_tiny_model(tmp_path / "same", config=config, chat_template=TURNS)
-    how = ("--json", "-n", "5", "--temp", "0", "Why?")
-    given = events(
-        run_in_process(*("generate", "-m", str(same), "--chat-template", "turns.jinja"), *how)
+def test_the_template_of_the_file_is_used_as_if_it_were_the_models(tmp_path: Path) -> None:
+    """Also if the model has none."""
+    own, bare = (
+        str(write_tiny_model(tmp_path / name, chat_template=template))
+        for name, template in (("own", TURNS), ("bare", None))
     )
-    own = events(run_in_process("generate", "-m", str(same), *how))
-    assert given[-1]["text"] == own[-1]["text"]
-    assert given[0]["prompt_tokens"] == own[0]["prompt_tokens"]
-
-
-def test_a_model_without_a_template_can_chat_with_one(tmp_path: Path) -> None:
-    model = str(write_tiny_model(tmp_path / "bare", chat_template=None))
-    assert "no chat template" in run_in_process("-m", model, "Why so?").stderr
-    done = run_in_process("Why so?", "-m", model, "-n", "3", "--chat-template", "turns.jinja")
-    assert (done.returncode, done.stderr) == (0, "")
+    how = ("generate", "--json", "-n", "5", "--temp", "0", "Why?", "-m")
+    given = run_in_process(*how, bare, "--chat-template", "turns.jinja").stdout.splitlines()
+    expected = run_in_process(*how, own).stdout.splitlines()
+    for at, key in ((0, "prompt_tokens"), (-1, "text")):
+        assert json.loads(given[at])[key] == json.loads(expected[at])[key]
+    assert "no chat template" in run_in_process(*how, bare).stderr
 
 
 @pytest.mark.parametrize(
