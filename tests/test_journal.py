@@ -165,13 +165,9 @@ class Chat(RuleBasedStateMachine):
         paths.sessions_dir = SESSIONS_DIR
         shutil.rmtree(self.directory.parent)
 
-    @property
-    def exists(self) -> bool:
-        return self.session.snapshot_path is not None
-
     def record(self) -> None:
         self.session.record(self.system, self.turns)
-        if not self.exists:
+        if self.session.snapshot_path is None:
             assert not self.turns
             return
         saved = read_session("mine")
@@ -251,7 +247,7 @@ class Chat(RuleBasedStateMachine):
         self.session.settings({name: value})
         self.record()
 
-    @precondition(lambda self: self.exists)
+    @precondition(lambda self: self.session.snapshot_path)
     @rule()
     def open_again(self) -> None:
         self.session.close()

@@ -46,16 +46,6 @@ def test_a_run_ends_on_time_and_continues_the_next_night(
     assert json.loads((night / "run.json").read_text())["ended"] == "length"
 
 
-@pytest.fixture
-def monotonous(tmp_path: Path) -> list[str]:
-    """Options of a model that finds all tokens equally likely: greedily, it repeats the first."""
-    model = write_tiny_model(tmp_path / "monotonous")
-    weights: Any = mx.load(str(model / "model.safetensors"))
-    weights["lm_head.weight"] = mx.zeros_like(weights["lm_head.weight"])
-    mx.save_safetensors(str(model / "model.safetensors"), weights, {"format": "mlx"})
-    return ["-m", str(model), "--raw", "--temp", "0", "--max-kv-size", "64"]
-
-
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [
@@ -65,11 +55,16 @@ def monotonous(tmp_path: Path) -> list[str]:
     ],
 )
 def test_a_text_that_repeats_itself_is_stopped_unless_only_a_warning_is_wanted(
-    options: list[str], status: int, said: str, monotonous: list[str], tmp_path: Path
+    options: list[str], status: int, said: str, tmp_path: Path
 ) -> None:
-    """A string without a maximum length never ended."""
-    out = tmp_path / "out"
-    code, stderr = generate_here(*options, "--json", "-o", str(out), *monotonous, TEXT)
+    """A string without a maximum length never ended. To the model, all tokens are equally likely:
+    greedily, it repeats the first."""
+    out, model = tmp_path / "out", write_tiny_model(tmp_path / "monotonous")
+    weights: Any = mx.load(str(model / "model.safetensors"))
+    weights["lm_head.weight"] = mx.zeros_like(weights["lm_head.weight"])
+    mx.save_safetensors(str(model / "model.safetensors"), weights, {"format": "mlx"})
+    options = [*options, "--raw", "--temp", "0", "--max-kv-size", "64", "--json", "-o", str(out)]
+    code, stderr = generate_here("-m", str(model), *options, TEXT)
     assert (code, said in stderr, stderr.count("the text repeats itself")) == (status, True, 1)
     ended = json.loads(out.read_text().splitlines()[-1])["finish_reason"]
     assert ended == ("loop" if status else "length")

@@ -217,12 +217,8 @@ def test_another_model_or_dtype_of_the_same_name_finds_nothing(
     record(model, ids, open_pages(model))
     half = build_random_model()
     half.set_dtype(mx.float16)
-    others = [
-        make_model(build_random_model(seed=1)),
-        make_model(half, mx.float16),
-        make_model(model.network, config={"a": 1}),
-    ]
-    for other in others:
+    same = make_model(model.network, config={"a": 1})
+    for other in (make_model(build_random_model(seed=1)), make_model(half, mx.float16), same):
         assert Run(other, ids, open_pages(other)).cached == 0
     assert Run(model, ids, open_pages(model)).cached == 2 * PAGE
 

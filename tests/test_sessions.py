@@ -3,8 +3,6 @@
 import errno
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +46,11 @@ def test_if_the_snapshot_is_damaged_the_transcript_is_read(chat: Any) -> None:
     assert next(e for e in events if e["event"] == "done")["cached_tokens"] == 0
 
 
-@contextmanager
-def read_only() -> Iterator[None]:
-    """The directory of sessions cannot be written, not by root either."""
+@pytest.mark.parametrize("options", [("-c",), ("--session", "new")])
+def test_on_a_read_only_disk_a_session_is_read_and_continues_unsaved(
+    chat: Any, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    """It was refused, because its lock could not be created."""
 
     def open_(path: Any, flags: int, *rest: Any, **more: Any) -> int:
         is_ours = paths.sessions_dir() in Path(os.fsdecode(path)).parents
@@ -59,21 +59,13 @@ def read_only() -> Iterator[None]:
         return real(path, flags, *rest, **more)
 
     real = os.open
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "open", open_)
-        patch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
-        yield
-
-
-@pytest.mark.parametrize("options", [("-c",), ("--session", "new")])
-def test_on_a_read_only_disk_a_session_is_read_and_continues_unsaved(
-    chat: Any, tiny_model: Path, options: tuple[str, ...]
-) -> None:
-    """It was refused, because its lock could not be created."""
     chat(lines(0, 2), "-m", str(tiny_model), "--session", "old")
     before = {path: path.read_bytes() for path in paths.sessions_dir().iterdir()}
     model = ("-m", str(tiny_model), "-n", "5", "--json", "--temp", "0")
-    with read_only():
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_)
+        # Not by root either.
+        patch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
         done = run_in_process("chat", *model, *options, stdin=lines(2, 5))
     assert done.returncode == 1
     events = [json.loads(line) for line in done.stdout.splitlines()]
