@@ -5,7 +5,7 @@ import re
 
 import pyte
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from tokenizers import Tokenizer
@@ -187,6 +187,7 @@ def test_thinking_is_split_off_however_it_is_split_into_pieces(
     assert joined([*pieces, *reader.finish()]) == expected
 
 
+@example("abc", ["c", "b"], [])
 @given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=4)), cuts)
 def test_text_is_shown_up_to_a_stop_text_in_any_pieces(
     text: str, stops: list[str], places: list[int]
