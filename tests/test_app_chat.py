@@ -154,20 +154,15 @@ def test_an_invalid_option_changes_nothing(options: Options) -> None:
         assert (conversation.sampling, conversation.generation, conversation.recalls) == before
 
 
-def test_an_unsaved_chat_leaves_nothing_until_it_is_saved(options: Options) -> None:
+def test_a_chat_leaves_nothing_until_it_is_named_and_can_be_left_and_resumed(
+    options: Options,
+) -> None:
+    """It was continued with the template's arguments of the session that was left."""
     with Chat.open(options(), save=False) as chat:
-        replies = say(chat, "hello")
+        say(chat, "one")
         assert chat.session is None
         assert not paths.sessions_dir().exists()
-        chat.save_as("late")
-        chat.save()
-        assert saved("late") == [("hello", replies[0])]
-
-
-def test_a_session_can_be_named_left_and_resumed(options: Options) -> None:
-    """It was continued with the template's arguments of the session that was left."""
-    with Chat.open(options(), session="old") as chat:
-        say(chat, "one")
+        chat.save_as("old")
     with Chat.open(options(template_args={"a": 1})) as chat:
         say(chat, "two")
         with pytest.raises(SessionError, match="session 'old' already exists"):

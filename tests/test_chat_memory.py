@@ -48,10 +48,6 @@ def forgetful(*facts: str, recalls: int = 2, **options: Any) -> Conversation:
     return conversation
 
 
-def recalled(conversation: Conversation, text: str = QUESTION) -> list[Recalled]:
-    return [each for each in conversation.say(text) if isinstance(each, Recalled)]
-
-
 def held(conversation: Conversation) -> str:
     return conversation.model.tokenizer.decode(conversation.ledger.ids)
 
@@ -124,18 +120,10 @@ def test_going_back_from_a_recall_restores_the_cache(family: str) -> None:
             assert "Earlier" not in held(conversation)
             conversation.undo()
         check_same(conversation, untouched)
-    assert recalled(conversation)
+    assert answer(conversation)
     assert any(isinstance(each, Recalled) for each in conversation.retry())
     conversation.undo()
     check_same(conversation, untouched)
-
-
-def test_nothing_is_recalled_for_unrelated_messages_when_off_or_after_clearing() -> None:
-    conversation = forgetful()
-    assert recalled(conversation, "Why is the sky blue?") == []
-    conversation.clear()
-    assert recalled(conversation) == []
-    assert recalled(forgetful(recalls=0)) == []
 
 
 # What is quoted
@@ -188,16 +176,6 @@ def compacted(conversation: Conversation, words: str = "") -> Compacted:
     done = conversation.compact(words)
     assert done is not None
     return done
-
-
-def state(conversation: Conversation) -> tuple[object, ...]:
-    """All that a note changes."""
-    return (
-        conversation.state.note,
-        [turn.forgotten for turn in conversation.turns],
-        conversation.ledger.ids.tolist(),
-        tokens_held(conversation.cache),
-    )
 
 
 def prompts_of(conversation: Conversation, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -292,12 +270,12 @@ def test_a_note_must_fit_next_to_what_is_pinned_and_not_be_empty() -> None:
     with pytest.raises(UsageError, match="the note is empty"):
         conversation.set_note(" \n")
     conversation.pin(4)
-    before = state(conversation)
+    before = conversation.state
     without = replace(conversation.state, note="")
     room = int(room_for_more(conversation.rendering, without, WINDOW))
     with pytest.raises(UsageError, match=f"the note does not fit: it has {room + 1:,} tokens, and"):
         conversation.set_note("y" * (room + 1))
-    assert state(conversation) == before
+    assert conversation.state == before
     conversation.set_note("y" * room)
     say(conversation, "go on")
     assert conversation.turns[-1].reply
@@ -307,10 +285,10 @@ def test_there_must_be_something_to_compact_and_room_for_it() -> None:
     conversation = make_conversation(280, max_tokens=8)
     for message, reason in (("one", "nothing to compact"), ("two", "no room in the window")):
         say(conversation, message)
-        before = state(conversation)
+        before = conversation.state
         with pytest.raises(UsageError, match=reason):
             conversation.compact()
-        assert state(conversation) == before
+        assert conversation.state == before
 
 
 def test_a_turn_that_a_note_replaced_is_still_recalled() -> None:

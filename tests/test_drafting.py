@@ -67,15 +67,10 @@ def with_errors(ids: list[int]) -> list[int]:
     return [5 if place % 11 == 0 else id_ for place, id_ in enumerate(ids)]
 
 
-def foreseeing(family: str, sampling: SamplingSettings) -> Drafter:
-    """A drafter that has seen what the model writes, with errors."""
-    ids = [token.id for token in plain_tokens(family, sampling) if token.id is not None]
-    return drafter_after(with_errors(ids))
-
-
 def both(family: str = "llama", sampling: SamplingSettings = LOOSE, **how: Any) -> list[Reply]:
-    """The same reply with drafts and without."""
-    drafter = foreseeing(family, sampling)
+    """The same reply with drafts, from what the model writes, with errors, and without."""
+    ids = [token.id for token in plain_tokens(family, sampling) if token.id is not None]
+    drafter = drafter_after(with_errors(ids))
     return [begin(family, sampling, each, **how) for each in (drafter, None)]
 
 
@@ -125,18 +120,6 @@ def test_the_caller_may_stop_inside_a_draft(count: int, family: str) -> None:
     check_same_state(drafting.cache, plain.cache, 1e-3)
     for text, reply in zip(texts, (drafting, plain), strict=True):
         text += [token[:2] for token in generate(reply, tokens=10)]
-    assert texts[0] == texts[1]
-
-
-def test_the_caller_may_evict_inside_a_draft() -> None:
-    """In a chat, a turn is forgotten while the reply is generated."""
-    texts: list[list[tuple[Any, ...]]] = []
-    for reply in both(max_tokens=100):
-        texts.append([])
-        for token in generate(reply):
-            texts[-1].append(token[:2])
-            if len(texts[-1]) % 7 == 0:
-                reply.cache.evict(KEEP + 2, KEEP + 5)
     assert texts[0] == texts[1]
 
 

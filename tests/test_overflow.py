@@ -150,39 +150,30 @@ def test_passages_with_a_checkpoint_are_resumed(
     assert resumed.read_bytes() == once.read_bytes()
 
 
-@pytest.fixture
-def any_size_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlxchat.app.overflow.MIN_KEPT_BYTES", 0)
-
-
-@pytest.mark.usefixtures("any_size_is_kept")
-def test_an_index_is_used_again_and_a_damaged_one_made_again(
+def test_the_index_of_a_file_is_used_again_and_a_damaged_one_made_again(
     generate: Generate, report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """None is kept of a pipe, or without the prefix cache."""
+    monkeypatch.setattr("mlxchat.app.overflow.MIN_KEPT_BYTES", 0)
+    directory = paths.document_indexes_dir()
+    generate("--overflow", "passages", QUESTION, stdin=report.read_text())
     arguments = ("--overflow", "passages", "--json", "-f", str(report), QUESTION)
+    generate("--no-prefix-cache", *arguments)
+    assert not directory.exists()
     first = events_of(generate(*arguments, window=500).stdout)[1]
     with monkeypatch.context() as patch:
         patch.setattr(index_module, "_fill", None)
         assert events_of(generate(*arguments, window=500).stdout)[1] == first
-    (index,) = paths.document_indexes_dir().iterdir()
+    (index,) = directory.iterdir()
     sound = index.read_bytes()
     index.write_bytes(sound[:4_096] + b"\xff" * 4_096 + sound[8_192:])
     run = generate(*arguments, window=500)
     assert (run.returncode, events_of(run.stdout)[1]) == (0, first)
-
-
-@pytest.mark.usefixtures("any_size_is_kept")
-def test_nothing_is_kept_of_a_pipe_without_the_prefix_cache_or_where_it_cannot_be(
-    generate: Generate, report: Path
-) -> None:
-    directory = paths.document_indexes_dir()
-    generate("--overflow", "passages", QUESTION, stdin=report.read_text())
-    generate("--overflow", "passages", "--no-prefix-cache", "-f", str(report), QUESTION)
-    assert not directory.exists()
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    index.unlink()
+    directory.rmdir()
     directory.touch()
-    run = generate("--overflow", "passages", "-f", str(report), QUESTION)
-    assert run.returncode == 0
+    run = generate(*arguments, window=500)
+    assert (run.returncode, events_of(run.stdout)[1]) == (0, first)
     assert len(re.findall("the index of .* is not kept: ", run.stderr)) == 1
 
 
