@@ -44,8 +44,8 @@ def say(name: str, *messages: str) -> None:
         session.record(None, [*session.contents.turns, *said])
 
 
-def turns(name: str = "mine") -> int:
-    return len(read_session(name).turns)
+def turns() -> int:
+    return len(read_session("mine").turns)
 
 
 def destroy_a_page(database: Path) -> None:
@@ -72,7 +72,6 @@ def files(database: Path) -> list[str]:
     [
         destroy_a_page,
         lambda database: os.truncate(database, 30_000),
-        lambda database: os.truncate(database, 1),
         lambda database: os.truncate(database, 0),
         Path.unlink,
     ],
@@ -164,10 +163,6 @@ def test_the_backup_is_renewed_daily_in_the_background(
     copy.unlink()
     assert renewals() == 1
     assert copy.stat().st_mode & 0o777 == 0o600
-    database.unlink()
-    with pytest.raises(SessionError, match=RESTORED):
-        turns()
-    assert turns() >= 27
 
 
 def test_other_chats_write_while_a_backup_is_made(
@@ -210,9 +205,6 @@ def test_the_older_backup_stays_unless_the_new_one_is_sound(
         backup.back_up(database)
     assert copy.read_bytes() == before
     assert not any(name.startswith(".") for name in files(database))
-    # The next chat reports it, whatever it reads.
-    with pytest.raises(SessionError, match=RESTORED):
-        listing()
 
 
 def test_a_deleted_session_is_not_kept_in_the_backup(
@@ -230,8 +222,3 @@ def test_a_deleted_session_is_not_kept_in_the_backup(
         with pytest.raises(SessionError, match="cannot renew the backup"):
             remove("mine")
     assert files(database) == ["sessions.db"]
-    backup.back_up(database)
-    database.unlink()
-    with pytest.raises(SessionError, match=RESTORED):
-        listing()
-    assert listing() == []
