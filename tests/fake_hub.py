@@ -1,6 +1,6 @@
 """A hub on 127.0.0.1 that works with huggingface_hub's snapshot_download, and can misbehave.
 
-It serves files from memory and counts requests. It can truncate a file, stall, or refuse requests.
+It serves files from memory. It can truncate a file, stall, or refuse requests.
 It has no Xet storage: files are sent over plain HTTP.
 """
 
@@ -19,22 +19,17 @@ from urllib.parse import unquote, urlsplit
 CHUNK_BYTES = 1 << 14
 
 
-def tiny_safetensors(payload_bytes: int = 64) -> bytes:
-    """A valid safetensors file with one bfloat16 tensor."""
+def tiny_model_files(payload_bytes: int = 64) -> dict[str, bytes]:
+    """The files of a model repository, with one bfloat16 tensor, and two that no model needs."""
     tensor = {"dtype": "BF16", "shape": [payload_bytes // 2], "data_offsets": [0, payload_bytes]}
     header = json.dumps({"model.norm.weight": tensor}).encode()
-    return struct.pack("<Q", len(header)) + header + bytes(payload_bytes)
-
-
-def tiny_model_files(payload_bytes: int = 64) -> dict[str, bytes]:
-    """The files of a model repository, and two that no model needs."""
     config = {"model_type": "llama", "hidden_size": 32, "max_position_embeddings": 4096}
     return {
         "config.json": json.dumps(config).encode(),
         "tokenizer.json": b"{}",
         "tokenizer_config.json": b"{}",
         "chat_template.jinja": b"{{ messages }}",
-        "model.safetensors": tiny_safetensors(payload_bytes),
+        "model.safetensors": struct.pack("<Q", len(header)) + header + bytes(payload_bytes),
         "README.md": b"# not needed",
         "modeling.py": b"raise SystemExit('code from the hub was run')",
     }
@@ -49,26 +44,22 @@ class FakeRepo:
     """A repository. `claimed_bytes` are sizes that the API reports instead of the true ones."""
 
     files: dict[str, bytes]
-    gated_status: int | None = None
+    is_gated: bool = False
     claimed_bytes: dict[str, int] = field(default_factory=dict)
 
     @property
     def commit(self) -> str:
         return hashlib.sha1(b"".join(self.files.values())).hexdigest()
 
-    def size_bytes(self, name: str) -> int:
-        return self.claimed_bytes.get(name, len(self.files[name]))
-
 
 @dataclass
 class FakeHub:
-    """The server, as a context manager. `requests` are "METHOD /path" in order of arrival."""
+    """The server, as a context manager. `sent_names` are of files, in order of arrival."""
 
     repos: dict[str, FakeRepo] = field(default_factory=dict)
     cut_off_after_bytes: dict[str, int] = field(default_factory=dict)
     seconds_per_chunk: float = 0.0
     always_answer: tuple[int, bytes] | None = None
-    requests: list[str] = field(default_factory=list)
     sent_names: list[str] = field(default_factory=list)
 
     def __enter__(self) -> "FakeHub":
@@ -95,7 +86,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.hub.requests.append(f"{self.command} {path}")
         parts = path.strip("/").split("/")
         is_api = parts[:2] == ["api", "models"]
         repo_id, name = "/".join(parts[2:4] if is_api else parts[:2]), "/".join(parts[4:])
@@ -107,8 +97,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif is_api:
             found = json.dumps(_listing(repo_id, repo, is_tree=parts[4:5] == ["tree"]))
             self._send(200, found.encode(), {"Content-Type": "application/json"})
-        elif repo.gated_status is not None:
-            self._send(repo.gated_status, b"{}", {"X-Error-Code": "GatedRepo"})
+        elif repo.is_gated:
+            self._send(403, b"{}", {"X-Error-Code": "GatedRepo"})
         elif name not in repo.files:
             self._send(404, b"{}", {"X-Error-Code": "EntryNotFound"})
         else:
@@ -147,7 +137,12 @@ def _listing(repo_id: str, repo: FakeRepo, *, is_tree: bool) -> object:
     """What the API answers. In a tree, a name is a path; of a model, it is that of a sibling."""
     at, tag = ("path", "oid") if is_tree else ("rfilename", "blobId")
     files: list[dict[str, object]] = [
-        {"type": "file", "size": repo.size_bytes(name), at: name, tag: git_sha1(data)}
+        {
+            "type": "file",
+            "size": repo.claimed_bytes.get(name, len(data)),
+            at: name,
+            tag: git_sha1(data),
+        }
         for name, data in repo.files.items()
     ]
     return files if is_tree else {"id": repo_id, "sha": repo.commit, "siblings": files}

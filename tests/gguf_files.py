@@ -19,21 +19,18 @@ from tokenizers import pre_tokenizers
 
 from mlxchat.models.skeleton import build_skeleton, named_parameters
 
-MODEL_TYPES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
-
 MERGES = ["h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or"]
 PLAIN = sorted(pre_tokenizers.ByteLevel.alphabet()) + [each.replace(" ", "") for each in MERGES]
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 KindOf = Callable[[str], Kind]
-Metadata = dict[str, Any]
 
 
 def tiny_hf_config(arch: str, **changes: Any) -> dict[str, Any]:
     """A configuration in Hugging Face's form, which the importer should recover."""
     config: dict[str, Any] = {
-        "model_type": MODEL_TYPES[arch],
+        "model_type": "gemma3_text" if arch == "gemma3" else arch,
         "hidden_size": 64,
         "num_hidden_layers": 6 if arch == "gemma3" else 2,
         "intermediate_size": 96,
@@ -59,7 +56,7 @@ def tiny_hf_config(arch: str, **changes: Any) -> dict[str, Any]:
     return config | changes
 
 
-def tokenizer_metadata() -> Metadata:
+def tokenizer_metadata() -> dict[str, Any]:
     """The bytes, results of merges, an added word, control tokens."""
     return {
         "tokenizer.ggml.model": "gpt2",
@@ -77,7 +74,7 @@ def tokenizer_metadata() -> Metadata:
     }
 
 
-def model_metadata(arch: str, config: Mapping[str, Any]) -> Metadata:
+def model_metadata(arch: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata that llama.cpp's converter writes for a configuration."""
     keys = {
         "block_count": "num_hidden_layers",
@@ -142,7 +139,7 @@ class TinyGguf:
 
     arch: str
     config: dict[str, Any]
-    metadata: Metadata
+    metadata: dict[str, Any]
     tensors: dict[str, tuple[np.ndarray, Kind]]  # as stored
     weights: dict[str, np.ndarray] = field(default_factory=dict)  # unquantized, in HF's layout
 
@@ -162,11 +159,9 @@ class TinyGguf:
         return path
 
 
-def tiny_gguf(
-    arch: str, kind: Kind | KindOf = Kind.F32, seed: int = 0, **config_changes: Any
-) -> TinyGguf:
+def tiny_gguf(arch: str, kind: Kind | KindOf = Kind.F32, **config_changes: Any) -> TinyGguf:
     """A tiny model's file. Matrices are stored as `kind`, or as it returns for their HF name."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     config = tiny_hf_config(arch, **config_changes)
     names = gguf.get_tensor_name_map(
         getattr(gguf.MODEL_ARCH, arch.upper()), config["num_hidden_layers"]

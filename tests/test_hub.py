@@ -12,7 +12,6 @@ from huggingface_hub import constants
 from huggingface_hub.utils import WeakFileLock
 
 from mlxchat import doctor
-from mlxchat.models import hub
 from mlxchat.models.describe import describe
 from mlxchat.models.hub_cache import (
     cached_snapshot,
@@ -20,7 +19,6 @@ from mlxchat.models.hub_cache import (
     offline_by_environment,
     repo_dir,
 )
-from mlxchat.models.resolve import resolve_model
 from tests.fake_hub import FakeHub, FakeRepo, put_in_cache, tiny_model_files
 from tests.in_process import run_in_process
 
@@ -69,16 +67,6 @@ def test_a_pull_updates_a_model_with_what_it_needs_and_no_code(fake_hub: FakeHub
     assert {path.name for path in directory.iterdir()} == wanted
 
 
-def test_a_cached_model_costs_no_request_and_no_import_of_the_library(
-    fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-):
-    snapshot = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files())
-    monkeypatch.setattr(hub, "_library", None)
-    found = resolve_model("org/tiny", offline=False, ask=None, notify=print, show_progress=False)
-    assert found.directory == snapshot
-    assert fake_hub.requests == []
-
-
 def test_an_interrupted_download_is_resumed_from_its_complete_files(fake_hub: FakeHub):
     sent = fake_hub.sent_names
     fake_hub.cut_off_after_bytes["model.safetensors"] = 10
@@ -110,7 +98,7 @@ def test_a_pull_removes_what_a_killed_one_left_but_nothing_that_is_being_written
 TROUBLE: dict[str, Callable[[FakeHub], object]] = {
     "{hub} has no model org/tiny: check the spelling, or log in ": lambda hub: hub.repos.clear(),
     "org/tiny is gated: ask for access at {hub}/org/tiny, then log in with ": lambda hub: setattr(
-        hub.repos["org/tiny"], "gated_status", 403
+        hub.repos["org/tiny"], "is_gated", True
     ),
     "{hub} answered 503 for org/tiny: try again later": lambda hub: setattr(
         hub, "always_answer", (503, b"busy")
@@ -179,13 +167,9 @@ def test_a_model_larger_than_the_disk_is_refused_before_downloading(fake_hub: Fa
     "variables",
     [
         {},
-        {"HF_HOME": "/a/$HOME/b"},
-        {"HF_HOME": "~/b"},
-        {"HF_HUB_CACHE": "~/c", "HF_HOME": "/d"},
-        {"XDG_CACHE_HOME": "/f"},
-        {"HF_HUB_OFFLINE": "1"},
-        {"HF_HUB_OFFLINE": "yes"},
-        {"TRANSFORMERS_OFFLINE": "on"},
+        {"HF_HOME": "/a/$HOME/b", "HF_HUB_OFFLINE": "1"},
+        {"HF_HUB_CACHE": "~/c", "HF_HOME": "/d", "HF_HUB_OFFLINE": "yes"},
+        {"XDG_CACHE_HOME": "/f", "TRANSFORMERS_OFFLINE": "on"},
     ],
     ids=str,
 )

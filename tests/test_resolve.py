@@ -31,6 +31,7 @@ class Scene:
         monkeypatch.setattr(
             hub, "download", lambda repo_id, **_: self.downloaded.append(repo_id) or tmp_path
         )
+        monkeypatch.setattr(hub, "_library", None)  # slow to import
         monkeypatch.setattr(gguf, "embedded_gguf", lambda: self.embedded)
         monkeypatch.setattr(gguf, "import_gguf", lambda *_: self.converted)
         monkeypatch.setattr(platform, "on_gpu", lambda: True)
