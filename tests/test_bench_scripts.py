@@ -14,7 +14,7 @@ import pytest
 
 from mlxchat.cache.build import make_cache
 from mlxchat.models.load import load
-from scripts.bench import plot, stream
+from scripts.bench import plot
 from scripts.bench.common import losses
 
 
@@ -47,17 +47,6 @@ def test_losses_within_the_window_are_those_of_plain_attention(tiny_model: Path)
     logits -= logits.max(axis=1, keepdims=True)
     logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     np.testing.assert_allclose(found, [-logprobs[n, ids[n + 1]] for n in range(99)], rtol=1e-4)
-
-
-def test_recomputed_tokens_see_their_window_and_no_more(tiny_model: Path) -> None:
-    network, ids = load(str(tiny_model)).network, np.arange(400) % 50
-    place, window = 200, 96
-    found = stream.recomputed(network, ids, place, window)
-    start = place + 1 + stream.STRETCH // 2 - window
-    # The same tokens after others: nothing before the window matters.
-    others = np.concatenate([np.zeros(start, ids.dtype), ids[start:]])
-    assert stream.recomputed(network, others, place, window) == found
-    assert len(found) == stream.STRETCH
 
 
 def test_a_chat_and_a_long_text_are_drawn(

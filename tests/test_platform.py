@@ -1,10 +1,8 @@
 """What differs between machines, tested on this one."""
 
-import tomllib
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from mlxchat import platform
 from mlxchat.errors import UsageError
@@ -28,13 +26,3 @@ def test_free_memory_is_the_minimum_of_system_and_container(
     assert platform.free_memory_bytes() == 4_000_000
     (tmp_path / "memory.max").write_text("max\n")
     assert platform.free_memory_bytes() > 100_000_000
-
-
-@pytest.mark.parametrize("name", ["mlx", "mlx-lm", "huggingface-hub", "typer"])
-def test_what_breaks_in_small_releases_has_an_upper_bound(name: str) -> None:
-    """mlx and mlx-lm have broken cache classes in patch releases."""
-    pyproject = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())
-    requirements = map(Requirement, pyproject["project"]["dependencies"])
-    bounds = [each.specifier for each in requirements if each.name == name]
-    assert bounds
-    assert all(any(bound.operator == "<" for bound in each) for each in bounds)
