@@ -294,6 +294,8 @@ BASES: dict[str, tuple[Change, str, Json]] = {
     for values in PACKINGS
     for said in [dict(zip(("group_size", "bits", "mode"), values, strict=True))]
 }
+# MLX divides by the one, and mlx-lm makes the other's layers until no memory is left.
+ENDLESS = [("group_size", 0), ("num_hidden_layers", 10**400)]
 WHOLE = (b"\xef\xbb\xbf{}", b"[]", b"null", b"{", b"\xff\xfe")
 
 
@@ -302,8 +304,8 @@ def mutations(file: str, contents: Json) -> dict[str, Change]:
     found = {"": both()} | {f"{data}": text(file, data) for data in WHOLE}
     for path in keys(contents):
         for new in VALUES:
-            if (path[-1], new) == ("group_size", 0):
-                continue  # MLX divides by it, and the process ends
+            if (path[-1], new) in ENDLESS:
+                continue
             found[f"{'.'.join(path)}={new!r:.9}"] = edit(file, *path, to=new)
     return found
 
