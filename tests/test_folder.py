@@ -40,7 +40,6 @@ def found(path: str) -> list[str]:
         ("src/.*", [".env"]),
         ("src/.git/*", [".git/config"]),
         ("~/*/a.*", ["a.md", "a.py"]),
-        (".", SHOWN),
     ],
 )
 def test_files_are_found_as_by_a_shell_in_the_order_of_their_names(

@@ -26,24 +26,6 @@ from mlxchat.settings import (
 from tests.in_process import parameters
 
 
-@pytest.mark.parametrize(
-    ("written", "field", "value"),
-    [
-        (["-n", "7"], "max_tokens", 7),
-        (["--temp", "0.5", "--temp", "0.25"], "temp", 0.25),
-        (["--stop", "a", "--stop", "b"], "stop", ("a", "b")),
-        (["--overflow", "map"], "overflow", Overflow.MAP),
-        (["--for", "8h"], "lasting_s", 8 * 3600),
-        (["--max-kv-size", "none"], "window", None),
-        (["--no-lookup"], "lookup", False),
-        (["-o", "x.txt"], "output", Path("x.txt")),
-    ],
-)
-def test_a_flag_is_read_as_its_fields_type(written: list[str], field: str, value: Any) -> None:
-    given = parameters("generate", *written)[field]
-    assert COMMANDS["generate"][field].value_of(given) == value
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_option_takes_what_is_not_of_its_type_and_it_says_which(command: str) -> None:
     for option in COMMANDS[command].values():

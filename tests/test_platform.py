@@ -5,14 +5,6 @@ from pathlib import Path
 import pytest
 
 from mlxchat import platform
-from mlxchat.errors import UsageError
-
-
-def test_a_missing_gpu_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "gpu_available", lambda: False)
-    with pytest.raises(UsageError, match="no GPU"):
-        platform.select_device("gpu")
-    assert platform.select_device("auto") == "cpu"
 
 
 def test_free_memory_is_the_minimum_of_system_and_container(
