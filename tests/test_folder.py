@@ -38,7 +38,6 @@ def found(path: str) -> list[str]:
         ("src/sub*/?.py", ["sub/c.py", "sub-d/e.py"]),
         ("src/.git", [".git/config"]),
         ("src/.*", [".env"]),
-        ("src/.git/*", [".git/config"]),
         ("~/*/a.*", ["a.md", "a.py"]),
     ],
 )

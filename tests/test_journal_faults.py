@@ -16,7 +16,7 @@ from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from tests.failing_database import FailingDatabase
-from tests.test_journal import answered, saved_state, state
+from tests.test_journal import saved_state, state
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def chat(database: FailingDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             turns[0] = replace(turns[0], forgotten=True)
             call(session.record, None, turns)
             failing = ()
-            turns.append(answered("and in the end"))
+            turns.append(Turn("and in the end", "yes", finish_reason="stop"))
             call(session.record, None, turns)
         assert saved_state() == state(None, turns)
         assert read_session("mine").settings == {"model": "tiny", "window": 1}
