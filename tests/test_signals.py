@@ -126,8 +126,8 @@ def test_a_signal_just_before_the_end_of_a_job_is_for_what_is_waited_for_next(
 ) -> None:
     """A chat in a pipe, whose reply had just ended, then waited for the next line for ever."""
     with Worker() as worker:
-        worker.call(lambda: send(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
+            worker.call(lambda: send(signal.SIGINT))
             worker.read(lambda: released.wait(60))
     with pytest.raises(Terminated):
         in_worker(lambda *_: send(signal.SIGTERM) or 0)
