@@ -257,7 +257,7 @@ def test_a_signal_that_ends_the_prompt_keeps_what_was_typed_in_the_history(
 def test_ctrl_c_just_before_the_prompt_stops_neither_the_chat_nor_the_next_message(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ended the chat; later, it waited behind the ends of jobs for longer than a message."""
+    """It ended the chat; later, it came after the ends of jobs, and stopped a message."""
     turn = ChatLoop._turn
 
     def interrupted(loop: ChatLoop, draft: str) -> str:

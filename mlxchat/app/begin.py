@@ -256,7 +256,10 @@ def check_resumable(checkpoint: Checkpoint, request: Request, changes: Mapping[s
     """Raise RunEnded if the run has ended, unless a changed option continues it, or if the time of
     its `request` is up."""
     ended, until = checkpoint.run.ended, request.overnight.until
-    if ended is not None and REMEDIES.get(ended) not in changes:
+    # With a lower limit, text after the latest checkpoint would be cut off.
+    is_lower = 0 <= request.max_tokens <= checkpoint.run.request.max_tokens
+    is_continued = REMEDIES.get(ended or "") in changes and not (ended == "length" and is_lower)
+    if ended is not None and not is_continued:
         status = ExitStatus.LOOP if ended == "loop" else ExitStatus.OK
         raise RunEnded(f"the run in {checkpoint.directory} has already ended: {ended}", status)
     if until is not None and until.timestamp() <= time.time():

@@ -30,7 +30,7 @@ def whole_lines(out: Path) -> bytes:
 
 
 def was_killed(arguments: list[str], out: Path, seconds: float) -> bool:
-    """Run and kill it so many seconds after its first line, unless it has ended."""
+    """Run and kill it some seconds after its first line, unless it has ended."""
     before = whole_lines(out)
     command = [sys.executable, "-m", "mlxchat", *arguments]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
