@@ -18,6 +18,9 @@ from mlxchat.files import reported_as
 # A list of strings takes 60 times its size in memory; the largest vocabularies have half of this.
 MAX_LIST_ENTRIES = 1_000_000
 
+# Looked up once: a vocabulary has a hundred thousand strings.
+ARRAY, STRING = int(GGUFValueType.ARRAY), int(GGUFValueType.STRING)
+
 T = TypeVar("T", bool, float, int, list, str)
 
 
@@ -33,7 +36,10 @@ class _CheckedReader(GGUFReader):
         return np.frombuffer(self.data, dtype, int(count), int(offset))
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], Any, Any]:
-        if raw_type == GGUFValueType.ARRAY:
+        if raw_type == STRING:
+            parts = self._get_str(orig_offs)
+            return 8 + len(parts[1]), [*parts], [1], [GGUFValueType.STRING]
+        if raw_type == ARRAY:
             kind, count = self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)
             if count[0] > MAX_LIST_ENTRIES:
                 raise ValueError(f"a list of {count[0]} entries")
