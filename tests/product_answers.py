@@ -22,9 +22,8 @@ SCHEMA: dict[str, Any] = {
     "properties": {
         "identifier": {"type": "integer", "minimum": 1, "maximum": 99},
         "category": {"enum": ["fruit", "vegetable"]},
-        "fresh": {"type": "boolean"},
     },
-    "required": ["identifier", "category", "fresh"],
+    "required": ["identifier", "category"],
 }
 CHOICES = ["incontrovertible", "incontrovertibly"]
 CONSTRAINTS = (Constraint.from_schema(SCHEMA), Constraint.from_choices(CHOICES))

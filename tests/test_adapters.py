@@ -155,7 +155,7 @@ def test_damage_is_one_clear_line_before_weights_are_read_if_possible(
 
 
 LOUDER = PARAMETERS | {"scale": 20.0}
-LONG = "".join(f"Line {n} tells of the sea. " for n in range(120))
+LONG = "".join(f"Line {n} tells of the sea. " for n in range(60))
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_what_was_stored_with_another_adapter_is_not_used(
         first = ask(tiny_model, adapter, *options, prompt=prompt)
         assert first["cached_tokens"] == 0
         again = ask(tiny_model, adapter, *options, prompt=prompt)
-        assert again["cached_tokens"] > 2000
+        assert again["cached_tokens"] > 1000
         assert again["text"] == first["text"]
 
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxchat.chat.answering import Watch
@@ -47,26 +47,34 @@ action = st.one_of(
     *(st.tuples(st.just(name), numbers) for name, numbers in ACTIONS.items()),
     *(st.tuples(st.just(name), st.just(0)) for name in OTHERS),
 )
-PLAIN: dict[str, Any] = {"template": "chatml", "begun": 0, "system": None}
 
 
-@settings(max_examples=examples(60))
-@example(**PLAIN, window=240, actions=[("say", 9), ("pin", 0), ("say", 9), ("fill", 260)])
-@example(**PLAIN, window=360, actions=[("note", 9), ("say", 9), ("say", 9), ("there_and_back", 1)])
+@pytest.mark.parametrize("template", sorted(chat_templates.ALL))
+@pytest.mark.parametrize("window", [240, 300, 360, 800, None])
+@settings(max_examples=examples(3))
 @given(
-    template=st.sampled_from(sorted(chat_templates.ALL)),
     begun=st.sampled_from([0, 5]),
     actions=st.lists(action, min_size=1, max_size=14),
     system=st.sampled_from([None, "Be brief."]),
-    window=st.sampled_from([240, 300, 360, 800, None]),
 )
 def test_whatever_is_done_the_window_and_the_transcript_are_those_of_the_state(
     template: str,
+    window: int | None,
     begun: int,
     actions: list[tuple[str, int]],
     system: str | None,
-    window: int | None,
 ) -> None:
+    play(template, window, actions, begun, system)
+
+
+def play(
+    template: str,
+    window: int | None,
+    actions: list[tuple[str, int]],
+    begun: int = 0,
+    system: str | None = None,
+) -> None:
+    """Do all this, and check everything after each action."""
     how = {"system": system, "max_tokens": 8}
     played = Played(make_conversation(window, chat_templates.ALL[template], **how))
     for number in range(begun):
@@ -74,6 +82,17 @@ def test_whatever_is_done_the_window_and_the_transcript_are_those_of_the_state(
     for name, n in actions:
         getattr(played, name)(n)
         played.check()
+
+
+@pytest.mark.parametrize(
+    ("window", "actions"),
+    [
+        (240, [("say", 9), ("pin", 0), ("say", 9), ("fill", 260)]),
+        (360, [("note", 9), ("say", 9), ("say", 9), ("there_and_back", 1)]),
+    ],
+)
+def test_so_are_they_where_they_once_were_not(window: int, actions: list[tuple[str, int]]) -> None:
+    play("chatml", window, actions)
 
 
 class Played:

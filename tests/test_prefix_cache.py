@@ -131,8 +131,8 @@ prompts = st.tuples(
 )
 
 
-@given(st.lists(prompts, max_size=4))
-@settings(max_examples=examples(5))
+@given(st.lists(prompts, max_size=3))
+@settings(max_examples=examples(4))
 def test_a_prompt_is_filled_with_every_page_that_an_earlier_one_left_to_the_bit(
     kind: Model, asked: list[tuple[list[int], int, int | None, tuple[int, bool] | None]]
 ) -> None:

@@ -45,12 +45,12 @@ Make = Callable[..., Request]
 
 @pytest.fixture
 def request_for(tiny_model: Path) -> Make:
-    def make(overnight: Overnight | None = None, *, step: int = 512, **options: Any) -> Request:
+    def make(overnight: Overnight | None = None, **options: Any) -> Request:
         setup = Setup(
             str(tiny_model),
             offline=True,
             window=64,
-            prefill_step_size=step,
+            prefill_step_size=8,
             sampling={"temp": 1.0},
             seed=3,
         )
@@ -60,9 +60,10 @@ def request_for(tiny_model: Path) -> Make:
     return make
 
 
-def whole(request: Request) -> str:
-    request = replace(request, overnight=Overnight())
-    with begin(request) as run:
+@pytest.fixture
+def whole(request_for: Make) -> str:
+    """The text of a run that nothing cuts off."""
+    with begin(request_for()) as run:
         # The last piece may be the end of the line.
         return "".join(piece.text for piece in run if piece.id is not None or piece.text != "\n")
 
@@ -116,12 +117,12 @@ def test_a_long_document_does_not_evict_the_system_prompt_which_must_fit(request
 @example([(4, True), (5, True)])
 @settings(max_examples=examples(4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_run_cut_off_anywhere_and_resumed_writes_the_same_text(
-    request_for: Make, cuts: list[tuple[int, bool]]
+    request_for: Make, whole: str, cuts: list[tuple[int, bool]]
 ) -> None:
     """While it reads its prompt, which can take a night, as while it writes."""
     with TemporaryDirectory() as directory:
         night = Path(directory) / "night"
-        request = request_for(Overnight(checkpoint=night, checkpoint_every=7), step=8)
+        request = request_for(Overnight(checkpoint=night, checkpoint_every=7))
         run = begin(request)
         for step, is_killed in cuts:
             run_until(run, step, night, is_killed=is_killed)
@@ -134,14 +135,14 @@ def test_a_run_cut_off_anywhere_and_resumed_writes_the_same_text(
         for change in (Changes(), Changes(max_tokens=3)):
             with pytest.raises(RunEnded, match="already ended: length"), resume(night, **change):
                 pass
-        assert text_of(night) == whole(request)
+        assert text_of(night) == whole
 
 
 @given(st.integers(0, 60), st.sampled_from([1, 2, 1000]), st.sampled_from([KINDS, ["replace"]]))
 @example(2, 2, ["replace"])
 @settings(max_examples=examples(8), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_disk_that_fails_at_any_call_costs_no_text(
-    request_for: Make, first: int, calls: int, kinds: Sequence[str]
+    request_for: Make, whole: str, first: int, calls: int, kinds: Sequence[str]
 ) -> None:
     """A checkpoint that cannot be written is reported once, as is the end of that, and the run
     goes on; text that cannot be written ends it."""
@@ -161,7 +162,7 @@ def test_a_disk_that_fails_at_any_call_costs_no_text(
         if (night / "run.json").exists():
             with suppress(RunEnded), resume(night) as run:
                 run.write()
-            assert text_of(night) == whole(request)
+            assert text_of(night) == whole
 
 
 def test_a_checkpoint_is_locked_until_its_last_state_is_written(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_checkpoint_is_locked_until_its_last_state_is_written(tmp_path: Path) 
 
 @pytest.mark.parametrize("spoil", [lambda state: os.truncate(state, 9_999), Path.unlink])
 def test_an_unusable_state_costs_time_and_no_text(
-    spoil: Callable[[Path], object], request_for: Make, tmp_path: Path
+    spoil: Callable[[Path], object], request_for: Make, whole: str, tmp_path: Path
 ) -> None:
     """The text of a night was overwritten."""
     night, warned = tmp_path / "night", list[str]()
@@ -203,7 +204,7 @@ def test_an_unusable_state_costs_time_and_no_text(
     kept = night / "output.txt.1"
     assert kept.read_bytes() == before
     assert f"the text begins again: what there was is kept in {kept}" in warned
-    assert text_of(night) == whole(request_for())
+    assert text_of(night) == whole
 
 
 def test_a_state_too_large_for_memory_leaves_everything_as_it_is(
@@ -241,7 +242,7 @@ def test_a_checkpoint_has_every_option_of_the_run(request_for: Make, tmp_path: P
     until = again.overnight.until
     assert until is not None
     assert 50 < until.timestamp() - time.time() < 60
-    setup = replace(request.setup, sampling=again.setup.sampling, prefill_step_size=512)
+    setup = replace(request.setup, sampling=again.setup.sampling)
     expected = replace(request, setup=replace(setup, model=again.setup.model))
     same = replace(again.overnight, until=None, lasting_s=60.0)
     assert replace(again, overnight=same) == expected
