@@ -276,10 +276,7 @@ QWEN_PLAIN = {"temp": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0.0}
     ],
 )
 def test_generation_config_overrides_what_the_familys_model_card_says(
-    name: str,
-    model_type: str,
-    generation_config: dict[str, Any],
-    expected: dict[str, Any],
+    name: str, model_type: str, generation_config: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     model: Any = SimpleNamespace(name=name, generation_config=generation_config)
     model.config, model.tokenizer = {"model_type": model_type}, SimpleNamespace(thinks=True)

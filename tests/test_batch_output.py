@@ -135,12 +135,7 @@ def test_a_damaged_line_is_named_and_kept_and_its_row_runs_again(source: Path, o
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "Dear diary,\n",
-        '{"id": 1, "text": "a data set without a line end"}',
-        "[1]\n[2]",
-    ],
+    "text", ["Dear diary,\n", '{"id": 1, "text": "a data set without a line end"}', "[1]\n[2]"]
 )
 def test_a_file_that_is_not_the_output_of_a_batch_is_left_alone(out: Path, text: str) -> None:
     """Its last line would have been cut off, and results appended."""

@@ -97,10 +97,7 @@ def alone(model: Path, line: str, seed: int, window: int | None) -> str:
 
 
 def check_alone(
-    model: Path,
-    rows: list[Record],
-    results: Mapping[Any, Record],
-    window: int | None = WINDOW,
+    model: Path, rows: list[Record], results: Mapping[Any, Record], window: int | None = WINDOW
 ) -> None:
     assert len(results) == len(rows)
     for row in rows:

@@ -58,13 +58,9 @@ action = st.one_of(
     system=st.sampled_from([None, "Be brief."]),
 )
 def test_whatever_is_done_the_window_and_the_transcript_are_those_of_the_state(
-    template: str,
-    window: int | None,
-    begun: int,
-    actions: list[tuple[str, int]],
-    system: str | None,
+    template: str, window: int | None, **drawn: Any
 ) -> None:
-    play(template, window, actions, begun, system)
+    play(template, window, **drawn)
 
 
 def play(

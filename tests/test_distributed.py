@@ -23,13 +23,7 @@ from mlxchat import distributed, platform
 from mlxchat.distributed import Ranks, lost
 from mlxchat.distributed.load import Sharding, _agreed
 from mlxchat.distributed.lost import RingSockets, Watchdog
-from mlxchat.errors import (
-    InputError,
-    MlxchatError,
-    ModelUnsupported,
-    RanksError,
-    SnapshotError,
-)
+from mlxchat.errors import InputError, MlxchatError, ModelUnsupported, RanksError, SnapshotError
 from scripts.families import build_family
 
 

@@ -173,9 +173,7 @@ class Chat(RuleBasedStateMachine):
     def answer(self, pieces: Pieces, ids: list[int] | None, finish_reason: str) -> None:
         turn = self.show(pieces)
         self.turns[-1] = replace(
-            turn,
-            ids=None if ids is None else np.array(ids, np.int32),
-            finish_reason=finish_reason,
+            turn, ids=None if ids is None else np.array(ids, np.int32), finish_reason=finish_reason
         )
         self.record()
 

@@ -84,9 +84,7 @@ scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 anything = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=3), scalars)
 
 
-@given(
-    st.lists(st.dictionaries(st.sampled_from([*USER, *ANSWER, "name"]), anything, max_size=2)),
-)
+@given(st.lists(st.dictionaries(st.sampled_from([*USER, *ANSWER, "name"]), anything, max_size=2)))
 def test_any_json_anywhere_is_read_or_refused(changes: list[dict[str, Any]]) -> None:
     with TemporaryDirectory() as directory:
         path = Path(directory) / "talk.jsonl"

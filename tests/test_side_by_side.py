@@ -15,14 +15,7 @@ from mlx import nn
 
 from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import Cache, windows
-from mlxchat.cache.side_by_side import (
-    STEPS,
-    RowsCache,
-    Seat,
-    Seats,
-    compute_alike,
-    find_support,
-)
+from mlxchat.cache.side_by_side import STEPS, RowsCache, Seat, Seats, compute_alike, find_support
 from scripts.families import build_family
 
 WINDOW, KEEP = 48, 4

@@ -43,8 +43,7 @@ def was_killed(arguments: list[str], out: Path, seconds: float) -> bool:
 
 
 @pytest.mark.parametrize(
-    "kills",
-    [1, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])],
+    "kills", [1, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
 )
 def test_kills_lose_no_row_and_double_none(kills: int, tiny_model: Path, tmp_path: Path) -> None:
     """Another output is begun whenever one is finished."""
