@@ -437,7 +437,7 @@ def try_ways(family: str, form: str, ways: Sequence[str], directory: Path) -> Ou
 # The maximum error of a step. In half precision, the cache and the reference round moved keys at
 # different times, which tiny random models amplify, and rounding may select another expert or other
 # tokens to attend to in some steps. So only the best quarter of the steps counts.
-TOLERANCES = {"float32": 1e-5, "float16": 0.05, "bfloat16": 0.2}
+TOLERANCES = {"float32": 3e-5, "float16": 0.05, "bfloat16": 0.2}
 
 # What is read back is the same to the bit; what is joined is rounded at most once.
 EXACT = {"snapshot": 0.0, "prefix": 0.0, "block": 5e-3}
