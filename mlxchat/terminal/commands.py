@@ -10,19 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import InputError, MlxchatError, UsageError
-from mlxchat.manual.equivalents import hint_for, option_for
+from mlxchat.manual.equivalents import hint_for
 from mlxchat.models.catalog import all_names
-from mlxchat.options import SWITCH, Option
-from mlxchat.request.commands import COMMANDS as OPTIONS
-from mlxchat.request.written import format_template_args
 from mlxchat.sessions import transcript
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing
-from mlxchat.terminal import visible
+from mlxchat.terminal import settable, visible
 from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen
 from mlxchat.terminal.editor import EndOfInput
 from mlxchat.terminal.figures import draw_window, summary
@@ -362,61 +358,21 @@ def _model(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"model: {shown.conversation.model.name}")
 
 
-SETTABLE = {each.name: each for each in OPTIONS["chat"].values() if each.in_chat}
-
-
-def _options_or_values(_: ChatScreen, typed: str) -> Iterator[str]:
-    name, *values = typed.split(" ", 1)
-    if not values:
-        yield from (f"{each} " for each in SETTABLE)
-    elif name in SETTABLE:
-        option = SETTABLE[name]
-        yield from (f"{name} {each}" for each in SWITCH if option.type is bool)
-        yield from (f"{name} {each}" for each in option.choices)
-
-
-@command("/set [OPTION VALUE]", "show or change options such as temp", _options_or_values)
+@command(
+    "/set [OPTION VALUE]",
+    "show or change options such as temp",
+    lambda _, typed: settable.options_or_values(typed),
+)
 def _set(shown: ChatScreen, argument: str) -> None:
     name, _, value = argument.partition(" ")
     if name:
-        option = SETTABLE.get(name.lstrip("-").replace("_", "-"))
+        option = settable.SETTABLE.get(name.lstrip("-").replace("_", "-"))
         if option is None:
-            raise UsageError(f"unknown option {name!r}: {_instead_of(argument)}")
+            raise UsageError(f"unknown option {name!r}: {settable.instead_of(argument, COMMANDS)}")
         if not value.strip():
-            raise UsageError(f"usage: /set {option.name} {_values(option)}")
+            raise UsageError(f"usage: /set {option.name} {settable.values_of(option)}")
         shown.chat.set(**{option.field: option.value_of(value.strip())})
-    shown.screen.say(" · ".join(_settings(shown.conversation)))
-
-
-def _instead_of(argument: str) -> str:
-    """What to do instead of setting an option that /set does not have."""
-    # `/set parameter NAME VALUE` is ollama's.
-    name = re.split(r"[ =]", argument.removeprefix("parameter "), maxsplit=1)[0].lstrip("-")
-    hint = hint_for(f"/set {name}") or hint_for(name) or ""
-    ours = option_for(name) or name.replace("_", "-")
-    if f"/{ours}" in COMMANDS:
-        return f"use /{ours}"
-    if ours in SETTABLE:
-        return f"use /set {ours}"
-    if not hint.startswith("use /") and any(ours == each.name for each in OPTIONS["chat"].values()):
-        return f"start mlxchat with --{ours}"
-    return hint or "/set lists them"
-
-
-def _values(option: Option) -> str:
-    return "|".join(SWITCH) if option.type is bool else option.metavar or "VALUE"
-
-
-def _settings(conversation: Conversation) -> Iterator[str]:
-    """The options of /set with their values."""
-    own = (conversation.sampling, conversation.generation, conversation.rendering, conversation)
-    for each in SETTABLE.values():
-        value = next(getattr(h, each.field) for h in own if hasattr(h, each.field))
-        if each.many:
-            given = format_template_args(value) if each.field == "template_args" else value
-            yield from (f"{each.name} {one}" for one in given)
-        else:
-            yield f"{each.name} {each.text_of(value)}"
+    shown.screen.say(" · ".join(settable.settings_of(shown.conversation)))
 
 
 @command("/think on|off|hide", "show, disable or hide the model's thoughts")
