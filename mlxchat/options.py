@@ -56,12 +56,12 @@ class Option:
     """How users set a field.
 
     `help` is a phrase of at most ten words; `--help` shows the option if it is `common`, else only
-    `--help-all` does. `name` is the flag without dashes, `aliases` are other names, `short` is a
-    letter. `parse` converts the written text to the value or raises ValueError. `if_unset`
-    describes the default if it is not a value. `in_chat` means /set can change it, `saved` that
-    sessions store it; it has no effect while the field that it `needs` is 0. The field gives
-    `field`, `type` and `default`, and whether there can be `many`: then the option is repeatable,
-    and `parse` gets all its values.
+    `--help-all` does. `name` is the flag without dashes, `short` is a letter; `aliases` are other
+    programs' names, which work but are not in help. `parse` converts the written text to the value
+    or raises ValueError. `if_unset` describes the default if it is not a value. `in_chat` means
+    /set can change it, `saved` that sessions store it; it has no effect while the field that it
+    `needs` is 0. The field gives `field`, `type` and `default`, and whether there can be `many`:
+    then the option is repeatable, and `parse` gets all its values.
     """
 
     help: str

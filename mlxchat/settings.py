@@ -78,7 +78,13 @@ class SamplingSettings:
     tokens, each as "ID=BIAS". `seed` None stands for a random one.
     """
 
-    temp: float = _sampling(0.0, "Temperature; 0 is greedy", at_least(0), common=True)
+    temp: float = _sampling(
+        0.0,
+        "Temperature; 0 is greedy",
+        at_least(0),
+        aliases=("temperature",),
+        common=True,
+    )
     top_p: float = _sampling(
         1.0,
         "Nucleus sampling: keep tokens up to this total probability",
@@ -176,6 +182,7 @@ class GenerationSettings:
     max_tokens: int = option(
         -1,
         "Maximum tokens to generate",
+        aliases=("predict", "n-predict"),
         short="n",
         common=True,
         if_unset="-1, no limit",

@@ -37,24 +37,6 @@ def test_events_follow_the_schema_in_the_manual_and_a_random_seed_can_be_reused(
     assert (again["seed"], again["text"]) == (done["seed"], done["text"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--max-kv-size", "4", "x"], "--keep"),
-        (["--logprobs", "3", "x"], "--logprobs needs --json"),
-        (["--raw", "-s", "system", "x"], "which --raw bypasses"),
-        (["--unheard-of", "x"], "--unheard-of"),
-    ],
-)
-def test_invalid_options_are_a_usage_error_in_one_line(
-    tiny_model: Path, arguments: list[str], complaint: str
-) -> None:
-    done = run_in_process("generate", "-m", str(tiny_model), *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert complaint in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 def test_invalid_utf8_is_reported_with_its_position_unless_quiet(tiny_model: Path) -> None:
     arguments = ["generate", "-m", str(tiny_model), "-n", "2"]
     done = run_in_process(*arguments, stdin=b"caf\xe9")

@@ -77,6 +77,7 @@ def test_the_program_understands_every_documented_call() -> None:
     ("arguments", "message"),
     [
         ("generate --sto x", "no such option: --sto (Possible options: --json, --stop, --top-p)"),
+        ("generate --logprobs 3 x", "--logprobs needs --json: plain text cannot include"),
         ("generate a b", "got unexpected extra argument(s) (b); quote a text of several words"),
         ("generate --ctx-size 512 hi", "no such option: --ctx-size; use --max-kv-size"),
         ("-sys Briefly. hi", "no such option: -sys; use --system"),
@@ -90,6 +91,22 @@ def test_a_usage_error_says_what_to_write_instead(arguments: str, message: str) 
     done = run_in_process(*arguments.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"mlxchat: error: {message}")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("config get chat.temp", "config show chat.temp"),
+        ("config list", "config show"),
+        ("config unset modle", "config set modle --unset"),
+        ("session mv a b", "session rename a b"),
+        ("models ls --json", "models list --json"),
+    ],
+)
+def test_what_other_programs_call_a_command_works(theirs: str, ours: str) -> None:
+    done, expected = (run_in_process(*line.split()) for line in (theirs, ours))
+    assert done.stdout + done.stderr == expected.stdout + expected.stderr != ""
+    assert done.returncode == expected.returncode != 2
 
 
 def test_names_of_other_programs_lead_to_ours_which_exist() -> None:

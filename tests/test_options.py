@@ -1,6 +1,7 @@
 """Flags, help, variables and keys follow from one declaration of an option, and an invalid value is
 refused when it is given."""
 
+import math
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from mlxchat.app.chat import Chat
 from mlxchat.app.session import resumed
 from mlxchat.cli.options import build
 from mlxchat.errors import UsageError
-from mlxchat.options import PAIRS, flag, options_of, refuse_pairs
+from mlxchat.manual import read_page
+from mlxchat.options import PAIRS, options_of, refuse_pairs
 from mlxchat.request import Answer, BatchInput, ChatOptions, Overnight, Request, Setup
 from mlxchat.request.batch import BatchRequest
 from mlxchat.request.commands import COMMANDS, ChatShown
@@ -27,11 +29,22 @@ from tests.in_process import parameters
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_option_takes_what_is_not_of_its_type_and_it_says_which(command: str) -> None:
+def test_no_option_takes_an_invalid_value_and_it_says_which(command: str) -> None:
     for option in COMMANDS[command].values():
         if option.choices or option.type in (int, float, bool):
             with pytest.raises(UsageError, match=rf"^{option.flag} must be .*, got 'hot'$"):
                 option.value_of("hot")
+        if option.must is not None:
+            with pytest.raises(UsageError, match=rf"^{option.flag} must .*, got "):
+                option.check("" if option.many or option.type is str else math.nan)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_alias_sets_what_its_option_sets(command: str) -> None:
+    for each in COMMANDS[command].values():
+        for alias in each.aliases:
+            assert f"`--{alias}`" in read_page("switching")
+            assert parameters(command, f"--{alias}", "1") == parameters(command, each.flag, "1")
 
 
 @pytest.mark.parametrize(
@@ -123,22 +136,9 @@ def test_the_parts_of_a_request_are_compared_with_each_other(tmp_path: Path) -> 
 # Settings
 
 
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        (CacheSettings, {"max_kv_size": 0}),
-        (CacheSettings, {"max_kv_size": 4, "keep": 4}),
-        (SamplingSettings, {"temp": -0.1}),
-        (SamplingSettings, {"temp": float("nan")}),
-        (SamplingSettings, {"top_p": 1.1}),
-        (SamplingSettings, {"seed": 2**64}),
-        (GenerationSettings, {"stop": ("",)}),
-    ],
-)
-def test_an_invalid_value_is_refused_naming_its_field(kind: Any, values: dict[str, Any]) -> None:
-    with pytest.raises(UsageError) as error:
-        kind(**values)
-    assert str(error.value).split()[0] in {flag(name) for name in values}
+def test_the_window_is_larger_than_what_is_kept() -> None:
+    with pytest.raises(UsageError, match=r"^--max-kv-size 4 leaves no room"):
+        CacheSettings(max_kv_size=4, keep=4)
 
 
 @pytest.mark.parametrize(

@@ -74,21 +74,23 @@ def test_a_document_that_fits_is_read_as_a_whole(generate: Generate, report: Pat
         assert (run.returncode, run.stdout, run.stderr) == (0, whole, "")
 
 
-@pytest.mark.parametrize("arguments", [("passages",), ("map", "-"), ("map", "  ")])
-def test_what_needs_a_question_says_so(generate: Generate, arguments: tuple[str, ...]) -> None:
-    run = generate("--overflow", *arguments, stdin="text")
-    assert (run.returncode, run.stdout) == (2, "")
-    needs = f"--overflow {arguments[0]} needs a question as the prompt, after the documents"
-    assert needs in run.stderr
+NEEDS = "--overflow {} needs a question as the prompt, after the documents"
+TAKES = "the question and the template take"
 
 
-@pytest.mark.parametrize("way", ["passages", "map"])
-def test_a_question_larger_than_the_window_is_refused(
-    generate: Generate, report: Path, way: str
+@pytest.mark.parametrize(
+    ("way", "question", "status", "complaint"),
+    [
+        *(("passages", [], 2, NEEDS), ("map", ["-"], 2, NEEDS), ("map", ["  "], 2, NEEDS)),
+        *((way, ["Ada? " * 300], 1, TAKES) for way in ("passages", "map")),
+    ],
+)
+def test_a_question_that_is_missing_or_larger_than_the_window_is_refused(
+    generate: Generate, way: str, question: list[str], status: int, complaint: str
 ) -> None:
-    run = generate("--overflow", way, "-f", str(report), "Ada? " * 300)
-    assert (run.returncode, run.stdout) == (1, "")
-    assert "the question and the template take" in run.stderr
+    run = generate("--overflow", way, *question, stdin=FILLER * 40)
+    assert (run.returncode, run.stdout) == (status, "")
+    assert complaint.format(way) in run.stderr
 
 
 # Passages

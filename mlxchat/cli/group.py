@@ -2,6 +2,7 @@
 everything; and `mlxchat help`: pages of the manual, or the options of a command."""
 
 from collections.abc import Callable
+from copy import copy
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,19 @@ from mlxchat.terminal.table import write
 
 HELP_ALL = "--help-all"
 HELP_NAMES = ("-h", "--help", HELP_ALL)
+
+# What commands are called elsewhere, and here: the first that the group has.
+OTHER_NAMES = {
+    "ls": ("list", "show"),
+    "logs": ("list",),
+    "list": ("show",),
+    "get": ("show", "info"),
+    "show": ("info",),
+    "unset": ("set --unset",),
+    "mv": ("rename",),
+    "remove": ("rm",),
+    "delete": ("rm",),
+}
 
 EPILOG = """\
 Examples:
@@ -79,7 +93,17 @@ class _Plain:
 
 
 class Command(_Plain, TyperCommand):
-    """A command."""
+    """A command. Its options also have their `aliases`, which neither help nor Tab shows."""
+
+    def make_parser(self, ctx: Any) -> Any:
+        parser = super().make_parser(ctx)
+        declared = getattr(self.callback, "declared", {})
+        for each in self.params:
+            if each.name in declared and declared[each.name].aliases:
+                other = copy(each)
+                other.opts = [f"--{name}" for name in declared[each.name].aliases]
+                other.add_to_parser(parser, ctx)
+        return parser
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         arguments: list[Any] = [each for each in self.params if isinstance(each, TyperArgument)]
@@ -92,6 +116,14 @@ class Group(_Plain, TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args or ["--help"])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Also what they are called elsewhere."""
+        name, *rest = args
+        meant = (each for each in OTHER_NAMES.get(name, ()) if each.split()[0] in self.commands)
+        if name not in self.commands and (ours := next(meant, None)):
+            args = [*ours.split(), *rest]
+        return super().resolve_command(ctx, args)
 
 
 class App(typer.Typer):

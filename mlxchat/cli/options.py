@@ -134,10 +134,8 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 
 def _flags(option: Option) -> list[str]:
-    names = [f"--{name}" for name in (option.name, *option.aliases)]
-    if option.type is bool:
-        names = [f"--{option.name}/--no-{option.name}"]
-    return [f"-{option.short}", *names] if option.short else names
+    name = f"--{option.name}/--no-{option.name}" if option.type is bool else option.flag
+    return [f"-{option.short}", name] if option.short else [name]
 
 
 def _type(option: Option, *, optional: bool) -> Any:

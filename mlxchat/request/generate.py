@@ -54,7 +54,9 @@ class Setup:
         completes="model",
         saved=True,
     )
-    adapter: str | None = option(None, "Directory of an adapter", metavar="DIR", saved=True)
+    adapter: str | None = option(
+        None, "Directory of an adapter", aliases=("adapter-path",), metavar="DIR", saved=True
+    )
     chat_template: Path | None = option(None, "Chat template to use instead of the model's")
     offline: bool = option(False, "Never use the network")
     device: str = option("auto", "Device to compute on", choices=("auto", "cpu", "gpu"))
@@ -106,7 +108,11 @@ class Answer:
     """
 
     schema: str | None = option(
-        None, "Answer in JSON by a schema, its file, or names", common=True, metavar="SCHEMA"
+        None,
+        "Answer in JSON by a schema, its file, or names",
+        aliases=("json-schema",),
+        common=True,
+        metavar="SCHEMA",
     )
     schema_multi: str | None = option(
         None, "As a schema, but for a list of items", metavar="SCHEMA"
@@ -115,7 +121,9 @@ class Answer:
     choice: tuple[str, ...] = option((), "Answer with this or another choice; repeatable")
     grammar: Path | None = option(None, "Answer by a grammar in Lark's format")
     schema_prompt: bool = option(False, "Add the schema to the system prompt")
-    prefill: str | None = option(None, "Begin the answer with this text", must=NOT_EMPTY)
+    prefill: str | None = option(
+        None, "Begin the answer with this text", aliases=("prefill-response",), must=NOT_EMPTY
+    )
     extract: bool = option(False, "Write only the first code block", short="x")
 
     def __post_init__(self) -> None:
