@@ -82,7 +82,7 @@ def test_the_program_understands_every_documented_call() -> None:
         ("generate --ctx-size 512 hi", "no such option: --ctx-size; use --max-kv-size"),
         ("-sys Briefly. hi", "no such option: -sys; use --system"),
         ("generate --kv-bits 4 hi", "no such option: --kv-bits; mlxchat has none: keys and values"),
-        ("help xyzzy", "no page or command named 'xyzzy'; see `mlxchat help`\n"),
+        ("help xyzzy", "nothing in the manual about 'xyzzy'; see `mlxchat help`\n"),
     ],
 )
 def test_a_usage_error_says_what_to_write_instead(arguments: str, message: str) -> None:
@@ -101,12 +101,22 @@ def test_a_usage_error_says_what_to_write_instead(arguments: str, message: str) 
         ("config unset modle", "config set modle --unset"),
         ("session mv a b", "session rename a b"),
         ("models ls --json", "models list --json"),
+        ("help repeats ITSELF", "help itself repeats"),
     ],
 )
 def test_what_other_programs_call_a_command_works(theirs: str, ours: str) -> None:
     done, expected = (run_in_process(*line.split()) for line in (theirs, ours))
     assert done.stdout + done.stderr == expected.stdout + expected.stderr != ""
     assert done.returncode == expected.returncode != 2
+
+
+def test_help_finds_words_on_every_page() -> None:
+    """A narrow terminal shows the beginning of what is found."""
+    found = [
+        line.split("\t") for line in run_in_process("help", "repeats", "itself").stdout.splitlines()
+    ]
+    assert {"chat", "troubleshooting"} <= {page for page, _ in found} <= {*PAGES}
+    assert all("repeats itself" in text[:60] for _, text in found)
 
 
 def test_names_of_other_programs_lead_to_ours_which_exist() -> None:

@@ -10,7 +10,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from mlxchat import manual
 from mlxchat.errors import UsageError
-from mlxchat.terminal.table import write
+from mlxchat.terminal.table import write, write_table
 
 HELP_ALL = "--help-all"
 HELP_NAMES = ("-h", "--help", HELP_ALL)
@@ -32,6 +32,7 @@ EPILOG = """\
 Examples:
   mlxchat help
   mlxchat help window
+  mlxchat help repeats itself
   mlxchat help session rm
 """
 
@@ -144,21 +145,27 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str | tuple[
 Topic = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="PAGE", help="Page of the manual, or command", autocompletion=complete_topic
+        metavar="PAGE",
+        help="Page of the manual, command, or words to search for",
+        autocompletion=complete_topic,
     ),
 ]
 
 
 def help_(context: typer.Context, topic: Topic = None) -> None:
-    """Show a page of the manual, or list all pages.
+    """Show a page of the manual, list all pages, or search them.
 
-    If there is no page for a command, its options are shown. Pages open in $PAGER, or less.
+    If there is no page for a command, its options are shown. Other words are searched for in all
+    pages. Pages open in $PAGER, or less.
     """
     root: Any = context.find_root().command
     words = topic or []
     if not words:
         pages = [f"  {name:<17}{manual.summary(name)}\n" for name in manual.PAGES]
-        more = "`mlxchat help PAGE` shows a page, `mlxchat COMMAND --help` options."
+        more = (
+            "`mlxchat help PAGE` shows a page, `mlxchat help WORDS` what the pages say of words,\n"
+            "`mlxchat COMMAND --help` options."
+        )
         write(f"Pages:\n{''.join(pages)}\n{more}\n")
     elif len(words) == 1 and words[0].lower() in manual.PAGES:
         from mlxchat.terminal.table import show_page
@@ -166,5 +173,7 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
         show_page(manual.read_page(words[0].lower()))
     elif words[0] in root.commands:
         root.main([*words, "--help"], prog_name="mlxchat", standalone_mode=False)
+    elif found := list(manual.search(" ".join(words))):
+        write_table(("PAGE", "TEXT"), found, cut=("TEXT",))
     else:
-        raise UsageError(f"no page or command named {' '.join(words)!r}; see `mlxchat help`")
+        raise UsageError(f"nothing in the manual about {' '.join(words)!r}; see `mlxchat help`")

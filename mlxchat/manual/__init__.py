@@ -4,6 +4,8 @@ names that other programs have for our options.
 Each page begins with a title and a one-sentence summary. How a page looks is for `terminal`.
 """
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from mlxchat.manual.equivalents import PAGE as SWITCHING
@@ -16,6 +18,9 @@ PAGES = (
     *("machines", "python", "benchmarks", "figures", "files", "switching", "troubleshooting"),
 )
 
+# Of a longer text that is found, so many characters before the words are shown.
+BEFORE = 20
+
 
 def read_page(name: str) -> str:
     """The Markdown of one of PAGES."""
@@ -26,3 +31,17 @@ def read_page(name: str) -> str:
 def summary(name: str) -> str:
     """The page's first sentence, without markup."""
     return read_page(name).split("\n\n")[1].replace("`", "").strip()
+
+
+def search(words: str) -> Iterator[tuple[str, str]]:
+    """The page of each paragraph, row of a table or item of a list with all the words, in any case,
+    and its text from shortly before the first of them."""
+    wanted = [re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE) for word in words.split()]
+    for name in PAGES:
+        for part in re.split(r"\n\n|\n(?=[|-])", read_page(name)):
+            text = " ".join(part.split()).strip("| ")
+            found = [word.search(text) for word in wanted]
+            if all(found):
+                first = min(match.start() for match in found if match)
+                begins = text.rfind(" ", 0, max(first - BEFORE, 0)) + 1
+                yield name, f"{'… ' * (begins > 0)}{text[begins:]}"
