@@ -118,6 +118,8 @@ def test_the_input_goes_to_its_place_or_after_the_prompt() -> None:
     assert read("a {input} b {x} {{input}}", "q {input}", "d") == (
         "a d\n\nq {input} b {x} {d\n\nq {input}}"
     )
+    # As the rows of a batch also call it.
+    assert read("a {text} b", "q", None) == "a q b"
     assert read("Do:", "this", None) == "Do:\n\nthis"
     assert read("Do it.", None, "") == "Do it."
     with pytest.raises(UsageError, match="nothing to read"):

@@ -50,7 +50,7 @@ def prompts(count: int) -> str:
     [
         (["--lines", "lines.txt"], [1, 3]),
         (["--csv", "table.csv", "-t", "{subject}: {text}"], ["7", 2]),
-        (["--files", "folder/*.txt", "-t", "Summarize: {text}"], ["folder/a.txt", "folder/b.txt"]),
+        (["--files", "folder/*.txt", "-t", "Summarize: {input}"], ["folder/a.txt", "folder/b.txt"]),
         (["-t", "Say {word}", "words.jsonl"], ["x", 2]),
         (["--raw", "--lines", "-"], [1]),
     ],

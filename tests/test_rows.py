@@ -152,7 +152,7 @@ def test_a_line_in_openais_form_as_its_library_writes_it() -> None:
 def test_lines_are_prompts_and_blank_ones_are_skipped() -> None:
     rows = read("\ufeffone\r\n\n \ntwo {x}", lines=True)
     assert rows == [Row(1, prompt="one"), Row(4, prompt="two {x}")]
-    rows = read("one\ntwo", "Say {text}, {text}!", lines=True)
+    rows = read("one\ntwo", "Say {input}, {text}!", lines=True)
     assert [row.prompt for row in rows] == ["Say one, one!", "Say two, two!"]
 
 
@@ -229,7 +229,7 @@ def test_each_file_is_a_row_with_its_path_as_id(tmp_path: Path) -> None:
         (tmp_path / f"{name}.txt").write_bytes(data)
     (tmp_path / "d.txt").mkdir()
     os.mkfifo(tmp_path / "f.txt")
-    rows = Rows(BatchInput(pattern=f"{tmp_path}/*.txt", template=RowTemplate.parse("{text}|")))
+    rows = Rows(BatchInput(pattern=f"{tmp_path}/*.txt", template=RowTemplate.parse("{input}|")))
     assert rows.count() == 5
     a, b, c, e, f = (str(tmp_path / f"{name}.txt") for name in "abcef")
     assert list(rows) == [
@@ -268,8 +268,8 @@ def test_a_name_is_a_name_and_neither_it_nor_a_value_is_evaluated() -> None:
     ("source", "message"),
     [
         ("{text", "has a single {: write {{ for a literal brace"),
-        ("{ }{text}", "has an empty field: write its name in the braces, as in {text}"),
-        ("Hello {{text}}", "must contain a field of the row, such as {text}"),
+        ("{ }{text}", "has an empty field: write its name in the braces, as in {input}"),
+        ("Hello {{text}}", "must contain a field of the row, such as {input}"),
     ],
 )
 def test_a_malformed_template_is_refused(source: str, message: str) -> None:

@@ -33,8 +33,8 @@ from mlxchat.text.documents import (
 from mlxchat.text.tokens import Part, Prompt, Tokenizer
 from mlxchat.units import Observer
 
-# Where a template has the input.
-PLACE = "{input}"
+# Where a template has the input; the other name is that of a batch's rows.
+PLACES = ("{input}", "{text}")
 # At most this share of the window is left for the answer.
 ANSWER_SHARE = 4
 # Text with more bytes a token does not count as fitting, without being encoded.
@@ -81,12 +81,13 @@ def read_into(
 ) -> Input:
     """What `read_input` reads, in its place in the template, if any, else after it. Raises
     UsageError if there is nothing to read, unless the template is a text of its own."""
-    is_text = bool(template) and PLACE not in (template or "")
+    place = next((each for each in PLACES if each in (template or "")), None)
+    is_text = bool(template) and place is None
     found = read_input(prompt, files, piped, blocks, headings=headings, may_be_empty=is_text)
     if not template:
         return found
-    if PLACE in template:
-        return replace(found, text=template.replace(PLACE, found.text))
+    if place is not None:
+        return replace(found, text=template.replace(place, found.text))
     return replace(found, text=SEPARATOR.join(each for each in (template, found.text) if each))
 
 

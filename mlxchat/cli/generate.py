@@ -32,8 +32,8 @@ Examples:
 BATCH_EPILOG = """\
 Examples:
   mlxchat batch prompts.jsonl -o answers.jsonl
-  mlxchat batch --csv mail.csv -o out.jsonl -t "Is this spam? {text}"
-  mlxchat batch --files "papers/*.txt" -o out.jsonl -t "Summarize: {text}"
+  mlxchat batch --csv mail.csv -o out.jsonl -t "Is this spam? {body}"
+  mlxchat batch --files "papers/*.txt" -o out.jsonl -t "Summarize: {input}"
   cat questions.txt | mlxchat batch --lines > answers.jsonl
 
 Input:

@@ -23,7 +23,7 @@ TABLES = (".csv", ".tsv")
 
 @dataclass(frozen=True, slots=True)
 class RowTemplate:
-    """A prompt with fields in braces, filled in from each row: `Classify: {text}`. `fields` are
+    """A prompt with fields in braces, filled in from each row: `Classify: {input}`. `fields` are
     their names, each once.
 
     `{{` and `}}` are literal braces. A field is a name and nothing else: no attribute, index or
@@ -42,9 +42,9 @@ class RowTemplate:
             if part in ("{", "}"):
                 raise ValueError(f"has a single {part}: write {part * 2} for a literal brace")
         if "" in names:
-            raise ValueError("has an empty field: write its name in the braces, as in {text}")
+            raise ValueError("has an empty field: write its name in the braces, as in {input}")
         if not names:
-            raise ValueError("must contain a field of the row, such as {text}")
+            raise ValueError("must contain a field of the row, such as {input}")
         return cls(text, tuple(dict.fromkeys(names)))
 
     def fill(self, values: Mapping[str, str]) -> str:
@@ -74,7 +74,7 @@ class BatchInput:
     )
     template: RowTemplate | None = option(
         None,
-        "Prompt with fields of the row, such as 'Classify: {text}'",
+        "Prompt with fields of the row, such as 'Classify: {input}'",
         short="t",
         common=True,
         parse=RowTemplate.parse,

@@ -230,7 +230,7 @@ def line_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             text = line.rstrip("\r\n")
-            yield number, None, partial(dict, text=text, prompt=text)
+            yield number, None, partial(dict, input=text, text=text, prompt=text)
 
 
 def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
@@ -246,7 +246,7 @@ def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
         if len(data) > MAX_CHARS:
             raise RowError(f"the file is {TOO_LONG}")
         text = check_text("the file", data.decode("utf-8-sig", "surrogateescape"))
-        return {"text": text, "prompt": text, "file": path}
+        return {"input": text, "text": text, "prompt": text, "file": path}
 
     pattern = str(Path(rows.source.pattern or "").expanduser())
     output = None if rows.output is None else rows.output.expanduser().resolve()
