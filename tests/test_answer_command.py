@@ -82,20 +82,22 @@ ENDLESS = f"{CODE}{'And so on. ' * 500}"
 def test_only_the_first_code_block_is_written_and_if_cut_off_it_has_its_own_status(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shell would have run half a script. A small model kept explaining its code while a script
-    waited."""
+    """A shell would have run half a script, or an explanation why there is none. A small model kept
+    explaining its code while a script waited."""
     say_scripts(monkeypatch)
-    script = Scripted(chat_templates.CHATML, (), f"{ENDLESS}<|im_end|>", ends=("<|im_end|>",))
-    model = str(script.write(tmp_path))
-    for tokens, expected in (
-        (len(ENDLESS), (0, "ls | wc -l\n")),
-        (CODE.index("| wc"), (4, "ls \n")),
-        (CODE.index("Or:"), (0, "ls | wc -l\n")),
+    for text, tokens, expected in (
+        (ENDLESS, len(ENDLESS), (0, "ls | wc -l\n")),
+        (ENDLESS, CODE.index("| wc"), (4, "ls \n")),
+        (ENDLESS, CODE.index("Or:"), (0, "ls | wc -l\n")),
+        ("Sorry, I cannot.", 9, (4, "")),
+        ("Sorry, I cannot.", 99, (4, "")),
     ):
+        script = Scripted(chat_templates.CHATML, (), f"{text}<|im_end|>", ends=("<|im_end|>",))
+        model = str(script.write(tmp_path / text[:5]))
         how = ("-x", "--stats", "-n", str(tokens), "A bash line.")
         run = run_in_process(*command, "-m", model, *how)
         assert (run.returncode, run.stdout) == expected
-        assert ("not complete" in run.stderr) == (run.returncode == 4)
+        assert run.stderr.count("mlxchat: the answer ") == (run.returncode == 4)
         generated = re.search(r"(\d+) (generated|tokens)", run.stderr)
         assert generated is not None
         assert int(generated[1]) < len(CODE)
@@ -107,7 +109,7 @@ def test_a_question_stopped_before_its_answer_has_no_code(
     """The code came from the turn before, or the program ended with a traceback."""
     monkeypatch.setattr(Stop, "requested", lambda _: True)
     run = ask("-x", "A bash line.")
-    assert (run.returncode, run.stdout.strip()) == (4, "")
+    assert (run.returncode, run.stdout) == (4, "")
     assert "the answer is not complete (finish reason: interrupted)" in run.stderr
 
 
@@ -158,6 +160,7 @@ def test_an_answer_that_python_cannot_hold_has_no_value(answer: str) -> None:
         # An answer cut off by its length still has nothing but code in it.
         ("Here:\n```sh\nls\necho", "ls\necho"),
         ("```", ""),
+        ("no block", ""),
     ],
 )
 def test_forms_of_a_block(text: str, code: str) -> None:

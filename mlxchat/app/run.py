@@ -52,6 +52,8 @@ from mlxchat.units import Observer, Progress, count
 # The tags for thoughts in plain text, whatever the model's own markers.
 OPENS_THOUGHT, CLOSES_THOUGHT = "<think>", "</think>\n\n"
 
+NO_CODE = "the answer has no code block, so nothing is written; without --extract, all of it is"
+
 # With it, no text of the measurements looped: scripts/bench/loops.py.
 USUAL_MULTIPLIER = 0.4
 
@@ -91,11 +93,14 @@ class TextWriter:
         """The text to write when the reply has ended."""
         return extract_code(self.answer) if self._extracts else ""
 
-    def is_whole(self, finish_reason: str) -> bool:
-        """Whether the answer has all that is wanted of it; without code to extract, that is for the
-        reply."""
-        ended = not self._extracts or finish_reason in ("stop", "stop_text")
-        return ended or is_settled(self.answer)
+    def judged(self, stats: Stats) -> Stats:
+        """The figures of the reply; `complete` is whether it has all of the code to extract."""
+        if not self._extracts:
+            return stats
+        has_ended = stats.finish_reason in ("stop", "stop_text")
+        if has_ended and not extract_code(self.answer):
+            return replace(stats, complete=False, problem=NO_CODE)
+        return replace(stats, complete=has_ended or is_settled(self.answer))
 
 
 @dataclass(eq=False)
@@ -152,10 +157,7 @@ class Run:
             # Stopped before there was a prompt.
             complete = None if self.reader is None else False
             return Stats(self._stopped or "interrupted", complete=complete)
-        stats = self._reply.stats
-        if not self.request.answer.extract:
-            return stats
-        return replace(stats, complete=self._text.is_whole(stats.finish_reason))
+        return self._text.judged(self._reply.stats)
 
     @property
     def value(self) -> Any:
@@ -220,7 +222,7 @@ class Run:
             name, seed = self.model.name, request.setup.seed
             done = self._events.done(stats, name, seed, error=problem, value=self.value)
             return done if self._last_character else ""
-        if self._reply is None and self.reader is not None:
+        if self._reply is None and self.reader is not None and not request.answer.extract:
             text = self.reader.so_far()
         elif not self._is_over and self._error is None:
             return ""

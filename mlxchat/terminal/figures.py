@@ -101,7 +101,7 @@ def _prompt_figures(stats: Stats) -> str:
 
 
 def incomplete(stats: Stats) -> str:
-    """The notice for an answer that is not one that its constraint describes."""
+    """The notice for an answer that is not all that was asked for."""
     reason = f"the answer is not complete (finish reason: {stats.finish_reason})"
     return stats.problem or reason
 

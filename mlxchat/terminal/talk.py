@@ -250,14 +250,16 @@ class PipedChat(Talk):
                     self._stdout.write(text)
                     last = text or last
                 text = self._done() if self.shown.events else self._text.end()
-                self._stdout.write(text if (text or last).endswith("\n") else f"{text}\n")
+                # Without code to extract, there is no line to end.
+                is_open = not (text or last).endswith("\n") and (text or not self._form.extract)
+                self._stdout.write(f"{text}\n" if is_open else text)
         finally:
             if len(self.conversation.turns) == self._turn:
                 self.attached.clear()
-        stats = self.conversation.stats
-        assert stats is not None
+        assert self.conversation.stats is not None
+        stats = self._text.judged(self.conversation.stats)
         self.messages.stats(turn_line(self._turn, stats, self.seconds), self.shown.stats)
-        if stats.complete is False or not self._text.is_whole(stats.finish_reason):
+        if stats.complete is False:
             self.messages.warn(incomplete(stats))
             self._status = self._status or ExitStatus.INCOMPLETE
 

@@ -15,14 +15,14 @@ _BLOCK = re.compile(
 
 
 def extract_code(text: str) -> str:
-    """The content of the first fenced code block; the whole text if it has none.
+    """The content of the first fenced code block; empty if there is none.
 
     The content ends with a newline unless it is empty or the text ends in it. An unclosed block
     extends to the end, as in CommonMark.
     """
     block = _BLOCK.search(text)
     if block is None:
-        return text
+        return ""
     # The lines without as much of the fence's indentation as they have.
     return re.sub(rf"(?m)^[ \t]{{0,{len(block['indent'])}}}", "", block["content"])
 
