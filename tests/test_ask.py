@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat import paths
 from mlxchat.app.prompt import read_into
 from mlxchat.errors import UsageError
 from mlxchat.sessions.listing import listing, read_session
-from tests.in_process import run_in_process
+from tests.in_process import run_in_process, write_config
 
 CONFIG = """
 [generate]
@@ -35,8 +34,7 @@ def configured(unthinking_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("MLXCHAT_CHAT_MAX_TOKENS", "5")
     monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "0")
     monkeypatch.chdir(tmp_path)
-    paths.config_file().parent.mkdir(parents=True, exist_ok=True)
-    paths.config_file().write_text(CONFIG)
+    write_config(CONFIG)
 
 
 def asked() -> list[list[str]]:
@@ -65,6 +63,7 @@ def test_a_piped_document_goes_before_the_question() -> None:
     # A word that is close to a command is not a question there either.
     assert run_in_process("cht", stdin="A report.\n").returncode == 2
     assert asked() == [["Any errors?"], ["A report.\n\n\nSummarize"]]
+    assert [each.first for each in listing()] == ["Any errors?", "Summarize"]
 
 
 def test_a_dash_reads_the_question_itself_from_a_pipe(tmp_path: Path) -> None:
@@ -161,7 +160,7 @@ def test_the_command_line_overrides_a_prompt_and_a_prompt_the_configuration(
     ],
 )
 def test_what_cannot_be_asked_is_a_usage_error(config: str, name: str, error: str) -> None:
-    paths.config_file().write_text(config)
+    write_config(config)
     done = run_in_process("generate", "-p", name)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert error in done.stderr

@@ -67,7 +67,7 @@ def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen
         "#4 turn 2: You are called ADA.\n"
         "/recall ada #4 quotes the last one in your next message\n"
     )
-    assert shown.attached == []
+    assert shown.attached == {}
     assert run("/recall ada #1") == "your next message will quote turn 1: My name is Ada.\n"
     assert run("/recall Rome").endswith("no match for 'Rome'\n")
     with pytest.raises(UsageError, match="no match #5: found 4 matches"):
@@ -135,6 +135,26 @@ def test_the_rows_of_context_add_up_whatever_was_done_before(shown: ChatScreen, 
         assert sum(used) == int(summary.split(" of ")[0]) == 1600 - free
         assert any("attached to your next" in row for row in rows) == bool(shown.attached)
         (run if line.startswith("/") else shown.say)(line)
+
+
+def test_a_file_is_attached_once_and_names_neither_the_turn_nor_a_session(
+    shown: ChatScreen, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.md").write_text("Ada.")
+    assert run("/file a.md") == "attached a.md (12 characters)\n"
+    assert run("/file *.md").startswith("attached *.md ")
+    assert run("/file ./a.md") == "already attached ./a.md (12 characters)\n"
+    assert run("/file").splitlines()[0::2] == ["./a.md (12 characters)", "/file off drops them"]
+    assert run("/file off") == "dropped 2 attachments\n"
+    assert run("/file") == run("/file off") == "nothing is attached to your next message\n"
+    run("/file a.md")
+    shown.say("Who\nis it?")
+    assert shown.conversation.turns[-1].user == "# a.md\n\nAda.\n\nWho\nis it?"
+    assert "  1: Who is it?\n" in run("/context")
+    shown.retry()
+    run("/undo")
+    assert run("/file") == 'attachments of "Who is it?" (12 characters)\n/file off drops them\n'
 
 
 def test_an_empty_reply_is_reported(shown: ChatScreen, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,9 +109,7 @@ def test_a_message_of_several_lines_survives_in_a_private_history(
 def test_an_unusable_editor_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for editor, complaint in {
         "no-such": "exited with status 127: nothing was changed; set $VISUAL or $EDITOR",
-        "vi '": "exited with status 2: nothing was changed; set $VISUAL or $EDITOR",
         "rm": "saved a file that is not UTF-8 text",
-        "cp /bin/sh": "saved a file that is not UTF-8 text",
     }.items():
         monkeypatch.setenv("EDITOR", editor)
         with pytest.raises(InputError) as refused:

@@ -15,6 +15,7 @@ from mlxchat.models.hub_cache import cached_snapshot, hub_cache_dir
 from mlxchat.models.resolve import ResolvedModel, locate, resolve_model
 from mlxchat.units import format_bytes
 from tests.fake_hub import put_in_cache, tiny_model_files
+from tests.in_process import write_config
 
 SMALLEST, LARGER = RECOMMENDED[0].hub_id, RECOMMENDED[1].hub_id
 
@@ -50,11 +51,6 @@ class Scene:
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.chdir(tmp_path)
     return Scene(tmp_path, monkeypatch)
-
-
-def write_config(text: str) -> None:
-    paths.config_file().parent.mkdir(parents=True, exist_ok=True)
-    paths.config_file().write_text(text)
 
 
 def make_model_dir(path: Path) -> Path:

@@ -176,8 +176,9 @@ def test_a_renamed_session_frees_the_name_it_was_opened_with(sessions: Path) -> 
 def test_sessions_are_listed_latest_used_first(sessions: Path) -> None:
     """Three questions about a report looked alike: each row began with the report."""
     assert (latest(), listing()) == (None, [])
-    report = f"# Report\n\n{'Profits rose. ' * 50}\n\nWhat does it cost?"
-    make_session("old", Turn(report, forgotten=True), Turn("c"), used_s=1000)
+    report = f"# Report\n\n{'Profits rose. ' * 50}\n\n"
+    asked = Turn(f"{report}What does it cost?", forgotten=True, documents=len(report))
+    make_session("old", asked, Turn("c"), used_s=1000)
     make_session("new", used_s=3000)
     make_session("in between", used_s=2000)
     snapshot_of("new").write_bytes(b"x" * 5000)
@@ -187,7 +188,7 @@ def test_sessions_are_listed_latest_used_first(sessions: Path) -> None:
     assert (new.bytes, new.first, new.model) == (5000 + len("helloyes"), "hello", "tiny")
     assert (new.open_in, new.error) == (None, None)
     assert (old.name, old.turns, old.forgotten) == ("old", 2, 1)
-    assert (old.bytes, old.first) == (len(report) + 1, "… What does it cost?")
+    assert (old.bytes, old.first) == (len(asked.user) + 1, "What does it cost?")
     # Reading is no use.
     Session.open("old").close()
     read_session("old")

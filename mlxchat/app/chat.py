@@ -262,9 +262,12 @@ class Chat:
         *,
         constraint: Constraint | None = None,
         prefill: str | None = None,
+        documents: int = 0,
     ) -> Generator[Said]:
         """Send a message and return an iterator over the reply, as `Conversation.say` does."""
-        said = self.conversation.say(text, watch, constraint=constraint, prefill=prefill)
+        said = self.conversation.say(
+            text, watch, constraint=constraint, prefill=prefill, documents=documents
+        )
         # Save the message first: whatever happens, it was sent.
         self.save()
         return self._saved(said, watch)
@@ -385,11 +388,11 @@ class Chat:
         if self._saving is not None and self._conversation is not None:
             self._saving.record(self._conversation.state)
 
-    def keep(self, message: str) -> None:
-        """Save a message that was sent before the conversation began, as one without a reply."""
+    def keep(self, sent: Turn) -> None:
+        """Save a message that was sent before the conversation began."""
         if self._saving is not None:
             self._saving.describe(model_settings(self._found, self._setup.dtype))
-            self._saving.keep(message, self._options.system)
+            self._saving.keep(sent, self._options.system)
 
     def save_as(self, name: str) -> None:
         """Rename the session, or start saving an unsaved chat. Raises SessionError."""

@@ -87,8 +87,10 @@ def read_into(
     if not template:
         return found
     if place is not None:
-        return replace(found, text=template.replace(place, found.text))
-    return replace(found, text=SEPARATOR.join(each for each in (template, found.text) if each))
+        text = template.replace(place, found.text)
+    else:
+        text = SEPARATOR.join(each for each in (template, found.text) if each)
+    return replace(found, text=text, documents=0)
 
 
 def count_pinned(request: Asking, tokenizer: Tokenizer) -> int:

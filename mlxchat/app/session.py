@@ -143,11 +143,11 @@ class Saving:
         """Save options to resume with."""
         self._write(lambda session: session.settings(settings))
 
-    def keep(self, message: str, system: str | None) -> None:
-        """Save a message that was sent before the conversation began, as one without a reply."""
+    def keep(self, sent: Turn, system: str | None) -> None:
+        """Save a message that was sent before the conversation began."""
         saved = _contents(self.session)
-        turns = (*saved.turns, Turn(message, finish_reason="interrupted"))
-        self.record(State(saved.system if system is None else system, saved.note, turns))
+        system = saved.system if system is None else system
+        self.record(State(system, saved.note, (*saved.turns, sent)))
 
     def turn_over(self, conversation: Conversation) -> None:
         """Save the finished turn, and every few turns start saving the cache."""

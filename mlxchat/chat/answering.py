@@ -220,7 +220,7 @@ class Answering:
             self.state = self.state.with_last(turn)
         if window.ledger.overflowed > overflowed:
             evicted = window.ledger.overflowed - overflowed
-            yield Forgot(0, evicted, (len(self.state.turns),), turn.user)
+            yield Forgot(0, evicted, (len(self.state.turns),), turn.question)
 
     def _begun(self, turn: Turn) -> Prompt:
         """The prompt, and what there is of the reply, or is given of it."""
@@ -272,7 +272,7 @@ class Answering:
         size, oldest = self.window.ledger.window, self.state.turns[numbers[0] - 1]
         # If a turn is larger than the window, most of its tokens left before the turn does.
         in_view = tokens if size is None else min(tokens, size - self.window.pinned)
-        return Forgot(len(numbers), in_view, numbers, oldest.user)
+        return Forgot(len(numbers), in_view, numbers, oldest.question)
 
     def _earlier_windows(self) -> Iterator[Window]:
         """Forks of those before the latest turns, without the turns that were forgotten."""

@@ -337,9 +337,11 @@ class Conversation(Means):
         *,
         constraint: Constraint | None = None,
         prefill: str | None = None,
+        documents: int = 0,
     ) -> Generator[Said]:
         """Add a turn and return an iterator over the tokens of the reply and the turns forgotten
         to make room for it. The `prefill` begins the reply, and the constraint rules out the rest.
+        The first `documents` characters of the text are not the user's own words.
         A reply that repeats itself ends with the finish reason "loop".
 
         A reply that ends early, for any reason, is closed properly when the next turn begins. If
@@ -352,7 +354,7 @@ class Conversation(Means):
         self._retries = 0
         if constraint is not None:
             refuse_pairs(self.generation, constraint=constraint.kind)
-        state, seed = _sent(self.state, text), self._next_seed()
+        state, seed = _sent(self.state, text, documents), self._next_seed()
         return self._answer(state, seed, watch, constraint=constraint, prefill=prefill)
 
     def retry(
@@ -363,8 +365,8 @@ class Conversation(Means):
         self._last()
         self._retries += 1
         before, seed = self.state, self._next_seed()
-        message = self.undo().user
-        state = _sent(self.state, message)
+        turn = self.undo()
+        state = _sent(self.state, turn.user, turn.documents)
         return self._answer(state, seed, watch, constraint=constraint, before=before)
 
     def continue_reply(self, watch: Watch = UNWATCHED) -> Generator[Said]:
@@ -438,5 +440,6 @@ class Conversation(Means):
                 self.window = self._past.pop().window or self.window
 
 
-def _sent(state: State, message: str) -> State:
-    return state.add(Turn(message, time=datetime.now(UTC).isoformat(timespec="seconds")))
+def _sent(state: State, message: str, documents: int) -> State:
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    return state.add(Turn(message, time=time, documents=documents))

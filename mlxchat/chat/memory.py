@@ -167,7 +167,7 @@ def with_quote(
             state, with_it = fitted(rendering, replace(plain, quote=text), window)
             if is_too_long(with_it, window):
                 break
-            shown = tuple(n for n, _ in few), tuple(turn.user for _, turn in few)
+            shown = tuple(n for n, _ in few), tuple(turn.question for _, turn in few)
             return state, with_it, Recalled(*shown, tokens)
     return plain, ids, None
 

@@ -110,7 +110,7 @@ class Rendering:
 
     def tokens_of_text(self, state: State, text: str) -> int:
         """How many tokens this text adds to the next message, in front of it."""
-        return self.tokens_of(state, Turn(f"{text}\n\na")) - self.tokens_of(state, Turn("a"))
+        return self.tokens_of(state, Turn(f"{text}a")) - self.tokens_of(state, Turn("a"))
 
     def tokens_of(self, state: State, *turns: Turn) -> int:
         """The rendered length of complete turns, without what precedes all turns."""

@@ -20,7 +20,8 @@ class Turn:
     `thought` is the model's thinking before its `reply`. `ids` are the tokens generated for both,
     with the markers of the model's format; there may be more of them, for a stop text, for example.
     `later_thoughts` are the positions in `thought` at which further thoughts begin. `time` is when
-    the message was said, in ISO 8601, if known.
+    the message was said, in ISO 8601, if known. The first `documents` characters of the message are
+    files and quotes.
     """
 
     user: str
@@ -32,6 +33,12 @@ class Turn:
     thought: str = ""
     later_thoughts: tuple[int, ...] = ()
     time: str = ""
+    documents: int = 0
+
+    @property
+    def question(self) -> str:
+        """The message without its documents."""
+        return self.user[self.documents :]
 
     @property
     def thoughts(self) -> list[str]:

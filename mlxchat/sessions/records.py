@@ -60,9 +60,9 @@ _KEYS = {"sessions": "name", "turns": "session"}
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
     """A session without its turns, of which it has `turns`. `created` and `updated` are in seconds
-    since 1970, `bytes` the size of its turns, `first` the start of the first message or, if that is
-    long, of the question at its end after the documents. If the row is `damaged`, only its name is
-    left. `open_in` is the process that has it open, if asked for."""
+    since 1970, `bytes` the size of its turns, `first` the start of the first message, without its
+    documents. If the row is `damaged`, only its name is left. `open_in` is the process that has it
+    open, if asked for."""
 
     name: str
     created: float = 0.0
@@ -315,12 +315,8 @@ def size_bytes(turn: Turn) -> int:
 
 
 def beginning(turns: Sequence[Turn]) -> str:
-    """The start of the first message or, if that is long, of the question at its end after the
-    documents."""
-    message = turns[0].user if turns else ""
-    _, blank, end = message.rstrip().rpartition("\n\n")
-    shown = f"… {end}" if blank and len(message) > FIRST_CHARS else message
-    return shown[:FIRST_CHARS]
+    """The start of the first message, without its documents."""
+    return turns[0].question[:FIRST_CHARS] if turns else ""
 
 
 # The index of words

@@ -1,6 +1,7 @@
 """A chat on a terminal, without its prompt: what commands act on, and how replies are shown."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from mlxchat.app.chat import Chat
@@ -11,11 +12,12 @@ from mlxchat.errors import DeviceError, MlxchatError, OutputError
 from mlxchat.request.commands import ChatShown
 from mlxchat.terminal import Terminated
 from mlxchat.terminal.editor import edit
-from mlxchat.terminal.figures import compacted_line, incomplete, turn_line, window_line
+from mlxchat.terminal.figures import compacted_line, first_words, incomplete, turn_line, window_line
 from mlxchat.terminal.reply import PlainView, reply_view
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.talk import Begin, Talk
 from mlxchat.terminal.worker import Worker, ctrl_c_ignored
+from mlxchat.text.documents import SEPARATOR
 from mlxchat.units import beginning, count
 
 # Characters of the last message shown when a session resumes; it may contain files.
@@ -76,13 +78,27 @@ class ChatScreen(Talk):
 
     def attach(self, name: str, text: str) -> None:
         """Put the text of a file before the next message."""
-        self.attached.append(text)
-        self.screen.say(f"attached {name} ({len(text):,} characters)")
+        before = self.documents
+        self.put_before(name, text)
+        already = "already " if self.documents == before else ""
+        self.screen.say(f"{already}attached {name} ({len(text):,} characters)")
 
     def quote(self, line: str, turn: int) -> None:
         """Put a line of an earlier turn before the next message."""
-        self.attached.append(f"> {line}")
+        text = f"> {line}"
+        self.attached[text] = f"a quote of turn {turn}", text
         self.screen.say(f"your next message will quote turn {turn}: {line[:MAX_QUOTED_CHARS]}")
+
+    def attach_again(self, turn: Turn) -> None:
+        """Put the documents of a turn that was taken back before the next message."""
+        if turn.documents:
+            text = turn.user[: turn.documents].removesuffix(SEPARATOR)
+            self.attached[text] = f'attachments of "{first_words(turn.question)}"', text
+
+    def how_to_resend(self) -> str:
+        """What to do with a message that was taken back."""
+        with_ = f" with {count(len(self.attached), 'attachment')}" if self.attached else ""
+        return f"edit the message below, or send it again{with_}"
 
     def say(self, text: str) -> bool:
         """Send a message, after the attached files and quotes, and show the reply.
@@ -90,26 +106,26 @@ class ChatScreen(Talk):
         False if it was taken back, because it was stopped before its reply began or is rejected:
         then what is attached, and a constraint, wait for the next message.
         """
-        kept = "edit your message below, or send it again"
-        if self.attached:
-            kept += f" with {count(len(self.attached), 'attachment')}"
-        whole = self.with_attachments(text)
+        kept = self.how_to_resend()
+        documents = self.documents
+        sent = Turn(documents + text, finish_reason="interrupted", documents=len(documents))
         try:
             self.wait_for_model()
         except KeyboardInterrupt:
             self.screen.say(f"stopped: {kept}")
             return False
         except Terminated:
-            self.chat.keep(whole)
+            self.chat.keep(sent)
             raise
-        return self.work(lambda: self._say(whole, kept))
+        return self.work(lambda: self._say(sent, kept))
 
-    def _say(self, whole: str, kept: str) -> bool:
+    def _say(self, sent: Turn, kept: str) -> bool:
         conversation, obeyed = self.conversation, self._obeyed
         before = len(conversation.turns)
         self._obeyed = self.constraint
         try:
-            self._show(lambda watch: self.chat.say(whole, watch, constraint=self._obeyed), kept)
+            say = partial(self.chat.say, sent.user, documents=sent.documents)
+            self._show(lambda watch: say(watch, constraint=self._obeyed), kept)
         except (DeviceError, OutputError):
             raise
         except MlxchatError as error:
@@ -119,7 +135,7 @@ class ChatScreen(Talk):
         finally:
             if self.stop.ends_program and len(conversation.turns) == before:
                 # There is no next prompt: the session has the message.
-                conversation.add(Turn(whole, finish_reason="interrupted"))
+                conversation.add(sent)
             if is_said := len(conversation.turns) > before:
                 self.attached.clear()
                 self.constraint = None

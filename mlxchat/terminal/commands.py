@@ -4,6 +4,7 @@ A command is one function, declared by `command`.
 """
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -183,8 +184,9 @@ def _undo(shown: ChatScreen, _: str) -> str:
         shown.screen.say(TAKEN_BACK[taken_back])
         return ""
     turn = shown.conversation.undo()
-    shown.screen.say("removed: edit the message below, or send it again")
-    return turn.user
+    shown.attach_again(turn)
+    shown.screen.say(f"removed: {shown.how_to_resend()}")
+    return turn.question
 
 
 @command("/edit [TEXT]", "write a message in your editor", needs_model=False)
@@ -209,13 +211,32 @@ def _system(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"system prompt: {shown.conversation.state.system or 'none'}")
 
 
-@command("/file PATH", "attach a file, folder or pattern to your next message", needs_model=False)
+@command(
+    "/file [PATH|off]", "attach a file, folder or pattern to your next message", needs_model=False
+)
 def _file(shown: ChatScreen, argument: str) -> None:
-    path = str(Path(argument).expanduser())
+    if argument in ("", "off"):
+        _attachments(shown, drop=argument == "off")
+        return
+    # That of pathlib fails for an unknown user.
+    path = str(Path(os.path.expanduser(argument)))  # noqa: PTH111
     document = shown.worker.read(lambda: read_input(None, [path], None))
     for notice in document.notices:
         shown.screen.say(notice)
     shown.attach(argument, document.text)
+
+
+def _attachments(shown: ChatScreen, *, drop: bool) -> None:
+    """List them, or drop all."""
+    if not shown.attached:
+        shown.screen.say("nothing is attached to your next message")
+    elif drop:
+        shown.screen.say(f"dropped {count(len(shown.attached), 'attachment')}")
+        shown.attached.clear()
+    else:
+        for name, text in shown.attached.values():
+            shown.screen.say(f"{name} ({count(len(text), 'character')})")
+        shown.screen.say("/file off drops them")
 
 
 @command("/schema SCHEMA|off", "answer your next message in JSON", needs_model=False)
@@ -233,7 +254,7 @@ def _schema(shown: ChatScreen, argument: str) -> None:
 @command("/context", "show what fills the window")
 def _context(shown: ChatScreen, _: str) -> None:
     conversation = shown.conversation
-    usage, text = conversation.usage(), "\n\n".join(shown.attached)
+    usage, text = conversation.usage(), shown.documents
     attached_tokens = conversation.rendering.tokens_of_text(conversation.state, text) if text else 0
     columns = shown.screen.columns
     note = conversation.state.note

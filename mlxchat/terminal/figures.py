@@ -144,7 +144,7 @@ def _rows(
         yield f"note: {note}", usage.note
     for turn, tokens in usage.turns:
         pinned = " (pinned)" if turn.pinned else ""
-        yield f"{numbers[id(turn)]}{pinned}: {turn.user}", tokens
+        yield f"{numbers[id(turn)]}{pinned}: {turn.question}", tokens
     if attached_tokens:
         yield "attached to your next message", attached_tokens
     if usage.window is not None:

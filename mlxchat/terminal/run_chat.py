@@ -77,7 +77,7 @@ def run(
             shown,
             turns or iter(()),
             hides_thoughts=options.think != "on",
-            attached=[text for _, text in attached],
+            files=attached,
             answer=answer,
             constraint=constraint,
         ).run()
@@ -95,7 +95,8 @@ def _turns(
                 "stdin is not read, because mlx.launch does not report its end: use --file"
             )
         document = read_into(template, question, shown.files, piped_stdin())
-        return iter([Spoken("user", _text(document, messages))])
+        text = _text(document, messages)
+        return iter([Spoken("user", text, documents=document.documents)])
     alone = platform.launched_rank() is None
     if sys.stdin is not None and sys.stdin.isatty() and not shown.events and alone:
         if not Stdout().is_terminal:

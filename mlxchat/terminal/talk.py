@@ -1,6 +1,7 @@
 """What a chat on a terminal and one in a pipe share, and the one in a pipe: it reads one turn per
 line, writes replies or events, and ends with the input."""
 
+import os
 import shlex
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -46,12 +47,19 @@ class Talk:
     computes, and show it."""
 
     def __init__(
-        self, chat: Chat, worker: Worker, shown: ChatShown, attached: Sequence[str] = ()
+        self,
+        chat: Chat,
+        worker: Worker,
+        shown: ChatShown,
+        files: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Starts to load the model. `attached` texts go before the next message."""
+        """Starts to load the model. `files` are names and texts, before the next message."""
         self.chat, self.worker, self.shown = chat, worker, shown
         self.messages = Messages(shown.quiet)
-        self.attached = list(attached)
+        # What goes before the next message: names and texts, by path.
+        self.attached: dict[str, tuple[str, str]] = {}
+        for name, text in files:
+            self.put_before(name, text)
         # What signals ask of the latest work.
         self.stop = Stop()
         self.seconds = 0.0
@@ -99,8 +107,14 @@ class Talk:
         self.wait_for_model()
         return self.worker.call(do)
 
-    def with_attachments(self, text: str) -> str:
-        return SEPARATOR.join([*self.attached, text])
+    def put_before(self, name: str, text: str) -> None:
+        """Attach the text of a file to the next message: once, however its path is written."""
+        self.attached[os.path.realpath(os.path.expanduser(name))] = name, text  # noqa: PTH111
+
+    @property
+    def documents(self) -> str:
+        """What is attached, before the next message."""
+        return "".join(text + SEPARATOR for _, text in self.attached.values())
 
     @contextmanager
     def answering(
@@ -151,12 +165,12 @@ class PipedChat(Talk):
         turns: Iterator[Spoken],
         *,
         hides_thoughts: bool,
-        attached: Sequence[str] = (),
+        files: Sequence[tuple[str, str]] = (),
         answer: Answer,
         constraint: Constraint | None = None,
     ) -> None:
         """`answer` is the form of all answers, `constraint` that of those without their own."""
-        super().__init__(chat, worker, shown, attached)
+        super().__init__(chat, worker, shown, files)
         self._turns, self._hides_thoughts = turns, hides_thoughts
         self._form, self._constraint = answer, constraint
         self._stdout = Stdout()
@@ -236,9 +250,16 @@ class PipedChat(Talk):
         prefill = spoken.others.get("prefill")
         if not isinstance(prefill, str | None):
             raise UsageError("prefill must be text")
-        text = self.chat.ranks.same(lambda: self.with_attachments(spoken.text))
+        attached = self.chat.ranks.same(lambda: self.documents)
+        documents = len(attached) + spoken.documents
         prefill = prefill or self._form.prefill
-        say = partial(self.chat.say, text, constraint=self._obeyed, prefill=prefill)
+        say = partial(
+            self.chat.say,
+            attached + spoken.text,
+            constraint=self._obeyed,
+            prefill=prefill,
+            documents=documents,
+        )
         last = ""
         try:
             with self.answering(say, lambda: self._text.has_code) as reply:

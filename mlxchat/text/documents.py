@@ -300,14 +300,13 @@ def _matches(pattern: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """The whole text, and notices about how it was read.
-
-    `blocks` are the texts that precede it and are each cached on their own.
-    """
+    """The whole text, of which the first `documents` characters come before the prompt, and notices
+    about how it was read. `blocks` are the texts that precede it and are each cached alone."""
 
     text: str
     notices: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
+    documents: int = 0
 
 
 def read_input(
@@ -353,12 +352,14 @@ def read_input(
     if asked:
         texts.append(read(open_document(STDIN, stdin, whole=True)))
     elif prompt is not None:
-        # Bytes from the shell that are not UTF-8 arrive as surrogates: turn them back into bytes.
+        # The shell's bytes that are not UTF-8 are surrogates here.
         data = prompt.encode("utf-8", "surrogateescape")
         texts.append(read(document_of(data, "the prompt")))
     if not texts and not may_be_empty:
         raise UsageError("nothing to read: pass PROMPT or --file, or pipe in a document")
-    return Input(SEPARATOR.join(texts), tuple(notices), tuple(read_blocks))
+    whole = SEPARATOR.join(texts)
+    documents = 0 if prompt is None else len(whole) - len(texts[-1])
+    return Input(whole, tuple(notices), tuple(read_blocks), documents)
 
 
 def has_headings(files: Sequence[str]) -> bool:
@@ -373,22 +374,21 @@ def heading(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """One turn of a piped chat: its `role`, "user" or "system", its text, and the other fields of
-    its line, which may constrain the answer. `error` says why a line is not a turn."""
+    """One turn of a piped chat: its `role`, "user" or "system", its text, with the `documents` of
+    its Input, and the other fields of its line, which may constrain the answer; or an `error`."""
 
     role: str
     text: str
     notice: str | None = None
     others: Mapping[str, Any] = field(default_factory=dict[str, Any])
     error: InputError | None = None
+    documents: int = 0
 
 
 def read_turns(stream: BinaryIO) -> Iterator[Spoken]:
-    """Yield the turns in a stream, each as soon as its line arrives; blank lines are skipped.
-
-    A line is a user message, or a JSON object with `role` and `content`. One that is not text or
-    has an unknown role is an error. Raises InputError for a line that is too long.
-    """
+    """Yield the turns in a stream, each as soon as its line arrives; blank lines are skipped. A
+    line is a user message, or a JSON object with `role` and `content`; one that is not text or has
+    an unknown role is an error. Raises InputError for a line that is too long."""
     for number in itertools.count(1):
         data = stream.readline(MAX_TURN_BYTES)
         name = f"line {number:,} of standard input"

@@ -147,7 +147,6 @@ HOLDS = """
 import sys
 from pathlib import Path
 from mlxchat import paths
-from mlxchat import paths
 from mlxchat.chat.state import Turn
 from mlxchat.sessions.listing import listing
 from mlxchat.sessions.session import Session
