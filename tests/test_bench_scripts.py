@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlxchat import paths
 from mlxchat.cache.build import make_cache
 from mlxchat.models.load import load
 from scripts.bench import plot
@@ -34,6 +35,8 @@ def figures(
     def run(name: str, *arguments: str) -> list[dict[str, Any]]:
         command = [name, *arguments, "--quick", "-m", str(tiny_model)]
         monkeypatch.setattr(sys, "argv", command)
+        # One fills a database of its own.
+        monkeypatch.setattr(paths, "sessions_dir", paths.sessions_dir)
         import_module(f"scripts.bench.{name}").main()
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
