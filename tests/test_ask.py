@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from mlxchat import paths
 from mlxchat.app.prompt import read_into
 from mlxchat.errors import UsageError
 from mlxchat.sessions.listing import listing, read_session
+from mlxchat.sessions.records import SessionRecord
 from tests.in_process import run_in_process, write_config
 
 CONFIG = """
@@ -39,22 +41,31 @@ def configured(unthinking_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def asked() -> list[list[str]]:
     """What the user said in every session, the latest session first."""
-    return [[turn.user for turn in read_session(each.name).turns] for each in listing()]
+    return [[turn.user for turn in read_session(each.name).turns] for each in everything()]
+
+
+def everything() -> list[SessionRecord]:
+    return listing(everything=True)
 
 
 def test_a_question_is_answered_once_and_only_the_reply_is_on_stdout() -> None:
     done = run_in_process("Why is the sky blue?")
     assert (done.returncode, done.stderr) == (0, "")
-    (session,) = listing()
+    (session,) = everything()
     (turn,) = read_session(session.name).turns
     assert turn.user == "Why is the sky blue?"
     assert done.stdout == turn.reply + "\n" * (not turn.reply.endswith("\n"))
 
 
-def test_continue_asks_in_the_last_session_and_saves_there() -> None:
+def test_continue_asks_in_the_last_session_which_is_listed_and_has_a_cache_from_then_on() -> None:
+    """A hundred single questions hid the chats, and each left its cache on the disk."""
     for arguments in (["one question"], ["-c", "another question"], ["a third one", "-c"]):
         assert run_in_process(*arguments).returncode == 0
+        is_chat = len(asked()[0]) > 1
+        assert len(listing()) == len([*paths.sessions_dir().glob("*.safetensors")]) == is_chat
     assert asked() == [["one question", "another question", "a third one"]]
+    assert run_in_process("--session", "mine", "a question").returncode == 0
+    assert len(listing()) == 2
 
 
 def test_a_piped_document_goes_before_the_question() -> None:
@@ -63,7 +74,7 @@ def test_a_piped_document_goes_before_the_question() -> None:
     # A word that is close to a command is not a question there either.
     assert run_in_process("cht", stdin="A report.\n").returncode == 2
     assert asked() == [["Any errors?"], ["A report.\n\n\nSummarize"]]
-    assert [each.first for each in listing()] == ["Any errors?", "Summarize"]
+    assert [each.first for each in everything()] == ["Any errors?", "Summarize"]
 
 
 def test_a_dash_reads_the_question_itself_from_a_pipe(tmp_path: Path) -> None:
@@ -99,7 +110,7 @@ def test_words_that_are_not_a_question_are_refused_with_a_hint(line: str, error:
     expected = f"mlxchat: error: {error}".split("…")[0]
     assert done.stderr.startswith(expected)
     assert error.endswith("…") or done.stderr == f"{expected}\n"
-    assert listing() == []
+    assert everything() == []
 
 
 def test_files_go_before_the_first_turn_of_a_pipe(tmp_path: Path) -> None:
@@ -129,7 +140,7 @@ def test_a_document_is_answered_with_the_prompt_and_its_options() -> None:
     done = run_in_process("-p", "commit", "--json", stdin="the change")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout.splitlines()[-1])["generated_tokens"] <= 4
-    saved = read_session(listing()[0].name)
+    saved = read_session(everything()[0].name)
     assert saved.system == "Be brief."
     assert [each.user for each in saved.turns] == [
         "A message for the change, in {braces} and {the change}:"

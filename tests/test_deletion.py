@@ -6,7 +6,7 @@ import pytest
 from mlxchat import paths
 from mlxchat.chat.state import Turn
 from mlxchat.sessions.database import names_by_use
-from mlxchat.sessions.session import Session
+from mlxchat.sessions.session import QUESTION, Session
 from mlxchat.store.tensor_file import CacheFiles
 from tests.in_process import run_in_process
 
@@ -30,6 +30,7 @@ def cached() -> CacheFiles:
     [
         ("session rm one", 2, "not a terminal: pass --yes to confirm"),
         ("cache clear", 2, "not a terminal: pass --yes to confirm"),
+        ("session prune --all --older-than 0.001s", 2, "not a terminal: pass --yes to confirm"),
         ("session rm -y one on", 1, "no session named 'on'; did you mean one?"),
     ],
 )
@@ -50,6 +51,24 @@ def test_a_terminal_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         done = run_in_process("session", "rm", "one", stdin=f"{answer}\n")
         assert done.stderr.endswith("? [y/N]:")
         assert names_by_use() == left
+
+
+def test_prune_deletes_old_questions_and_chats_only_if_asked_to_but_none_that_is_open() -> None:
+    def prune(*arguments: str) -> str:
+        return run_in_process("session", "prune", "--yes", *arguments).stdout
+
+    with Session.new() as session:
+        session.settings({QUESTION: True})
+        session.record(None, [Turn("Why?", "So.")])
+    assert prune() == prune("--all", "--older-than", "1h") == "nothing to delete\n"
+    assert prune("--older-than", "0.001s") == "deleted 1 single question\n"
+    assert names_by_use() == ["three", "two", "one"]
+    with Session.open("one"):
+        assert prune("--older-than", "0.001s", "--all") == "deleted 2 sessions\n"
+    assert names_by_use() == ["one"]
+    assert (
+        "--older-than must be a" in run_in_process("session", "prune", "--older-than", "30").stderr
+    )
 
 
 def test_what_is_deleted_leaves_no_text_and_is_reported_in_one_line(cached: CacheFiles) -> None:

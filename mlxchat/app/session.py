@@ -239,5 +239,7 @@ def _contents(session: Session | None) -> Saved:
 
 
 def _snapshot_path(session: Session | None) -> Path | None:
-    """Where to save the cache; None while nothing can be saved."""
-    return None if session is None or session.outage is not None else session.snapshot_path
+    """Where to save the cache; None while nothing can be saved, and for a single question."""
+    if session is None or session.outage is not None or session.is_question:
+        return None
+    return session.snapshot_path

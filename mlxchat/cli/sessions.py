@@ -1,5 +1,6 @@
 """`mlxchat session`: list, show and tidy saved chats. No model is loaded."""
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +9,8 @@ import typer
 
 from mlxchat.cli.group import App
 from mlxchat.cli.options import Json, Yes, agrees, complete_session
-from mlxchat.errors import ExitStatus
+from mlxchat.errors import ExitStatus, UsageError
+from mlxchat.request.written import parse_duration_s
 from mlxchat.terminal.output import Messages
 from mlxchat.terminal.table import minute, write, write_json_lines, write_table
 from mlxchat.units import count, format_bytes
@@ -28,23 +30,26 @@ They are all in one SQLite database that only you can read: mlxchat session path
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Session", autocompletion=complete_session)
 ]
+All = Annotated[bool, typer.Option("--all", help="Include single questions")]
 COLUMNS = ("NAME", "USED", "TURNS", "FIRST MESSAGE", "FORGOTTEN", "SIZE", "MODEL")
 KEYS = ("name", "turns", "forgotten", "updated", "bytes", "first", "model", "open_in", "error")
 NUMBERS = ("TURNS", "FORGOTTEN", "SIZE")
 
 
 @session_app.command("list", epilog="Example: mlxchat session list --json")
-def list_sessions(as_json: Json = False) -> None:
+def list_sessions(everything: All = False, as_json: Json = False) -> None:
     """List the sessions, most recently used first.
 
     In a pipe, each line has the columns of the table, separated by tabs.
     """
     from mlxchat.sessions.listing import listing
 
-    found = listing()
+    found = listing(everything=everything)
     if as_json:
         write_json_lines({name: getattr(each, name) for name in KEYS} for each in found)
         return
+    if not (found or everything):
+        Messages().note("no chats; --all lists single questions, too")
     rows = [_row(each) for each in found]
     write_table(COLUMNS, rows, NUMBERS, cut=("FIRST MESSAGE", "MODEL"))
 
@@ -95,6 +100,36 @@ def rm(
     if agrees(f"Permanently delete {what}?", yes=yes):
         remove(*names)
         write(f"deleted {', '.join(names)}\n")
+
+
+@session_app.command(epilog="Example: mlxchat session prune --older-than 30d")
+def prune(
+    older_than: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long ago they were last used, such as 12h")
+    ] = "30d",
+    everything: Annotated[bool, typer.Option("--all", help="Delete chats, too")] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete single questions that were last used long ago.
+
+    With --all, chats, too. Sessions that are open stay.
+    """
+    from mlxchat.sessions.listing import remove, unused_since
+
+    try:
+        before_s = time.time() - parse_duration_s(older_than)
+    except ValueError as error:
+        raise UsageError(f"--older-than {error}") from error
+    if not (names := unused_since(before_s, everything=everything)):
+        write("nothing to delete\n")
+        return
+    kind = "session" if everything else "single question"
+    what = f"{count(len(names), kind)} last used before {minute(before_s)}"
+    if agrees(f"Permanently delete {what}?", yes=yes):
+        # Some may have been continued meanwhile.
+        names = unused_since(before_s, everything=everything)
+        remove(*names)
+        write(f"deleted {count(len(names), kind)}\n")
 
 
 @session_app.command("import", epilog="Example: mlxchat session import holidays.jsonl")

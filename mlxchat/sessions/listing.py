@@ -18,7 +18,7 @@ from mlxchat.sessions import backup, records
 from mlxchat.sessions import session as sessions
 from mlxchat.sessions.database import Database, session_errors
 from mlxchat.sessions.records import Saved, SessionRecord
-from mlxchat.sessions.session import Session, existing, read_contents
+from mlxchat.sessions.session import Session, existing, is_question, read_contents
 from mlxchat.sessions.transcript import read_messages
 
 MOST_FINDS = 50
@@ -47,11 +47,25 @@ def latest() -> str | None:
         return next((each.name for each in found if each.turns or each.damaged), None)
 
 
-def listing() -> list[SessionRecord]:
-    """All sessions, most recently used first, with the sizes of their snapshots. Raises
-    SessionError."""
+def listing(*, everything: bool = False) -> list[SessionRecord]:
+    """All sessions, most recently used first, with the sizes of their snapshots; single questions
+    only if `everything` is wanted. Raises SessionError."""
     with Database() as database:
-        return [_with_files(database, record) for record in _records(database)]
+        records_ = _records(database)
+        chats = (each for each in records_ if everything or not _is_question(each))
+        return [_with_files(database, record) for record in chats]
+
+
+def unused_since(time_s: float, *, everything: bool = False) -> list[str]:
+    """The single questions last used before that time, or all sessions if `everything` is wanted,
+    except those that are open or damaged. Raises SessionError."""
+    return [
+        each.name
+        for each in listing(everything=True)
+        if each.updated < time_s
+        and (everything or _is_question(each))
+        and not (each.damaged or each.open_in)
+    ]
 
 
 def read_session(name: str) -> Saved:
@@ -120,6 +134,10 @@ def prune_snapshots(keep: int = 10) -> int:
 def _records(database: Database) -> list[SessionRecord]:
     with session_errors("list the sessions"):
         return database.read(records.sessions_by_use, [])
+
+
+def _is_question(record: SessionRecord) -> bool:
+    return is_question(record.name, record.settings, record.turns)
 
 
 def _with_files(database: Database, record: SessionRecord) -> SessionRecord:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,9 @@ from mlxchat.sessions.records import NOTE, ReplyFile, Saved, Scalar, SessionReco
 
 # On such a disk, a chat continues unsaved.
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
+# The setting of a session that began as a single question.
+QUESTION = "question"
+NAMED_BY_TIME = re.compile(r"\d{4}-\d\d-\d\d-\d{6}(-\d+)?")
 
 
 class Session:
@@ -102,6 +106,10 @@ class Session:
     def snapshot_path(self) -> Path | None:
         """The file for the state of its cache; None before the first turn."""
         return None if self._id is None else snapshot_path(self._database, self._id)
+
+    @property
+    def is_question(self) -> bool:
+        return is_question(self.name, self._settings, len(self._turns))
 
     @property
     def saved_turns(self) -> int:
@@ -386,6 +394,12 @@ def existing(database: Database, name: str) -> SessionRecord:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise SessionError(f"no session named {name!r}{hint}")
     return found
+
+
+def is_question(name: str, settings: Mapping[str, Scalar], turns: int) -> bool:
+    """Whether a session is a single question that nobody has named or followed up."""
+    is_unnamed = NAMED_BY_TIME.fullmatch(name) is not None
+    return settings.get(QUESTION) is True and turns <= 1 and is_unnamed
 
 
 def lock_path(database: Database, name: str) -> Path:

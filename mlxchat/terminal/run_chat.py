@@ -12,6 +12,7 @@ from mlxchat.errors import UsageError
 from mlxchat.models.model import Alone
 from mlxchat.request import Answer, ChatOptions
 from mlxchat.request.commands import ChatShown
+from mlxchat.sessions.session import QUESTION
 from mlxchat.terminal.output import Messages, Stdout
 from mlxchat.terminal.progress import observer_of
 from mlxchat.terminal.talk import PipedChat
@@ -44,7 +45,7 @@ def run(
     messages = Messages(shown.quiet)
 
     def open_chat(ranks: Alone, on_terminal: bool) -> Chat:
-        return Chat.open(
+        chat = Chat.open(
             options,
             observer_of(messages),
             session=shown.session,
@@ -54,6 +55,10 @@ def run(
             collects=on_terminal,
             ranks=ranks,
         )
+        is_new = shown.session is None and not shown.latest
+        if chat.session is not None and is_new and (question is not None or template is not None):
+            chat.session.settings({QUESTION: True})
+        return chat
 
     def converse(ranks: Alone, worker: Worker) -> int:
         check_ranks(ranks, constraint=next(iter(answer.constraints()), None))
