@@ -21,10 +21,12 @@ from mlxchat.errors import UsageError
 
 @dataclass(frozen=True, eq=False)
 class Must:
-    """A constraint on an option's values: a check, and the words after "must" in its error."""
+    """A constraint on an option's values: a check, and the words after "must" in its error. `ends`
+    are the values next to which others are invalid."""
 
     words: str
     holds: Callable[[Any], bool]
+    ends: tuple[float, ...] = ()
 
 
 FINITE = Must("be a finite number", math.isfinite)
@@ -32,11 +34,12 @@ NOT_EMPTY = Must("not be empty", bool)
 
 
 def at_least(low: float) -> Must:
-    return Must(f"be at least {low:g}", lambda value: low <= value < math.inf)
+    return Must(f"be at least {low:g}", lambda value: low <= value < math.inf, (low,))
 
 
 def between(low: float, high: float) -> Must:
-    return Must(f"be between {low:g} and {high:g}", lambda value: low <= value <= high)
+    words = f"be between {low:g} and {high:g}"
+    return Must(words, lambda value: low <= value <= high, (low, high))
 
 
 # The values of a boolean option as text, and how they may be written.

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from mlxchat.request.commands import ChatShown
 from mlxchat.sessions.listing import read_session
 from mlxchat.terminal import progress
 from mlxchat.terminal.chat_loop import ChatLoop
-from mlxchat.terminal.commands import as_command, run_command, suggestions
+from mlxchat.terminal.commands import as_command, run_command
 from mlxchat.terminal.editor import EndOfInput
 from mlxchat.terminal.run_chat import run
 from mlxchat.terminal.worker import Stop
@@ -141,15 +140,6 @@ def test_every_usual_word_ends_the_chat() -> None:
     for line in ("/exit", "/bye", "/quit", "exit", "quit", " Quit "):
         with pytest.raises(EndOfInput):
             run_command(shown, as_command(line) or "")
-
-
-def test_set_takes_every_option_that_tab_offers() -> None:
-    shown: Any = SimpleNamespace(work=lambda job: job())
-    names = [*suggestions(shown, "/set", "")]
-    assert "temp " in names
-    for name in names:
-        with pytest.raises(UsageError, match=rf"^usage: /set {name}\w"):
-            run_command(shown, f"/set {name}")
 
 
 def test_a_chat_that_cannot_begin_ends_with_one_line_before_anything_is_typed(

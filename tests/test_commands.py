@@ -85,6 +85,10 @@ def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen
         ("/regen", "unknown command /regen: use /retry"),
         ("/set parameter num_predict 5", "unknown option 'parameter': use /set max-tokens"),
         ("/set --max-kv-size 9", "unknown option '--max-kv-size': start mlxchat with --max-kv-…"),
+        ("/set tmp 1", "unknown option 'tmp': did you mean temp?"),
+        ("/set temp -1", "--temp must be at least 0, got -1.0: the nearest is 0"),
+        ("/set min-p 1.5", "--min-p must be between 0 and 1, got 1.5: the nearest is 1"),
+        ("/set top-k 1.5", "--top-k must be a whole number, got '1.5'"),
         ("/load smollm2", "smollm2 is a model, not a session: use /model smollm2"),
     ],
 )
@@ -92,6 +96,17 @@ def test_an_unknown_command_or_option_names_ours(line: str, message: str, run: R
     with pytest.raises(UsageError) as caught:
         run(line)
     assert fnmatch(str(caught.value), message.replace("…", "*"))
+
+
+def test_set_shows_what_it_changed_and_takes_all_options_that_tab_offers(
+    shown: ChatScreen, run: Run
+) -> None:
+    assert run("/set seed 5") == "seed 5 (was 7)\n"
+    assert run("/set logit_bias 5=1") == "logit-bias 5=1 (was none)\n"
+    assert "temp 0.8 · top-p 0.95 · " in run("/set")
+    for name in suggestions(shown, "/set", ""):
+        with pytest.raises(UsageError, match=rf"^usage: /set {name}\w"):
+            run(f"/set {name}")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,6 @@ def read(tmp_path: Path) -> Read:
         ('""""""\r\x15x\r', "x"),
         ("\x1b[200~one\r\ntwo\rthree\n\x1b[201~\r", "one\ntwo\nthree"),
         ("\x1b[200~\x1b[31mred\x1b]0;title\x07\x1b[201~\r", "\x1b[31mred\x1b]0;title\x07"),
-        (f"clear me{CTRL_C}kept\r", "kept"),
         (f"cd{LEFT}{LEFT}ab\r", "abcd"),
         (f"ab{LEFT}{CTRL_D}\r", "a"),
         (f"{CTRL_C}x\x7f{CTRL_C}again\r", "again"),

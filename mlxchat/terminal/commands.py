@@ -379,21 +379,20 @@ def _model(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"model: {shown.conversation.model.name}")
 
 
-@command(
-    "/set [OPTION VALUE]",
-    "show or change options such as temp",
-    lambda _, typed: settable.options_or_values(typed),
-)
+@command("/set [OPTION VALUE]", "show or change options such as temp", settable.options_or_values)
 def _set(shown: ChatScreen, argument: str) -> None:
     name, _, value = argument.partition(" ")
-    if name:
-        option = settable.SETTABLE.get(name.lstrip("-").replace("_", "-"))
-        if option is None:
-            raise UsageError(f"unknown option {name!r}: {settable.instead_of(argument, COMMANDS)}")
-        if not value.strip():
-            raise UsageError(f"usage: /set {option.name} {settable.values_of(option)}")
-        shown.chat.set(**{option.field: option.value_of(value.strip())})
-    shown.screen.say(" · ".join(settable.settings_of(shown.conversation)))
+    if not name:
+        shown.screen.say(" · ".join(settable.all_of(shown.conversation)))
+        return
+    option = settable.SETTABLE.get(name.lstrip("-").replace("_", "-"))
+    if option is None:
+        raise UsageError(f"unknown option {name!r}: {settable.instead_of(argument, COMMANDS)}")
+    changed = settable.value_of(option, value.strip())
+    before = settable.text_of(option, shown.conversation) or "none"
+    shown.chat.set(**{option.field: changed})
+    now = settable.text_of(option, shown.conversation)
+    shown.screen.say(f"{option.name} {now} (was {before})")
 
 
 @command("/think on|off|hide", "show, disable or hide the model's thoughts")

@@ -1,9 +1,12 @@
 """What `/set` can change: the options of a chat, their values, and what else a name may mean."""
 
+import difflib
 import re
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from mlxchat.chat.conversation import Conversation
+from mlxchat.errors import UsageError
 from mlxchat.manual.equivalents import hint_for, option_for
 from mlxchat.options import SWITCH, Option
 from mlxchat.request.commands import COMMANDS as OPTIONS
@@ -12,7 +15,7 @@ from mlxchat.request.written import format_template_args
 SETTABLE = {each.name: each for each in OPTIONS["chat"].values() if each.in_chat}
 
 
-def options_or_values(typed: str) -> Iterator[str]:
+def options_or_values(_: object, typed: str) -> Iterator[str]:
     """What Tab completes after `/set`."""
     name, *values = typed.split(" ", 1)
     if not values:
@@ -35,21 +38,35 @@ def instead_of(argument: str, commands: Collection[str]) -> str:
         return f"use /set {ours}"
     if not hint.startswith("use /") and any(ours == each.name for each in OPTIONS["chat"].values()):
         return f"start mlxchat with --{ours}"
-    return hint or "/set lists them"
+    near = difflib.get_close_matches(ours, SETTABLE, n=1, cutoff=0.5)
+    return hint or (f"did you mean {near[0]}?" if near else "/set lists them")
 
 
-def values_of(option: Option) -> str:
-    """What to type as its value."""
-    return "|".join(SWITCH) if option.type is bool else option.metavar or "VALUE"
+def value_of(option: Option, typed: str) -> Any:
+    """Its value. Raises UsageError with what to type, or the nearest value in its range."""
+    if not typed:
+        values = "|".join(SWITCH) if option.type is bool else option.metavar or "VALUE"
+        raise UsageError(f"usage: /set {option.name} {values}")
+    try:
+        return option.value_of(typed)
+    except UsageError as error:
+        if option.must is None or not option.must.ends or option.must.words not in str(error):
+            raise
+        near = min(option.must.ends, key=lambda end: abs(end - float(typed)))
+        raise UsageError(f"{error}: the nearest is {near:g}") from error
 
 
-def settings_of(conversation: Conversation) -> Iterator[str]:
-    """The options of /set with their values."""
-    own = (conversation.sampling, conversation.generation, conversation.rendering, conversation)
+def all_of(conversation: Conversation) -> Iterator[str]:
+    """The options with their values."""
     for each in SETTABLE.values():
-        value = next(getattr(h, each.field) for h in own if hasattr(h, each.field))
-        if each.many:
-            given = format_template_args(value) if each.field == "template_args" else value
-            yield from (f"{each.name} {one}" for one in given)
-        else:
-            yield f"{each.name} {each.text_of(value)}"
+        if text := text_of(each, conversation):
+            yield f"{each.name} {text}"
+
+
+def text_of(option: Option, conversation: Conversation) -> str:
+    """The option's value in the conversation; empty if it can have many, and has none."""
+    own = (conversation.sampling, conversation.generation, conversation.rendering, conversation)
+    value = next(getattr(h, option.field) for h in own if hasattr(h, option.field))
+    if option.field == "template_args":
+        value = format_template_args(value)
+    return " ".join(value) if option.many else option.text_of(value)

@@ -120,10 +120,6 @@ def generate(model: Path, *options: str) -> list[str]:
     return [*command, "-n", "16", "--max-kv-size", "24", *options, "Once upon a time"]
 
 
-def endless(models: Path, *options: str) -> list[str]:
-    return generate(models / "llama", "-n", "-1", *options)
-
-
 def chat(models: Path, *options: str) -> list[str]:
     command = ["chat", "-m", str(models / "llama"), "--json", "--temp", "0", "-n", "20"]
     return [*command, "--max-kv-size", "220", *options]
@@ -166,7 +162,7 @@ def test_ranks_write_what_one_process_writes(
 
 
 def test_a_signal_to_all_ranks_ends_them_cleanly(models: Path, tmp_path: Path) -> None:
-    with ring(2, endless(models), tmp_path) as ranks:
+    with ring(2, generate(models / "llama", "-n", "-1"), tmp_path) as ranks:
         ranks[0].writes(20)
         for rank in reversed(ranks):
             rank.popen.send_signal(signal.SIGINT)
@@ -179,7 +175,8 @@ def test_ranks_exit_if_only_their_launcher_is_killed(models: Path, tmp_path: Pat
     text = tmp_path / "text"
     launcher = [str(Path(sys.executable).with_name("mlx.launch")), "-n", "2", "--backend", "ring"]
     launcher += ["--starting-port", str(free_ports(1)[0]), "--"]
-    with psutil.Popen([*launcher, *PROGRAM, *endless(models, "-o", str(text))]) as process:
+    run = generate(models / "llama", "-n", "-1", "-o", str(text))
+    with psutil.Popen([*launcher, *PROGRAM, *run]) as process:
         wait_until(lambda: text.exists() and text.stat().st_size > 20)
         ranks = process.children(recursive=True)
         process.kill()

@@ -17,8 +17,6 @@ pytestmark = pytest.mark.usefixtures("ordinary_terminal")
 
 CTRL_Z = "\x1a"
 WORDS = " ".join(f"w{number}" for number in range(300))
-
-
 PROGRAM = [sys.executable, "-m", "tests.scripted_program", "-m"]
 
 
