@@ -35,7 +35,7 @@ CEILINGS = {
     "sessions": 1_700,
     "rows": 875,
     "distributed": 600,
-    "app": 3_200,
+    "app": 3_225,
     "bench": 925,
     "terminal": 3_530,
     "doctor": 250,

@@ -238,14 +238,19 @@ def test_answers_from_several_documents_are_combined_until_they_fit(
     assert events[-1]["prompt_tokens"] <= WINDOW - 20
 
 
-def test_a_stopped_reading_writes_what_there_is(
+def test_a_stopped_reading_shows_progress_within_a_section_and_writes_what_there_is(
     asked: Request, report: Path, tmp_path: Path
 ) -> None:
     report.write_text(report.read_text()[:1_500])
-    out, warned = tmp_path / "out", list[str]()
+    out, warned, progress = tmp_path / "out", list[str](), list[int]()
     asked = replace(asked, events=False, overnight=Overnight(output=out))
     with mlxchat.begin(asked, mlxchat.Observer(warn=warned.append)) as run:
-        run.write(should_stop=lambda: run.reader is not None and len(run.reader.answers) > 1)
+        run.write(
+            should_stop=lambda: run.reader is not None and len(run.reader.answers) > 1,
+            on_prefill=lambda done, _: progress.append(done),
+        )
+    assert progress == sorted(progress)
+    assert len({*progress}) > 10
     assert (run.stats.complete, run.stats.finish_reason) == (False, "interrupted")
     assert run.stats.generated_tokens == 0
     assert warned == ["stopped after reading 2 sections"]

@@ -174,16 +174,21 @@ class SectionReader:
     def read(self, should_stop: ShouldStop, on_progress: Progress) -> Iterator[Answered]:
         """Yield the answer from each section, as soon as it is there."""
         total = sum(each.size_bytes for each in self._documents) // BYTES_A_TOKEN
-        done_bytes = 0
-        on_progress(0, total)
+        done_bytes = section_bytes = 0
+
+        def on_share(share: float) -> None:
+            done = int(done_bytes + share * section_bytes) // BYTES_A_TOKEN
+            on_progress(min(done, total), total)
+
         for place, text in self._sections():
-            written = self._answer(self._asked(heading(place) + text, FROM_SECTION), should_stop)
+            section_bytes = len(text.encode())
+            ids = self._asked(heading(place) + text, FROM_SECTION)
+            written = self._answer(ids, should_stop, on_share)
             if written is None:
                 return
+            done_bytes += section_bytes
             self.answers.append(Answered(place, written))
             yield self.answers[-1]
-            done_bytes += len(text.encode())
-            on_progress(min(done_bytes // BYTES_A_TOKEN, total), total)
         on_progress(total, total)
         self._finish(should_stop)
 
@@ -254,9 +259,15 @@ class SectionReader:
         tokenizer = self._loaded.model.tokenizer
         return tokenizer.prompt(text, self._request.system, variables=variables).ids
 
-    def _answer(self, ids: TokenIds, should_stop: ShouldStop) -> str | None:
-        """The model's answer; None if it was stopped. Raises what generating raises."""
-        loaded = self._loaded
+    def _answer(
+        self,
+        ids: TokenIds,
+        should_stop: ShouldStop,
+        on_share: Callable[[float], object] = lambda share: None,
+    ) -> str | None:
+        """The model's answer; None if it was stopped. `on_share` is called with the share of the
+        work that is done, if the answer is as long as it may be. Raises what generating raises."""
+        loaded, most = self._loaded, len(ids) + self._limit
         reply = Reply(
             loaded.model,
             ids,
@@ -265,8 +276,14 @@ class SectionReader:
             settings=GenerationSettings(max_tokens=self._window - len(ids)),
             reader=loaded.model.tokenizer.reader(ids),
         )
-        step_size = loaded.settings.prefill_step_size
-        answer = write_brief(reply, self._limit, should_stop, step_size=step_size)
+        answer = write_brief(
+            reply,
+            self._limit,
+            should_stop,
+            on_tokens=lambda tokens: on_share((len(ids) + tokens) / most),
+            on_prefill=lambda done, _: on_share(done / most),
+            step_size=loaded.settings.prefill_step_size,
+        )
         mx.clear_cache()
         return None if reply.finish_reason == "interrupted" else answer
 
