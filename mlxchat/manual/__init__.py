@@ -15,7 +15,8 @@ from mlxchat.manual.equivalents import as_markdown
 PAGES = (
     *("chat", "sessions", "pipes", "documents", "answers", "batch", "models", "sampling"),
     *("window", "positions", "lookup", "cache", "blocks", "overnight", "json", "configuration"),
-    *("machines", "python", "benchmarks", "figures", "files", "switching", "troubleshooting"),
+    *("machines", "python", "benchmarks", "figures", "files", "switching", "comparison"),
+    "troubleshooting",
 )
 
 # Of a longer text that is found, so many characters before the words are shown.
