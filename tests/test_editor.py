@@ -13,6 +13,8 @@ from tests.terminal import CTRL_C, CTRL_D, LEFT, PROMPT, Step, Terminal
 pytestmark = pytest.mark.usefixtures("ordinary_terminal")
 
 CTRL_R, ALT_ENTER = "\x12", "\x1b\r"
+LONG = '"""' + "word " * 400
+PASTED = f"\x1b[200~{LONG}\r\n\x1b[201~"
 HINTED = f"^> {LEAVING_HINT}$"
 
 Read = Callable[..., str]
@@ -54,6 +56,8 @@ def read(tmp_path: Path) -> Read:
         ("\x1b[200~one\r\ntwo\rthree\n\x1b[201~\r", "one\ntwo\nthree"),
         ("\x1b[200~\x1b[31mred\x1b]0;title\x07\x1b[201~\r", "\x1b[31mred\x1b]0;title\x07"),
         (f"cd{LEFT}{LEFT}ab\r", "abcd"),
+        (f"a{PASTED}\x7f\x7fb\r", "ab"),
+        (f"{PASTED}b\r", f"{LONG}\nb"),
         (f"ab{LEFT}{CTRL_D}\r", "a"),
         (f"{CTRL_C}x\x7f{CTRL_C}again\r", "again"),
         (f"text{CTRL_C}{CTRL_C}again\r", "again"),
@@ -94,15 +98,17 @@ def test_tab_completes_commands_their_arguments_and_file_names(
     assert read("/hel", ("/help +all\n */hello +greets", "\t\t\r")) == "/hello"
 
 
-def test_a_message_of_several_lines_survives_in_a_private_history(
+def test_a_message_survives_in_a_private_history_with_a_long_paste_that_the_prompt_collapses(
     read: Read, tmp_path: Path
 ) -> None:
     file = tmp_path / "new" / "directory" / "history"
-    read(f"one{ALT_ENTER}two", (r"^redraw \d+␛\[5m$", "\r"), history=str(file))
+    up = (r"^> b\[pasted 2,003 characters\]\n  c\n+redraw \d+␛\[5m$", "\x1b[Aa\r")
+    whole = f"ba{LONG}\nc"
+    assert read(f"b{PASTED}c", up, history=str(file)) == whole
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     for directory in file.parents[:2]:
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    assert read(f"{CTRL_R}tw\r\r", history=str(file)) == "one\ntwo"
+    assert read(f"{CTRL_R}wo\r\r", history=str(file)) == whole
 
 
 def test_an_unusable_editor_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

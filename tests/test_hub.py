@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import constants
@@ -95,20 +96,18 @@ def test_a_pull_removes_what_a_killed_one_left_but_nothing_that_is_being_written
     assert list(blobs.glob("*.incomplete")) == [written]
 
 
-TROUBLE: dict[str, Callable[[FakeHub], object]] = {
-    "{hub} has no model org/tiny: check the spelling, or log in ": lambda hub: hub.repos.clear(),
-    "org/tiny is gated: ask for access at {hub}/org/tiny, then log in with ": lambda hub: setattr(
-        hub.repos["org/tiny"], "is_gated", True
-    ),
-    "{hub} answered 503 for org/tiny: try again later": lambda hub: setattr(
-        hub, "always_answer", (503, b"busy")
-    ),
-    "{hub} does not answer like a hub: check for a network login page": lambda hub: setattr(
-        hub, "always_answer", (200, b"<html>Welcome to the hotel</html>")
-    ),
-    "org/tiny has no config.json with model*.safetensors: look for ": lambda hub: hub.repos.update(
-        {"org/tiny": FakeRepo({"config.json": b"{}", "model.gguf": b"GGUF"})}
-    ),
+TROUBLE: dict[str, dict[str, Any]] = {
+    "{hub} has no model org/tiny: check the spelling, or log in ": {"repos": {}},
+    "org/tiny is gated: ask for access at {hub}/org/tiny, then log in with ": {
+        "repos": {"org/tiny": FakeRepo(tiny_model_files(), is_gated=True)}
+    },
+    "{hub} answered 503 for org/tiny: try again later": {"always_answer": (503, b"busy")},
+    "{hub} does not answer like a hub: check for a network login page": {
+        "always_answer": (200, b"<html>Welcome to the hotel</html>")
+    },
+    "org/tiny has no config.json with model*.safetensors: look for ": {
+        "repos": {"org/tiny": FakeRepo({"config.json": b"{}", "model.gguf": b"GGUF"})}
+    },
 }
 
 
@@ -116,7 +115,7 @@ TROUBLE: dict[str, Callable[[FakeHub], object]] = {
 def test_what_the_hub_refuses_is_reported_in_one_line_and_nothing_is_downloaded(
     message: str, fake_hub: FakeHub
 ):
-    TROUBLE[message](fake_hub)
+    vars(fake_hub).update(TROUBLE[message])
     assert pull_error().startswith(message.format(hub=fake_hub.endpoint))
     assert "model.safetensors" not in fake_hub.sent_names
 

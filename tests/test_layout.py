@@ -30,7 +30,7 @@ CEILINGS = {
     "cache": 2_350,
     "models": 3_625,
     "engine": 2_050,
-    "chat": 1_710,
+    "chat": 1_715,
     "store": 1_375,
     "sessions": 1_700,
     "rows": 875,

@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -20,6 +22,9 @@ from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
+from prompt_toolkit.layout.utils import explode_text_fragments
 
 from mlxchat.errors import InputError
 from mlxchat.files import make_private_directory, open_file
@@ -31,6 +36,10 @@ CONTINUATION = "  "
 CTRL_D = b"\x04"
 LEAVING_HINT = "Ctrl-C again or Ctrl-D to leave"
 REFRESH_S = 0.5
+# A paste of more is collapsed.
+MAX_PASTED_CHARS, MAX_PASTED_LINES = 1_000, 10
+# Stand for collapsed pastes: surrogates, which no terminal sends.
+_PASTES = range(0xD800, 0xDC00)
 
 _QUOTES = '"""'
 # In the order in which prompt_toolkit and Debian try them.
@@ -64,11 +73,13 @@ class Editor:
         self._ended_by = ended_by
         self._warned = self._was_warned = False
         self._error: BaseException | None = None
+        self._pastes = _Pastes()
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             multiline=True,
             prompt_continuation=CONTINUATION,
-            history=_history(history_file),
+            history=_history(history_file, self._pastes),
+            input_processors=[self._pastes],
             completer=_ChatCompleter(commands, suggest),
             complete_while_typing=Condition(
                 lambda: _is_command_name(self._session.default_buffer.text)
@@ -91,7 +102,8 @@ class Editor:
         self._warned, self._error = False, None
         self._session.app.erase_when_done = False
         try:
-            return message_of(self._session.prompt(default=draft, pre_run=self._watch))
+            typed = self._session.prompt(default=self._pastes.fold(draft), pre_run=self._watch)
+            return message_of(typed, self._pastes.texts)
         except (EOFError, OSError) as error:
             # A terminal that has been closed cannot be restored either.
             if self._error is not None:
@@ -118,6 +130,7 @@ class Editor:
         # In Emacs mode Ctrl-O sends too, and would send what Enter does not.
         for sends in ("enter", "c-o"):
             keys.add(sends, filter=at_prompt)(_send)
+        keys.add(Keys.BracketedPaste, filter=at_prompt)(self._pastes.paste)
         # Enter typed ahead arrives as a newline character.
         for enter in ("enter", "c-j"):
             keys.add("escape", enter, filter=at_prompt)(
@@ -138,6 +151,42 @@ class Editor:
 
     def _expire_warning(self, _: object) -> None:
         self._was_warned, self._warned = self._warned, False
+
+
+class _Pastes(Processor):
+    """Long pastes. In the text that is edited, each is one character, which is shown as its size:
+    it is moved over, deleted and restored as a whole."""
+
+    def __init__(self) -> None:
+        # By the number of the character.
+        self.texts: dict[int, str] = {}
+
+    def paste(self, event: KeyPressEvent) -> None:
+        pasted = re.sub("\r\n?", "\n", event.data)
+        text = pasted.rstrip("\n")
+        is_long = len(text) > MAX_PASTED_CHARS or text.count("\n") >= MAX_PASTED_LINES
+        if is_long and text not in self.texts.values() and len(self.texts) < len(_PASTES):
+            self.texts[_PASTES[len(self.texts)]] = text
+        event.current_buffer.insert_text(self.fold(text) + pasted[len(text) :])
+
+    def fold(self, text: str) -> str:
+        """The text with the pastes in it collapsed."""
+        for number, paste in sorted(self.texts.items(), key=lambda each: -len(each[1])):
+            text = text.replace(paste, chr(number))
+        return text
+
+    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
+        """What is shown of a line."""
+        sizes = {n: f"[pasted {len(text):,} characters]" for n, text in self.texts.items()}
+        chars = explode_text_fragments(transformation_input.fragments)
+        shown = [(style, char.translate(sizes)) for style, char, *_ in chars]
+        starts = [0, *accumulate(len(text) for _, text in shown)]
+        return Transformation(
+            list(shown),
+            # The cursor may be one after the end.
+            lambda at: starts[min(at, len(shown))] + max(at - len(shown), 0),
+            lambda at: bisect(starts, at) - 1,
+        )
 
 
 class _ChatCompleter(Completer):
@@ -168,19 +217,23 @@ class _ChatCompleter(Completer):
 class _FileHistory(FileHistory):
     """If the file cannot be used any longer, the history stays in memory."""
 
+    def __init__(self, file: Path, pastes: _Pastes) -> None:
+        super().__init__(file)
+        self._pastes = pastes
+
     def store_string(self, string: str) -> None:
         with suppress(OSError):
-            super().store_string(string)
+            super().store_string(string.translate(self._pastes.texts))
 
 
-def _history(file: Path | None) -> History:
+def _history(file: Path | None, pastes: _Pastes) -> History:
     """A private history file, if it can be used."""
     if file is not None:
         with suppress(OSError):
             make_private_directory(file.parent)
             # Follow a symbolic link: the user made it.
             os.close(open_file(file.resolve(), os.O_CREAT | os.O_WRONLY))
-            return _FileHistory(file)
+            return _FileHistory(file, pastes)
     return InMemoryHistory()
 
 
@@ -262,13 +315,14 @@ def is_open(typed: str) -> bool:
     return typed.startswith(_QUOTES) and not closed
 
 
-def message_of(typed: str) -> str:
-    """The message to send: without triple quotes and trailing newlines, in valid Unicode."""
+def message_of(typed: str, pastes: Mapping[int, str] | None = None) -> str:
+    """The message to send: without triple quotes and trailing newlines, with the whole pastes, in
+    valid Unicode."""
     bare = typed.strip()
     if bare.startswith(_QUOTES) and not is_open(bare):
         typed = bare.removeprefix(_QUOTES).removesuffix(_QUOTES).removeprefix("\n")
     # Invalid UTF-8 arrives as lone surrogates, which no tokenizer accepts.
-    return typed.rstrip("\n").encode("utf-8", "replace").decode()
+    return typed.rstrip("\n").translate(pastes or {}).encode("utf-8", "replace").decode()
 
 
 def edit(text: str, file_name: str = "message.md") -> str:
