@@ -21,12 +21,6 @@ from tests.scripted_model import Scripted
 from tests.scripted_program import say_scripts
 
 Run = Callable[..., Any]
-SHORT = "name, age int"
-
-
-@pytest.fixture
-def generate(unthinking_model: Path) -> Run:
-    return partial(run_in_process, "generate", "-m", str(unthinking_model))
 
 
 @pytest.fixture
@@ -131,10 +125,11 @@ def test_a_thought_without_an_answer_is_not_complete(
         assert (unthinking.returncode, done["complete"], done["thought"]) == (0, True, "")
 
 
-def test_the_schema_can_be_added_to_the_system_prompt(generate: Run) -> None:
-    plain = generate("--json", "--schema", "age int", "Who?")
-    described = generate("--json", "--schema", "age int", "--schema-prompt", "Who?")
-    tokens = [json.loads(run.stdout.splitlines()[0])["prompt_tokens"] for run in (plain, described)]
+def test_the_schema_can_be_added_to_the_system_prompt(ask: Run) -> None:
+    plain = ask("--json", "--schema", "age int", "Who?")
+    described = ask("--json", "--schema", "age int", "--schema-prompt", "Who?")
+    done = [json.loads(run.stdout.splitlines()[-1]) for run in (plain, described)]
+    tokens = [each["prompt_tokens"] for each in done]
     assert tokens[1] > tokens[0] + 50
 
 

@@ -4,6 +4,7 @@ prompts of one's own, `[prompts.NAME]` and `-p NAME`."""
 import io
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from mlxchat import paths
 from mlxchat.app.prompt import read_into
 from mlxchat.errors import UsageError
 from mlxchat.sessions.listing import listing, read_session
-from mlxchat.sessions.records import SessionRecord
 from tests.in_process import run_in_process, write_config
 
 CONFIG = """
@@ -29,6 +29,8 @@ temp = 0
 prompt = "Tell a joke."
 """
 
+everything = partial(listing, everything=True)
+
 
 @pytest.fixture(autouse=True)
 def configured(unthinking_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -42,10 +44,6 @@ def configured(unthinking_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path
 def asked() -> list[list[str]]:
     """What the user said in every session, the latest session first."""
     return [[turn.user for turn in read_session(each.name).turns] for each in everything()]
-
-
-def everything() -> list[SessionRecord]:
-    return listing(everything=True)
 
 
 def test_a_question_is_answered_once_and_only_the_reply_is_on_stdout() -> None:

@@ -66,9 +66,8 @@ def test_prune_deletes_old_questions_and_chats_only_if_asked_to_but_none_that_is
     with Session.open("one"):
         assert prune("--older-than", "0.001s", "--all") == "deleted 2 sessions\n"
     assert names_by_use() == ["one"]
-    assert (
-        "--older-than must be a" in run_in_process("session", "prune", "--older-than", "30").stderr
-    )
+    run = run_in_process("session", "prune", "--older-than", "30")
+    assert "--older-than must be a" in run.stderr
 
 
 def test_what_is_deleted_leaves_no_text_and_is_reported_in_one_line(cached: CacheFiles) -> None:

@@ -3,7 +3,8 @@
 import io
 import os
 from pathlib import Path
-from typing import BinaryIO, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,23 +86,17 @@ def test_what_is_not_there_or_not_text_is_refused_by_name(
         read_input(prompt, files, None if piped is None else io.BytesIO(piped))
 
 
-class Endless(io.RawIOBase):
-    """An endless stream, like `yes` or /dev/zero."""
-
-    def __init__(self, byte: bytes) -> None:
-        self._byte = byte
-
-    def read(self, size: int = -1) -> bytes:
-        assert size > 0, "read without a limit"
-        return self._byte * size
+def endless(byte: bytes) -> Any:
+    """A stream like `yes` or /dev/zero, empty to those who read without a limit."""
+    return SimpleNamespace(read=lambda size: byte * size)
 
 
 def test_endless_input_is_refused_before_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: 50_000_000)
     with pytest.raises(InputError, match="standard input is too large"):
-        read_input(None, [], cast(BinaryIO, Endless(b"y")))
+        read_input(None, [], endless(b"y"))
     with pytest.raises(InputError, match="NUL at byte 0"):
-        read_input(None, [], cast(BinaryIO, Endless(b"\0")))
+        read_input(None, [], endless(b"\0"))
 
 
 def test_documents_that_fit_one_by_one_but_not_together_are_refused(

@@ -18,13 +18,7 @@ from mlxchat.request import Answer, BatchInput, ChatOptions, Overnight, Request,
 from mlxchat.request.batch import BatchRequest
 from mlxchat.request.commands import COMMANDS, ChatShown
 from mlxchat.sessions.session import Session
-from mlxchat.settings import (
-    CacheSettings,
-    GenerationSettings,
-    Overflow,
-    SamplingSettings,
-    recommended,
-)
+from mlxchat.settings import CacheSettings, GenerationSettings, Overflow, SamplingSettings
 from tests.in_process import parameters
 
 
@@ -139,20 +133,6 @@ def test_the_parts_of_a_request_are_compared_with_each_other(tmp_path: Path) -> 
 def test_the_window_is_larger_than_what_is_kept() -> None:
     with pytest.raises(UsageError, match=r"^--max-kv-size 4 leaves no room"):
         CacheSettings(max_kv_size=4, keep=4)
-
-
-@pytest.mark.parametrize(
-    ("file", "found"),
-    [
-        ({"temperature": 0.6, "top_k": 20, "x": 1}, {"temp": 0.6, "top_k": 20}),
-        ({"do_sample": False, "temperature": 0.6}, {"temp": 0.0}),
-        ({"temperature": "hot", "top_p": None}, {}),
-    ],
-)
-def test_only_a_models_own_settings_are_recommended(
-    file: dict[str, Any], found: dict[str, Any]
-) -> None:
-    assert recommended(file) == found
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,7 @@ def test_pbcopy_gets_the_text_in_a_utf8_locale_unless_it_is_another_machines(
     assert (tmp_path / "copied").read_text() == "UTF-8\ngröße\n?"
 
 
-def children() -> list[psutil.Process]:
-    return psutil.Process().children()
+children = psutil.Process().children
 
 
 def test_a_mac_is_kept_awake_until_the_body_ends_or_fails(install: Install, tmp_path: Path) -> None:
