@@ -79,11 +79,7 @@ class SamplingSettings:
     """
 
     temp: float = _sampling(
-        0.0,
-        "Temperature; 0 is greedy",
-        at_least(0),
-        aliases=("temperature",),
-        common=True,
+        0.0, "Temperature; 0 is greedy", at_least(0), aliases=("temperature",), common=True
     )
     top_p: float = _sampling(
         1.0,

@@ -86,6 +86,7 @@ MALFORMED: list[tuple[Any, str]] = [
     ({"prompt": "a\0"}, "prompt contains a NUL character"),
     ({"prompt": "a", "id": [1]}, "id must be text or a whole number, got a list"),
     ({"prompt": "a", "tmep": 1}, "unknown field 'tmep'; did you mean temp?"),
+    ({"prompt": "a", "temperature": 1}, "unknown field 'temperature'; did you mean temp?"),
     ({"prompt": "a", "temp": "0.5"}, "temp must be a valid number, got '0.5'"),
     (b'{"prompt":"a","temp":1e999}', "--temp must be at least 0, got inf"),
     (said(USER, prompt="b"), "prompt and messages cannot be combined"),

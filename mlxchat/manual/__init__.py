@@ -35,11 +35,11 @@ def summary(name: str) -> str:
 
 
 def search(words: str) -> Iterator[tuple[str, str]]:
-    """The page of each paragraph, row of a table or item of a list with all the words, in any case,
-    and its text from shortly before the first of them."""
+    """The page of each paragraph, row of a table, item of a list or line of code with all the
+    words, in any case, and its text from shortly before the first of them."""
     wanted = [re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE) for word in words.split()]
     for name in PAGES:
-        for part in re.split(r"\n\n|\n(?=[|-])", read_page(name)):
+        for part in re.split(r"\n\n|\n(?=[|-]|    )", read_page(name)):
             text = " ".join(part.split()).strip("| ")
             found = [word.search(text) for word in wanted]
             if all(found):
