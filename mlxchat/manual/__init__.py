@@ -20,7 +20,7 @@ PAGES = (
 )
 
 # Of a longer text that is found, so many characters before the words are shown.
-BEFORE = 20
+BEFORE = 10
 
 
 def read_page(name: str) -> str:
