@@ -75,12 +75,13 @@ def test_a_piped_document_goes_before_the_question() -> None:
     assert [each.first for each in everything()] == ["Any errors?", "Summarize"]
 
 
-def test_a_dash_reads_the_question_itself_from_a_pipe(tmp_path: Path) -> None:
-    """Without it, each line of the pipe is a turn."""
+def test_a_pipe_is_turns_or_with_a_dash_one_question_after_the_files(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("One.")
-    done = run_in_process("-", "-f", str(tmp_path / "a.md"), stdin="Who?\nAnd why?\n")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert asked() == [[f"# {tmp_path}/a.md\n\nOne.\n\nWho?\nAnd why?\n"]]
+    for how in ("chat", "-"):
+        done = run_in_process(how, "-f", str(tmp_path / "a.md"), stdin="Who?\nAnd why?\n")
+        assert (done.returncode, done.stderr) == (0, "")
+    begins = f"# {tmp_path}/a.md\n\nOne.\n\n"
+    assert asked() == [[f"{begins}Who?\nAnd why?\n"], [f"{begins}Who?", "And why?"]]
     assert "pipe" in run_in_process("-").stderr
 
 
@@ -109,13 +110,6 @@ def test_words_that_are_not_a_question_are_refused_with_a_hint(line: str, error:
     assert done.stderr.startswith(expected)
     assert error.endswith("…") or done.stderr == f"{expected}\n"
     assert everything() == []
-
-
-def test_files_go_before_the_first_turn_of_a_pipe(tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("One.")
-    done = run_in_process("chat", "-f", str(tmp_path / "a.md"), stdin="Who?\nWhy?\n")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert asked() == [[f"# {tmp_path}/a.md\n\nOne.\n\nWho?", "Why?"]]
 
 
 def test_the_input_goes_to_its_place_or_after_the_prompt() -> None:

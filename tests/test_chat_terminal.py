@@ -15,10 +15,12 @@ from mlx_lm.models import llama
 
 from mlxchat import paths
 from mlxchat.app import opening
+from mlxchat.chat.state import Turn
 from mlxchat.errors import UsageError
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.commands import ChatShown
 from mlxchat.sessions.listing import read_session
+from mlxchat.sessions.session import Session
 from mlxchat.terminal import progress
 from mlxchat.terminal.chat_loop import ChatLoop
 from mlxchat.terminal.commands import as_command, run_command
@@ -247,6 +249,22 @@ def test_ctrl_c_just_before_the_prompt_stops_neither_the_chat_nor_the_next_messa
     chat(
         tiny_model, "-n", "1", steps=[(PROMPT, "hello\r"), ("^stopped at 1 token[^$]*^>$", CTRL_D)]
     )
+
+
+def test_clear_does_not_wait_for_the_model(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, released: threading.Event
+) -> None:
+    with Session.open("mine", create=True) as session:
+        session.record(None, [Turn("one", "two", finish_reason="stop")])
+    load = opening.load_model
+    monkeypatch.setattr(opening, "load_model", lambda *a, **b: released.wait(100) and load(*a, **b))
+    steps = [
+        ("two[^$]*^>$", "/clear\r"),
+        ("^new conversation ─[^$]*^>$", released.set),
+        ("0 turns · 1 forgotten", CTRL_D),
+    ]
+    chat(tiny_model, "--session", "mine", steps=steps)
+    assert [turn.forgotten for turn in read_session("mine").turns] == [True]
 
 
 # The user's editor

@@ -74,8 +74,9 @@ def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen
         run("/recall ada #5")
     with pytest.raises(UsageError, match=r"usage: /recall WORD \[#N\]"):
         run("/recall")
-    shown.say("Right?")
-    assert shown.conversation.turns[-1].user == "> My name is Ada.\n\nRight?"
+    shown.say("Right?" + " sea" * 60)
+    assert run("/recall sea").splitlines()[2].endswith(" s…")
+    assert shown.conversation.turns[-1].user == "> My name is Ada.\n\nRight?" + " sea" * 60
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,7 @@ def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen
         ("/set temp -1", "--temp must be at least 0, got -1.0: the nearest is 0"),
         ("/set min-p 1.5", "--min-p must be between 0 and 1, got 1.5: the nearest is 1"),
         ("/set top-k 1.5", "--top-k must be a whole number, got '1.5'"),
+        ("/clear up", "/clear takes no argument"),
         ("/load smollm2", "smollm2 is a model, not a session: use /model smollm2"),
     ],
 )
@@ -103,7 +105,7 @@ def test_set_shows_what_it_changed_and_takes_all_options_that_tab_offers(
 ) -> None:
     assert run("/set seed 5") == "seed 5 (was 7)\n"
     assert run("/set logit_bias 5=1") == "logit-bias 5=1 (was none)\n"
-    assert "temp 0.8 · top-p 0.95 · " in run("/set")
+    assert "temp 0.8 · top-p 0.95 ·\n" in run("/set")
     for name in suggestions(shown, "/set", ""):
         with pytest.raises(UsageError, match=rf"^usage: /set {name}\w"):
             run(f"/set {name}")
@@ -126,6 +128,12 @@ def test_tab_suggests_arguments(
         session.record(None, [Turn("hello", "hi")])
     shown.conversation.add(Turn("one", forgotten=True), Turn("two"), Turn("three", pinned=True))
     assert list(suggestions(shown, command, typed)) == suggested
+
+
+def test_load_shows_which_turns_a_smaller_window_will_hold(run: Run) -> None:
+    with Session.open("old", create=True) as session:
+        session.record(None, [Turn("a" * 500, "b", finish_reason="stop")] * 4)
+    assert run("/load old").endswith("it will hold only turns 3 and 4\n")
 
 
 def test_model_and_think_change_the_conversation_that_goes_on(
@@ -162,7 +170,7 @@ def test_a_file_is_attached_once_and_names_neither_the_turn_nor_a_session(
     assert run("/file ./a.md") == "already attached ./a.md (12 characters)\n"
     assert run("/file").splitlines()[0::2] == ["./a.md (12 characters)", "/file off drops them"]
     assert run("/file off") == "dropped 2 attachments\n"
-    assert run("/file") == run("/file off") == "nothing is attached to your next message\n"
+    assert run("/file") == "nothing is attached to your next message\n"
     run("/file a.md")
     shown.say("Who\nis it?")
     assert shown.conversation.turns[-1].user == "# a.md\n\nAda.\n\nWho\nis it?"

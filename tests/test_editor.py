@@ -71,19 +71,11 @@ def test_the_keys_typed_give_one_message(read: Read, typed: str, message: str) -
     assert read(typed) == message
 
 
-@pytest.mark.parametrize(
-    ("typed", "steps"),
-    [
-        (CTRL_D, []),
-        (f"text{CTRL_C}{CTRL_C}{CTRL_C}", []),
-        (CTRL_C, [(HINTED, LEFT), (PROMPT, CTRL_C), (HINTED, CTRL_C)]),
-    ],
-)
-def test_keys_that_leave_the_chat_and_the_hint_about_them(
-    typed: str, steps: list[Step], read: Read
-) -> None:
-    with pytest.raises(EndOfInput):
-        read(typed, *steps)
+def test_keys_that_leave_the_chat_and_the_hint_about_them(read: Read) -> None:
+    hints = [(HINTED, LEFT), (PROMPT, CTRL_C), (HINTED, CTRL_C)]
+    for typed, steps in ((CTRL_D, []), (f"text{CTRL_C * 3}", []), (CTRL_C, hints)):
+        with pytest.raises(EndOfInput):
+            read(typed, *steps)
 
 
 def test_tab_completes_commands_their_arguments_and_file_names(

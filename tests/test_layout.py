@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 600,
     "app": 3_225,
     "bench": 925,
-    "terminal": 3_530,
+    "terminal": 3_560,
     "doctor": 250,
     "cli": 1_590,
 }

@@ -87,7 +87,8 @@ class ChatScreen(Talk):
         """Put a line of an earlier turn before the next message."""
         text = f"> {line}"
         self.attached[text] = f"a quote of turn {turn}", text
-        self.screen.say(f"your next message will quote turn {turn}: {line[:MAX_QUOTED_CHARS]}")
+        quoted = first_words(line, MAX_QUOTED_CHARS)
+        self.screen.say(f"your next message will quote turn {turn}: {quoted}")
 
     def attach_again(self, turn: Turn) -> None:
         """Put the documents of a turn that was taken back before the next message."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlxchat.chat.rendering import fitted
 from mlxchat.chat.state import Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import InputError, MlxchatError, UsageError
@@ -22,7 +23,7 @@ from mlxchat.sessions.listing import listing
 from mlxchat.terminal import settable, visible
 from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen
 from mlxchat.terminal.editor import EndOfInput
-from mlxchat.terminal.figures import draw_window, summary
+from mlxchat.terminal.figures import draw_window, first_words, staying_line, summary
 from mlxchat.terminal.progress import waiting
 from mlxchat.terminal.screen import copy_to_clipboard
 from mlxchat.terminal.table import minute
@@ -109,6 +110,8 @@ def run_command(shown: ChatScreen, line: str) -> str | None:
         raise UsageError(f"unknown command {name}: {hint_for(name) or hint}")
     if found.argument[:1] not in ("", "[") and not argument.strip():
         raise UsageError(f"usage: {found.usage}")
+    if not found.argument and argument.strip():
+        raise UsageError(f"{found.usage} takes no argument")
     if found.needs_model:
         return shown.work(lambda: found.handle(shown, argument.strip()))
     return found.handle(shown, argument.strip())
@@ -158,9 +161,11 @@ def _exit(shown: ChatScreen, _: str) -> None:
     raise EndOfInput
 
 
-@command("/clear", "start over; /recall still finds everything")
+@command("/clear", "start over; /recall still finds everything", needs_model=False)
 def _clear(shown: ChatScreen, _: str) -> None:
-    shown.conversation.clear()
+    # If the model is being loaded, right after that.
+    do = shown.worker.call if shown.chat.is_ready else shown.worker.start
+    do(lambda: shown.chat.is_ready and shown.conversation.clear())
     shown.screen.rule("new conversation")
 
 
@@ -215,28 +220,21 @@ def _system(shown: ChatScreen, argument: str) -> None:
     "/file [PATH|off]", "attach a file, folder or pattern to your next message", needs_model=False
 )
 def _file(shown: ChatScreen, argument: str) -> None:
-    if argument in ("", "off"):
-        _attachments(shown, drop=argument == "off")
-        return
-    # That of pathlib fails for an unknown user.
-    path = str(Path(os.path.expanduser(argument)))  # noqa: PTH111
-    document = shown.worker.read(lambda: read_input(None, [path], None))
-    for notice in document.notices:
-        shown.screen.say(notice)
-    shown.attach(argument, document.text)
-
-
-def _attachments(shown: ChatScreen, *, drop: bool) -> None:
-    """List them, or drop all."""
-    if not shown.attached:
-        shown.screen.say("nothing is attached to your next message")
-    elif drop:
+    if argument == "off":
         shown.screen.say(f"dropped {count(len(shown.attached), 'attachment')}")
         shown.attached.clear()
+    elif argument:
+        # That of pathlib fails for an unknown user.
+        path = str(Path(os.path.expanduser(argument)))  # noqa: PTH111
+        document = shown.worker.read(lambda: read_input(None, [path], None))
+        for notice in document.notices:
+            shown.screen.say(notice)
+        shown.attach(argument, document.text)
     else:
         for name, text in shown.attached.values():
             shown.screen.say(f"{name} ({count(len(text), 'character')})")
-        shown.screen.say("/file off drops them")
+        nothing = "nothing is attached to your next message"
+        shown.screen.say("/file off drops them" if shown.attached else nothing)
 
 
 @command("/schema SCHEMA|off", "answer your next message in JSON", needs_model=False)
@@ -280,7 +278,8 @@ def _recall(shown: ChatScreen, argument: str) -> None:
             shown.screen.say(f"… {earlier}")
         for n, each in list(enumerate(matches, 1))[-MAX_MATCHES:]:
             forgotten = " (forgotten)" if each.forgotten else ""
-            shown.screen.say(f"#{n} turn {each.turn}{forgotten}: {each.line[:MAX_QUOTED_CHARS]}")
+            line = first_words(each.line, MAX_QUOTED_CHARS)
+            shown.screen.say(f"#{n} turn {each.turn}{forgotten}: {line}")
         shown.screen.say(f"/recall {word} #{found} quotes the last one in your next message")
     elif not 1 <= int(number) <= found:
         raise UsageError(f"no match #{number}: found {count(found, 'match', 'matches')}")
@@ -356,6 +355,10 @@ def _load(shown: ChatScreen, argument: str) -> None:
         raise UsageError(f"{argument} is a model, not a session: use /model {argument}")
     shown.chat.change_session(argument)
     shown.show_last_exchange()
+    chat = shown.conversation
+    fitting, _ = fitted(chat.rendering, chat.state.add(Turn("a")), chat.settings.max_kv_size)
+    if (staying := fitting.in_view[:-1]) != chat.state.in_view:
+        shown.screen.say(staying_line(staying))
 
 
 @command("/sessions", "list the sessions", needs_model=False)

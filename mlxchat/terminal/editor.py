@@ -29,6 +29,7 @@ from prompt_toolkit.layout.utils import explode_text_fragments
 from mlxchat.errors import InputError
 from mlxchat.files import make_private_directory, open_file
 from mlxchat.terminal import visible
+from mlxchat.terminal.output import wrap
 from mlxchat.terminal.worker import TICK_S, Worker
 
 PROMPT = "> "
@@ -87,7 +88,9 @@ class Editor:
             key_bindings=self._keys(),
             enable_suspend=True,
             placeholder=lambda: [("ansibrightblack", LEAVING_HINT if self._warned else "")],
-            bottom_toolbar=lambda: " ".join(visible(toolbar()).split("\n")),
+            bottom_toolbar=lambda: wrap(
+                " ".join(visible(toolbar()).split("\n")), self._session.output.get_size().columns
+            ),
             refresh_interval=REFRESH_S,
             eof_exception=EndOfInput,
         )

@@ -52,7 +52,7 @@ def forgotten_line(forgot: Forgot) -> str:
         )
     if forgot.turns == 1:
         return f'forgot turn {forgot.numbers[0]} "{first_words(forgot.message)}" ({tokens})'
-    return f"forgot turns {_ranges(forgot.numbers)} ({tokens})"
+    return f"forgot {_turns(forgot.numbers)} ({tokens})"
 
 
 def recalled_line(recalled: Recalled) -> str:
@@ -66,9 +66,8 @@ def compacted_line(compacted: Compacted) -> str:
     """The turns that a note stands for, and what the note cost."""
     stats = compacted.stats
     cost = f"read {stats.prefilled_tokens:,}, wrote {count(stats.generated_tokens, 'token')}"
-    turns = "turn" if len(compacted.numbers) == 1 else "turns"
     note = f"a note of {count(compacted.tokens, 'token')}"
-    return f"compacted {turns} {_ranges(compacted.numbers)} into {note} ({cost})"
+    return f"compacted {_turns(compacted.numbers)} into {note} ({cost})"
 
 
 def window_line(change: Change) -> str:
@@ -76,19 +75,26 @@ def window_line(change: Change) -> str:
     return recalled_line(change) if isinstance(change, Recalled) else forgotten_line(change)
 
 
-def first_words(message: str) -> str:
+def staying_line(numbers: Sequence[int]) -> str:
+    """The turns that the window has room for beside the next message."""
+    turns = f"only {_turns(numbers)}" if numbers else "none of these turns"
+    return f"this window is smaller: with your next message, it will hold {turns}"
+
+
+def first_words(message: str, max_chars: int = QUOTED) -> str:
     """The start of a message, on one line."""
     line = " ".join(message.split())
-    return line if len(line) <= QUOTED else f"{line[:QUOTED].rstrip()}…"
+    return line if len(line) <= max_chars else f"{line[:max_chars].rstrip()}…"
 
 
-def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers in ascending order: "1 to 4, 7 and 9"."""
+def _turns(numbers: Sequence[int]) -> str:
+    """Numbers in ascending order: "turns 1 to 4, 7 and 9"."""
     written: list[str] = []
     for _, group in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
         run = [number for _, number in group]
         written += map(str, run) if len(run) < 3 else [f"{run[0]} to {run[-1]}"]
-    return " and ".join(filter(None, [", ".join(written[:-1]), written[-1]]))
+    ranges = " and ".join(filter(None, [", ".join(written[:-1]), written[-1]]))
+    return f"turn{'s' * (len(numbers) > 1)} {ranges}"
 
 
 def _prompt_figures(stats: Stats) -> str:

@@ -17,6 +17,7 @@ from rich.table import Column
 from rich.text import Text
 
 from mlxchat.terminal import is_dumb, visible
+from mlxchat.terminal.output import wrap
 
 # The columns of a rule without its text.
 RULE_CELLS = 2
@@ -34,7 +35,8 @@ class Screen:
         self._console = Console(file=file, highlight=False, markup=False, emoji=False)
 
     def say(self, text: str) -> None:
-        self._console.print(Text(visible(text), style="dim"))
+        lines = (wrap(line, self.columns) for line in visible(text).split("\n"))
+        self._console.print(Text("\n".join(lines), style="dim"))
 
     def complain(self, error: object) -> None:
         self._console.print(Text(visible(str(error)), style="red"))
