@@ -132,13 +132,10 @@ def test_names_of_other_programs_lead_to_ours_which_exist() -> None:
             assert names <= known, row
 
 
-def test_the_readme_lists_every_page_with_its_title_and_summary() -> None:
+def test_every_page_is_listed_and_has_a_title_and_a_summary() -> None:
     assert sorted(PAGES) == sorted(path.stem for path in docs.MANUAL.glob("*.md"))
-    listed = re.findall(
-        r"^- \[(.+)\]\(mlxchat/manual/(\w+)\.md\): (.+)$", docs.text(), re.MULTILINE
-    )
-    pages = {name: read_page(name).split("\n\n", 2) for name in PAGES}
-    assert listed == [(title[2:], name, about) for name, (title, about, _) in pages.items()]
+    beginnings = [read_page(name).split("\n\n", 2)[:2] for name in PAGES]
+    assert all(re.match("# [A-Z]", title) and about[-1] == "." for title, about in beginnings)
 
 
 def test_the_pages_list_every_sampling_option_chat_command_and_finish_reason() -> None:
