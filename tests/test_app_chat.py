@@ -15,7 +15,7 @@ from mlxchat import paths
 from mlxchat.app import opening
 from mlxchat.app.chat import Chat
 from mlxchat.app.session import resumed
-from mlxchat.chat.state import NOTE_BEGINS, Recalled, Turn
+from mlxchat.chat.state import NOTE_BEGINS, Turn
 from mlxchat.errors import ModelNotFound, SessionError, UsageError
 from mlxchat.models.load import load_directory
 from mlxchat.models.recommended import GENERAL, chat_sampling
@@ -25,7 +25,6 @@ from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
 from mlxchat.store.snapshot import Background, Snapshot
-from scripts.families import write_family
 from scripts.tiny_model import write_tiny_model
 from tests.scripted_model import Scripted
 
@@ -121,10 +120,7 @@ def test_settings_stay_when_the_model_changes(options: Options, tmp_path: Path) 
     with Chat.open(options(), session="mine") as chat:
         say(chat, "hello")
         chat.set(temp=0.5, top_k=3, seed=11, max_tokens=2, recalls=1, template_args={"a": 1})
-        chat.conversation.pin(1)
         now = chat.conversation
-        now.set_system("Be brief.")
-        now.set_note("Ada has a cat.")
         now.render_with(now.rendering.with_thinking(False))
         variables, model = now.rendering.variables, now.model
         chat.change_model(chat.find(str(other)))
@@ -133,8 +129,7 @@ def test_settings_stay_when_the_model_changes(options: Options, tmp_path: Path) 
         assert (sampling.temp, sampling.top_k, sampling.seed) == (0.5, 3, 11)
         assert sampling.top_p == 0.7, "it was not set, and is the next model's own"
         assert (now.generation.max_tokens, now.recalls) == (2, 1)
-        assert (dict(now.rendering.template_args), now.turns[0].pinned) == ({"a": 1}, True)
-        assert (now.state.system, now.state.note) == ("Be brief.", "Ada has a cat.")
+        assert dict(now.rendering.template_args) == {"a": 1}
         assert now.rendering.variables == variables
         assert now.turns[0].ids is None
         say(chat, "again")
@@ -210,9 +205,11 @@ def test_a_chat_that_is_not_saved_is_not_left_for_another(
     assert [turn.user for turn in read_session("mine").turns][1:] == ["before", "meanwhile"]
 
 
-def test_a_note_is_saved_with_what_it_made_the_window_forget_and_resumed_to_the_bit(
+def test_a_note_and_what_is_remembered_are_saved_and_resumed_to_the_bit(
     options: Options,
 ) -> None:
+    with Chat.open(options(window=1200), session="mine") as chat:
+        chat.remember("Be kind.")
     with Chat.open(options(window=1200), session="mine") as chat:
         say(chat, "My cat is Ada.", "I am Bo.", "I am at sea.")
         compacted = chat.compact()
@@ -223,36 +220,13 @@ def test_a_note_is_saved_with_what_it_made_the_window_forget_and_resumed_to_the_
         assert [turn.forgotten for turn in read.turns] == [True, True, False]
     with Chat.open(options(window=1200), session="mine") as chat:
         now = chat.conversation
-        assert now.state.note == compacted.note
+        assert (now.state.note, now.state.remembered) == (compacted.note, ("Be kind.",))
         say(chat, "go on")
         held = now.ledger.ids.tolist()
         assert NOTE_BEGINS in now.model.tokenizer.decode(held)
     with Chat.open(options(window=1200), session="mine") as chat:
         assert chat.conversation.ledger.ids.tolist() == held
         assert chat.notices == []
-
-
-def test_a_session_saved_after_a_recall_is_resumed_without_the_quote(
-    options: Options, tmp_path: Path
-) -> None:
-    """The snapshot of a model with recurrent layers had read the quote, and was discarded."""
-    wide = options(window=560, recalls=2)
-    model = str(write_family(tmp_path / "model", "qwen3_next"))
-    # With this seed, all replies are rendered again as they were generated.
-    wide = replace(wide, setup=replace(wide.setup, model=model, seed=2))
-    with Chat.open(wide, session="mine") as chat:
-        say(chat, "My name is Ada.", *(letter * 110 for letter in "bcde"))
-        said = list(chat.say("What is my name?"))
-        assert any(isinstance(each, Recalled) for each in said)
-        last = chat.conversation.turns[-1]
-    with Chat.open(session="mine") as chat:
-        chat.set(max_tokens=2)
-        say(chat, "go on")
-        conversation = chat.conversation
-        assert "Earlier" not in conversation.model.tokenizer.decode(conversation.ledger.ids)
-        assert conversation.stats is not None
-        own = len("go on") + len(last.user) + 6 + 2 * len("<user\n>\n<assistant\n>\n") + 6
-        assert conversation.stats.prompt_tokens - conversation.stats.cached_tokens <= own
 
 
 QWEN_THINKING = {"temp": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}

@@ -77,7 +77,8 @@ def test_a_chat_and_a_long_text_are_drawn(
     "arguments",
     [
         *("blocks TEXT", "prefix TEXT", "positions TEXT", "memory", "loops", "dry"),
-        *("documents", "recall answers", "recall search", "soak", "sessions", "workloads"),
+        *("documents", "recall answers", "recall search", "remember"),
+        *("soak", "sessions", "workloads"),
     ],
 )
 def test_every_other_script_writes_figures(figures: Any, text: Path, arguments: str) -> None:

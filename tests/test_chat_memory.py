@@ -279,22 +279,3 @@ def test_a_note_must_fit_next_to_what_is_pinned_and_not_be_empty() -> None:
     conversation.set_note("y" * room)
     say(conversation, "go on")
     assert conversation.turns[-1].reply
-
-
-def test_there_must_be_something_to_compact_and_room_for_it() -> None:
-    conversation = make_conversation(280, max_tokens=8)
-    for message, reason in (("one", "nothing to compact"), ("two", "no room in the window")):
-        say(conversation, message)
-        before = conversation.state
-        with pytest.raises(UsageError, match=reason):
-            conversation.compact()
-        assert conversation.state == before
-
-
-def test_a_turn_that_a_note_replaced_is_still_recalled() -> None:
-    conversation = talked(recalls=2)
-    conversation.sampling = SamplingSettings()
-    conversation.compact()
-    found = [x for x in conversation.say("Who is my cat?") if isinstance(x, Recalled)]
-    assert [each.numbers for each in found] == [(1,)]
-    assert next(each.turn for each in conversation.state.recall("my cat")) == 1

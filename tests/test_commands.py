@@ -13,7 +13,6 @@ from mlxchat.chat.state import Turn
 from mlxchat.errors import UsageError
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.commands import ChatShown
-from mlxchat.sessions.listing import import_messages, read_session
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
 from mlxchat.terminal.chat_screen import ChatScreen
@@ -151,7 +150,7 @@ def test_model_and_think_change_the_conversation_that_goes_on(
 def test_the_rows_of_context_add_up_whatever_was_done_before(shown: ChatScreen, run: Run) -> None:
     """They did not before a first message, nor after /system, /forget or /file."""
     shown.attach("notes", "some notes")
-    changes = ("/system Be kind.", "/pin 2", "/undo", "/forget 1", "/clear")
+    changes = ("/system Be kind.", "/remember Rhyme.", "/pin 2", "/undo", "/forget 1", "/clear")
     for line in ("one", "two", "three", *changes, "four"):
         *rows, summary = run("/context").replace(",", "").splitlines()
         *used, free = (int(row.split()[0]) for row in rows)
@@ -204,6 +203,37 @@ def test_schema_constrains_the_next_answer_only(shown: ChatScreen, run: Run) -> 
     assert shown.constraint is None
 
 
+def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
+    shown: ChatScreen, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second /undo after two lines removed the last turn."""
+    assert run("/remember") == "remembered 0 lines (0 tokens): /remember TEXT adds one\n"
+    for message in ("Always rhyme.", "My name is Ada.", "And?"):
+        shown.say(message)
+    assert run("/remember 1").startswith("1: Always rhyme.\nremembered 1 line (")
+    assert run("/remember Be \x1b[1mkind.").splitlines()[1] == "2: Be ␛[1mkind."
+    for wrong, words in (
+        ("9", "no turn 9"),
+        ("off 3", "no line 3: /remember lists them"),
+        ("off", "no line 0"),
+        ("Always rhyme.", "remembered already"),
+        ("y" * 300, r"it has 303 tokens, and \d+ of 200 are free: remove a line .*, or use a"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            run(f"/remember {wrong}")
+    for undone in range(2):
+        assert run("/undo").startswith("undid /remember")
+        assert len(shown.conversation.state.remembered) == 1 - undone
+    run("/remember off the record")
+    run("/remember off 1")
+    run("/remember 1")
+    run("/forget 2")
+    monkeypatch.setattr(shown, "screen", Screen(answer := StringIO()))
+    shown.say("And now?")
+    assert fnmatch(answer.getvalue(), "-- forgot turns 1 and 2 (*) · /remember 2 keeps *")
+    assert run("/clear") == "-- new conversation, with 1 remembered line --\n"
+
+
 def test_the_note_can_be_edited_and_removed(
     shown: ChatScreen, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,19 +258,12 @@ def test_the_note_can_be_edited_and_removed(
     assert shown.conversation.state.note is None
 
 
-def test_exports_have_the_note_and_imports_restore_it(
-    shown: ChatScreen, run: Run, tmp_path: Path
-) -> None:
-    for message in MESSAGES:
-        shown.say(message)
-    shown.conversation.set_system("Be kind.")
+def test_an_export_is_what_session_show_prints(shown: ChatScreen, run: Run, tmp_path: Path) -> None:
+    shown.say("I am Bo.")
     shown.conversation.set_note("Ada:\n> a cat")
-    shown.chat.save()
+    run("/remember Be kind.")
     for name, form in (("a.jsonl", ["--json"]), ("a.md", [])):
         run(f"/export {tmp_path / name}")
         written = run_in_process("session", "show", "mine", *form).stdout
         assert written == (tmp_path / name).read_text()
-    assert "Note on forgotten turns" in written
-    import_messages(tmp_path / "a.jsonl", "again")
-    saved = read_session("again")
-    assert (saved.system, saved.note, len(saved.turns)) == ("Be kind.", "Ada:\n> a cat", 3)
+    assert written.startswith("Always keep in mind:\n\n- Be kind.\n\n<details><summary>Note on")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mlxchat.chat.memory import Memory, quotes
 from mlxchat.chat.state import State, Turn
-from mlxchat.recall.choice import Index, chosen, closest, excerpt, is_about_own
+from mlxchat.recall.choice import Index, chosen, closest, excerpt, is_about_own, is_standing
 from tests.conftest import examples
 
 TEXTS = (
@@ -136,6 +136,15 @@ def test_an_excerpt_is_never_longer_and_always_from_the_text(
 )
 def test_a_message_is_about_own_things_or_the_world(message: str, own: bool) -> None:
     assert is_about_own(message) == own
+
+
+STANDING = ("Always rhyme.", "please never shout", "I’m allergic to nuts", "从现在起用中文回答")
+OTHERS = ("", "Never mind.", "Remember that film?", "Is it always so?")
+
+
+@pytest.mark.parametrize("message", [*STANDING, *OTHERS])
+def test_a_message_that_holds_from_then_on_is_known_by_its_beginning(message: str) -> None:
+    assert is_standing(message) == (message in STANDING)
 
 
 QUESTION = "What is my sister's name?"

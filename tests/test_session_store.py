@@ -252,18 +252,6 @@ def test_all_but_the_latest_snapshots_are_pruned(sessions: Path) -> None:
 # Renaming and removing
 
 
-def test_names_that_differ_only_in_case_are_one_session(sessions: Path) -> None:
-    saved, asked = "Über uns", "über UNS"
-    make_session(saved)
-    with Session.open(asked, create=True) as session:
-        assert session.name == saved
-    assert read_session(asked).turns[0].user == "hello"
-    rename(saved, asked)
-    assert names_by_use() == [asked]
-    remove(saved)
-    assert names_by_use() == []
-
-
 def test_a_session_is_removed_with_its_files_and_links_are_not_followed(
     sessions: Path, tmp_path: Path
 ) -> None:

@@ -48,7 +48,7 @@ from mlxchat.models.resolve import ResolvedModel
 from mlxchat.options import options_of
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.written import thinking_variables
-from mlxchat.sessions.records import Saved, folded
+from mlxchat.sessions.records import folded
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.prefix_cache import PrefixCache
@@ -224,11 +224,11 @@ class Chat:
             rendering = replace(conversation.rendering, tokenizer=tokenizer)
             state = conversation.state
         else:
-            saved = Saved() if self.session is None else self.session.contents
-            system = options.system if options.system is not None else saved.system
+            state = State() if self.session is None else self.session.contents.state.beginning
+            if options.system is not None:
+                state = replace(state, system=options.system)
             variables = thinking_variables(options.think != "off")
             rendering = Rendering(tokenizer, variables, options.template_args)
-            state = State(system, saved.note)
         return check_room(rendering, state, self._setup.cache_settings().max_kv_size)
 
     def _sampling_for(self, model: Model) -> Mapping[str, Any]:
@@ -291,6 +291,16 @@ class Chat:
         compacted = self.conversation.compact(words, watch)
         self.save()
         return compacted
+
+    def remember(self, what: str | int) -> None:
+        """Never forget a text, or the message of a turn, as `Conversation.remember` does."""
+        self.conversation.remember(what)
+        self.save()
+
+    def unremember(self, number: int) -> None:
+        """Remove a remembered line, as `Conversation.unremember` does."""
+        self.conversation.unremember(number)
+        self.save()
 
     def _saved(
         self, reply: Generator[Said], watch: Watch, *, instead_of: Turn | None = None

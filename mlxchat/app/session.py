@@ -28,7 +28,7 @@ from mlxchat.options import options_of
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.written import check_template_args
 from mlxchat.sessions import listing
-from mlxchat.sessions.records import Saved, Scalar
+from mlxchat.sessions.records import Saved, Scalar, others_of
 from mlxchat.sessions.session import Session
 from mlxchat.store.snapshot import Fingerprint, ModelPrint, StateFile, Written
 from mlxchat.units import Notify
@@ -125,13 +125,15 @@ class Saving:
         saved = self._ranks.same(lambda: _contents(self.session))
         for notice in saved.notices:
             self._notify(notice)
-        if saved.turns or saved.system is not None:
-            conversation.resume(saved.system if system is None else system, saved.turns, saved.note)
+        if saved.state != State():
+            others = {"note": saved.note, "remembered": saved.remembered}
+            conversation.resume(saved.system if system is None else system, saved.turns, **others)
             self._restore(conversation)
 
     def record(self, state: State) -> None:
         """Save all changes of the conversation."""
-        self._write(lambda session: session.record(state.system, state.turns, state.note))
+        others = others_of(state)
+        self._write(lambda session: session.record(state.system, state.turns, **others))
         if self.session is not None and self.session.recovered:
             self._notify("saving works again; nothing is missing")
 
@@ -145,9 +147,8 @@ class Saving:
 
     def keep(self, sent: Turn, system: str | None) -> None:
         """Save a message that was sent before the conversation began."""
-        saved = _contents(self.session)
-        system = saved.system if system is None else system
-        self.record(State(system, saved.note, (*saved.turns, sent)))
+        state = _contents(self.session).state.add(sent)
+        self.record(state if system is None else replace(state, system=system))
 
     def turn_over(self, conversation: Conversation) -> None:
         """Save the finished turn, and every few turns start saving the cache."""

@@ -22,7 +22,7 @@ from mlxchat.chat.answering import (
     Watch,
 )
 from mlxchat.chat.memory import Memory
-from mlxchat.chat.note import write_note
+from mlxchat.chat.note import with_remembered, write_note
 from mlxchat.chat.rendering import Rejected, Rendering, check_note, check_pin, check_room
 from mlxchat.chat.state import Compacted, Said, State, Turn, Usage
 from mlxchat.chat.window import BeginPrefix, Ledger, Window
@@ -37,7 +37,7 @@ from mlxchat.options import refuse_pairs
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings, random_seed
 
 RETRY = 1_000_003
-# Earlier states that are remembered, and of how many the window is.
+# Earlier states that can be gone back to, and of how many the window is kept.
 STATES = 64
 WINDOWS = 2
 
@@ -109,8 +109,9 @@ class Conversation(Means):
         self.state = state
         self._past.clear()
 
-    def _begin(self, state: State) -> None:
+    def _begin(self, state: State, *past: Earlier) -> None:
         self._use(self.model, self.settings, self.rendering, state)
+        self._past.extend(past)
 
     @property
     def stats(self) -> Stats | None:
@@ -157,28 +158,23 @@ class Conversation(Means):
     def usage(self) -> Usage:
         """Tokens in the window, by turn, as the template renders them; of the last turn, those in
         the cache."""
-        turns = self.state.retained
-        sizes = [self.rendering.tokens_of(self.state, turn) for turn in turns]
+        rendering, state, turns = self.rendering, self.state, self.state.retained
+        sizes = [rendering.tokens_of(state, turn) for turn in turns]
         if turns:
             sizes[-1] = max(self.tokens - self.window.pinned - sum(sizes[:-1]), 0)
         counted = tuple(zip(turns, sizes, strict=True))
-        note = self.rendering.note_tokens(self.state)
-        return Usage(self.window.pinned, counted, self.settings.max_kv_size, note)
+        more = rendering.note_tokens(state), rendering.remembered_tokens(state)
+        return Usage(self.window.pinned, counted, self.settings.max_kv_size, *more)
 
     # Changes
 
-    def resume(self, system: str | None, turns: Sequence[Turn], note: str | None = None) -> None:
-        """Replace everything with a saved conversation. The next turn prefills as much of it as
-        fits. Raises CacheError if its pinned tokens leave no room."""
+    def resume(self, system: str | None, turns: Sequence[Turn], **others: Any) -> None:
+        """Replace everything with a saved conversation, `others` of its state too. The next turn
+        prefills as much of it as fits. Raises CacheError if its pinned tokens leave no room."""
+        # Transcripts of other programs have the thought and the reply in one text.
         split = self.model.tokenizer.replies.split
-
-        def with_thought(turn: Turn) -> Turn:
-            # Transcripts of other programs have the thought and the reply in one text.
-            thought, reply = split(turn.reply)
-            is_split = bool(turn.thought) or reply == turn.reply
-            return turn if is_split else replace(turn, thought=thought, reply=reply)
-
-        state = State(system, note, tuple(with_thought(turn) for turn in turns))
+        whole = tuple(turn if turn.thought else turn.split_by(split) for turn in turns)
+        state = State(system, turns=whole, **others)
         # If everything is forgotten, the conversation was saved right after it was cleared.
         self._begin(state if state.retained else replace(state, cleared=len(turns)))
         self.draft_with(self.drafter)
@@ -248,9 +244,24 @@ class Conversation(Means):
         text = None if text is None else text.strip()
         if text is not None:
             check_note(self.rendering, self.state, self.settings.max_kv_size, text)
-        before = Earlier(self.state, self.window)
-        self._begin(replace(self.state.forget(about), note=text))
-        self._past.append(before)
+        self._revise(replace(self.state.forget(about), note=text))
+
+    def remember(self, what: str | int) -> None:
+        """Keep a text, or the message of turn `what`, after the system prompt for ever. The next
+        turn prefills all retained turns again. Raises UsageError if there is no room for it."""
+        self._revise(with_remembered(self.rendering, self.state, self.settings.max_kv_size, what))
+
+    def unremember(self, number: int) -> None:
+        """Remove that line, counted from 1. Raises UsageError if there is none."""
+        lines = self.state.remembered
+        if not 1 <= number <= len(lines):
+            raise UsageError(f"no line {number}: /remember lists them")
+        self._revise(replace(self.state, remembered=lines[: number - 1] + lines[number:]))
+
+    def _revise(self, state: State) -> None:
+        """Change what comes before the turns, or raise what `_use` raises. It can be taken back."""
+        past = (replace(each, window=None) for each in self._past)
+        self._begin(state, *past, Earlier(self.state, self.window))
 
     def compact(self, words: str = "", watch: Watch = UNWATCHED) -> Compacted | None:
         """Have the model write a note about the turns in view, except pinned ones and the last, and
@@ -289,30 +300,34 @@ class Conversation(Means):
         """Take back the last turn, and restore the turns it made the window forget. Raises
         UsageError if there is none."""
         turn = self._last()
-        count = len(self.turns) - 1
+        count, beginning = len(self.turns) - 1, self.state.beginning
         while self._past:
             before = self._past.pop()
-            if len(before.state.turns) == count:
+            # What was remembered or noted since then stays.
+            if len(before.state.turns) == count and before.state.beginning == beginning:
                 self._go_back(before)
                 return turn
         self.state = self.state.without_last()
         return turn
 
     def take_back(self) -> str | None:
-        """Take back the last action if it changed the "reply", as `continue_reply` does, or the
-        "note", as `compact` and `set_note` do, and return which; None if it was something else."""
+        """Take back the last action if it changed the "reply", as `continue_reply` does, the
+        "note", as `compact` and `set_note` do, or what is "remembered", and return which; None if
+        it was something else."""
         last = self._past[-1].state if self._past else None
         if last is None or len(last.turns) != len(self.turns):
             return None
         changed = "reply" if last.note == self.state.note else "note"
+        if last.remembered != self.state.remembered:
+            changed = "remembered"
         self._go_back(self._past.pop())
         return changed
 
     def _go_back(self, before: Earlier) -> None:
         """Turns that were pinned since then stay pinned."""
         state = before.state.with_pins(self.state.pinned)
-        if before.window is None and state.note != self.state.note:
-            self._begin(state)
+        if before.window is None and state.beginning != self.state.beginning:
+            self._begin(state, *self._past)
         elif before.window is not None:
             self.window = before.window
         self.state = state

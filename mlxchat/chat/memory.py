@@ -145,8 +145,8 @@ def in_view(message: str, state: State) -> float:
     """How close what was stated in view is to the message, which is the last turn's; 0 if nothing
     fits."""
     index = Index()
-    for turn in state.retained[:-1]:
-        stated = Said.of(turn.user).stated
+    for text in (*state.remembered, *(turn.user for turn in state.retained[:-1])):
+        stated = Said.of(text).stated
         _add(index, 0, stated, typed=is_typed(stated))
     return max((close.closeness for close in closest(index, message)), default=0.0)
 

@@ -1,4 +1,5 @@
-"""Has the model write a note about turns that it is going to forget, in a prompt of its own."""
+"""What stays in view of what is forgotten: lines that the user wants remembered, and a note, which
+the model writes in a prompt of its own."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from mlxchat.errors import UsageError
 from mlxchat.settings import GenerationSettings
 from mlxchat.text.encoder import TokenIds
 
+# The maximum share of the window that all remembered lines have.
+REMEMBERED_SHARE = 8
 # A note's maximum share of the window, and its maximum tokens.
 NOTE_SHARE = 4
 NOTE_TOKENS = 512
@@ -106,3 +109,30 @@ def request(limit: int, words: str, *, has_note: bool) -> str:
         "Write only the summary.",
     ]
     return " ".join(filter(None, parts))
+
+
+def with_remembered(
+    rendering: Rendering, state: State, window: int | None, what: str | int
+) -> State:
+    """The state with a text, or the message of turn `what`, remembered. Raises UsageError if there
+    is none, or no room for it."""
+    if isinstance(what, int) and not 1 <= what <= len(state.turns):
+        raise UsageError(f"no turn {what}")
+    text = (state.turns[what - 1].question if isinstance(what, int) else what).strip()
+    if not text:
+        raise UsageError("nothing to remember: the text is empty")
+    if text in state.remembered:
+        raise UsageError("this is remembered already: /remember lists all lines")
+    more = replace(state, remembered=(*state.remembered, text))
+    if window is None:
+        return more
+    held, most = rendering.remembered_tokens(state), window // REMEMBERED_SHARE
+    tokens = rendering.remembered_tokens(more) - held
+    room = max(int(min(most - held, room_for_more(rendering, state, window))), 0)
+    if tokens > room:
+        instead = "remove a line (/remember off N)" if state.remembered else "shorten it"
+        raise UsageError(
+            f"no room to remember this: it has {tokens:,} tokens, and {room:,} of {most:,} are "
+            f"free: {instead}, or use a larger --max-kv-size"
+        )
+    return more

@@ -99,7 +99,7 @@ class Rendering:
 
     def count_pinned(self, state: State) -> int:
         """Number of tokens before the first user's text, which no turn can change."""
-        one, other = (self.ids(State(state.system, state.note, (Turn(text),))) for text in "ab")
+        one, other = (self.ids(state.beginning.add(Turn(text))) for text in "ab")
         return common_length(one, other)
 
     def note_tokens(self, state: State) -> int:
@@ -108,13 +108,17 @@ class Rendering:
         without = self.count_pinned(replace(state, note=None))
         return max(self.count_pinned(state) - without, 0)
 
+    def remembered_tokens(self, state: State) -> int:
+        """The tokens of what is remembered."""
+        return len(self.tokenizer.encode(state.remembered_text))
+
     def tokens_of_text(self, state: State, text: str) -> int:
         """How many tokens this text adds to the next message, in front of it."""
         return self.tokens_of(state, Turn(f"{text}a")) - self.tokens_of(state, Turn("a"))
 
     def tokens_of(self, state: State, *turns: Turn) -> int:
         """The rendered length of complete turns, without what precedes all turns."""
-        begin = State(state.system, state.note)
+        begin = state.beginning
         return len(self.ids(begin.only(*turns, EMPTY))) - len(self.ids(begin.only(EMPTY)))
 
 

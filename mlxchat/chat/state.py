@@ -4,7 +4,7 @@ what a conversation yields while a reply is written. Immutable: going back takes
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -47,6 +47,11 @@ class Turn:
         ends = [*self.later_thoughts, len(self.thought)]
         texts = [self.thought[start:end].strip() for start, end in zip(starts, ends, strict=True)]
         return [text for text in texts if text]
+
+    def split_by(self, split: Callable[[str], tuple[str, str]]) -> Turn:
+        """With the thought that the reply begins with, if it does."""
+        thought, reply = split(self.reply)
+        return self if reply == self.reply else replace(self, thought=thought, reply=reply)
 
     def plus(self, token: Token) -> Turn:
         """With the text of one more token."""
@@ -117,7 +122,8 @@ class Mention:
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of the conversation before the next message: of the system prompt and the template,
-    `note` of them of the note, and of each turn in view. `window` is the maximum (None: no limit).
+    `remembered` of them of what is remembered, `note` of the note, and of each turn in view.
+    `window` is the maximum (None: no limit).
 
     Before the window is rearranged for the next message, the turns may take more than it holds.
     """
@@ -126,32 +132,47 @@ class Usage:
     turns: tuple[tuple[Turn, int], ...]
     window: int | None
     note: int = 0
+    remembered: int = 0
 
     @property
     def tokens(self) -> int:
         return self.pinned + sum(tokens for _, tokens in self.turns)
 
 
-# Before a note about forgotten turns, which follows the system prompt.
+# Before the lines that are remembered, and a note about forgotten turns.
+REMEMBERED_BEGINS = "Always keep in mind:"
 NOTE_BEGINS = "Your note on the conversation so far:"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Turns in order, numbered from 1; the first `cleared` were cleared away. The `note` follows
-    the system prompt. The `quote` comes before the last message, while that is answered."""
+    """Turns in order, numbered from 1; the first `cleared` were cleared away. What is `remembered`
+    and the `note` follow the system prompt. The `quote` comes before the last message, while that
+    is answered."""
 
     system: str | None = None
     note: str | None = None
     turns: tuple[Turn, ...] = ()
     cleared: int = 0
     quote: str = ""
+    remembered: tuple[str, ...] = ()
 
     @property
     def system_text(self) -> str | None:
-        """The system prompt and the note."""
+        """The system prompt, what is remembered, and the note."""
         note = None if self.note is None else f"{NOTE_BEGINS}\n{self.note}"
-        return "\n\n".join(filter(None, [self.system, note])) if note else self.system
+        more = [each for each in (self.remembered_text, note) if each]
+        return "\n\n".join([self.system, *more] if self.system else more) if more else self.system
+
+    @property
+    def remembered_text(self) -> str:
+        lines = "".join(f"\n- {text}" for text in self.remembered)
+        return lines and f"{REMEMBERED_BEGINS}{lines}"
+
+    @property
+    def beginning(self) -> State:
+        """What comes before all turns."""
+        return State(self.system, self.note, remembered=self.remembered)
 
     @property
     def retained(self) -> tuple[Turn, ...]:

@@ -57,18 +57,16 @@ def list_sessions(everything: All = False, as_json: Json = False) -> None:
 @session_app.command(epilog="Example: mlxchat session show holidays > holidays.md")
 def show(name: Name, as_json: Json = False) -> None:
     """Print a session's transcript as Markdown, forgotten turns included."""
-    from mlxchat.chat.state import State
     from mlxchat.sessions.listing import read_session
     from mlxchat.sessions.transcript import as_markdown, messages_of
 
     saved = read_session(name)
-    state = State(saved.system, saved.note, tuple(saved.turns))
     for notice in saved.notices:
         Messages().warn(notice)
     if as_json:
-        write_json_lines(messages_of(state))
+        write_json_lines(messages_of(saved.state))
     else:
-        write(as_markdown(state))
+        write(as_markdown(saved.state))
 
 
 @session_app.command(epilog="Example: mlxchat session rename 2026-11-21-143058 holidays")

@@ -102,6 +102,8 @@ _CLAUSE_END = re.compile(r"(?<=[,;:，；：、])(?!\d)")
 SHARE_BEFORE = 4
 _UNBROKEN = re.compile(r"\S+")
 _POLITE = frozenset(("please", "bitte"))
+# Characters of a message that say whether it holds from then on.
+_BEGINNING_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,19 @@ class Said:
             stated += clauses[:first]
             asked += clauses[first:]
         return cls("".join(stated), "".join(asked))
+
+
+def is_standing(message: str) -> bool:
+    """Whether it begins like what holds from then on: "always", "my name is"."""
+    first = next(sentences(message.strip()[:_BEGINNING_CHARS]), "").rstrip()
+    said = words(first)
+    said = said[said[:1] == ["please"] :]
+
+    def begins(name: str) -> bool:
+        return any(said[: len(each)] == each for each in map(words, _LISTS[name].split(",")))
+
+    is_question = first.endswith(_QUESTION_MARKS)
+    return begins("standing") and not begins("not_standing") and not is_question
 
 
 def is_typed(text: str) -> bool:

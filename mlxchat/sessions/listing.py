@@ -106,7 +106,7 @@ def import_messages(path: Path, name: str) -> int:
         if session.snapshot_path is not None:
             raise records.already_exists(session.name)
         try:
-            session.record(saved.system, saved.turns, saved.note)
+            session.record(saved.system, saved.turns, **saved.settings)
         except SessionError as error:
             raise SessionError(f"cannot import {path}: {session.outage}") from error
     return len(saved.turns)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mlxchat.chat.state import Turn
+from mlxchat.chat.state import State, Turn
 from mlxchat.errors import SessionError
 from mlxchat.files import force_to_disk, open_file, open_to_read, write_all
 from mlxchat.recall.choice import words
@@ -39,8 +39,8 @@ MAX_NAME_CHARS = 100
 MAX_REPLY_BYTES = 1 << 28
 FORCE_EVERY_S = 0.25
 _NAME = re.compile(r"\w(?:[\w .-]*[\w-])?")
-# The setting that is the note on forgotten turns.
-NOTE = "note"
+# The settings that are the note on forgotten turns, and the lines that are remembered.
+NOTE, REMEMBERED = "note", "remembered"
 
 # A row's `value` is a dataclass. The `name` is folded; the words of each turn, by its id, are found
 # in all their forms.
@@ -110,6 +110,23 @@ class Saved:
         """The note on forgotten turns."""
         note = self.settings.get(NOTE)
         return note if isinstance(note, str) and note else None
+
+    @property
+    def remembered(self) -> tuple[str, ...]:
+        """The lines that are remembered."""
+        lines = self.settings.get(REMEMBERED)
+        return tuple(json.loads(lines)) if isinstance(lines, str) else ()
+
+    @property
+    def state(self) -> State:
+        """The conversation."""
+        return State(self.system, self.note, tuple(self.turns), remembered=self.remembered)
+
+
+def others_of(state: State) -> dict[str, Scalar]:
+    """The settings that are part of a conversation."""
+    lines = json.dumps(state.remembered, ensure_ascii=False) if state.remembered else None
+    return {NOTE: state.note, REMEMBERED: lines}
 
 
 # Names

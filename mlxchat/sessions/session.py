@@ -27,7 +27,13 @@ from mlxchat.errors import SessionError
 from mlxchat.files import Lock, make_private_directory, remove_unfinished
 from mlxchat.sessions import backup, records
 from mlxchat.sessions.database import LOCKS, Database, names_by_use, session_errors
-from mlxchat.sessions.records import NOTE, ReplyFile, Saved, Scalar, SessionRecord, reply_path
+from mlxchat.sessions.records import (
+    ReplyFile,
+    Saved,
+    Scalar,
+    SessionRecord,
+    reply_path,
+)
 
 # On such a disk, a chat continues unsaved.
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
@@ -40,8 +46,8 @@ class Session:
     """A saved chat, its name locked against other processes until `close`. `contents` is what was
     saved when it was opened.
 
-    Made by `open` and `new`. A new session has no row until a turn is recorded. If `new` chose the
-    name and it is taken by then, the name changes. A disk that cannot be written cannot lock
+    Made by `open` and `new`. A new session has no row until something is recorded. If `new` chose
+    the name and it is taken by then, the name changes. A disk that cannot be written cannot lock
     either: then the session is locked before it is written.
 
     If it cannot be written, the first call to notice raises SessionError. Later calls try again
@@ -117,13 +123,13 @@ class Session:
         pairs = zip(self._stored.rows, self._turns, strict=False)
         return sum(records.is_same(row[1], turn) for row, turn in pairs)
 
-    def record(self, system: str | None, turns: Sequence[Turn], note: str | None = None) -> None:
-        """Save every change since the last call, and force it to the disk. Raises SessionError."""
-        if note != self._settings.get(NOTE):
-            self._settings[NOTE] = note
+    def record(self, system: str | None, turns: Sequence[Turn], **others: Scalar) -> None:
+        """Save every change since the last call, of other settings too, and force it to the disk.
+        Raises SessionError."""
+        self._settings |= others
         self.recovered, self._in_step = False, False
         self._turns = turns
-        if not self._has_row and not turns:
+        if not (self._has_row or turns or any(others.values())):
             self.outage = None
             return
         rows = [

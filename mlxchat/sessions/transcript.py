@@ -1,7 +1,8 @@
 """Conversations as files: JSON Lines for programs, which are read back, and Markdown for people.
 
-A line is a message with `role` and `content`; a reply may have `reasoning_content`, and the note on
-forgotten turns is a system message with the name "note". Nothing in a file is trusted.
+A line is a message with `role` and `content`; a reply may have `reasoning_content`. The note on
+forgotten turns is a system message with the name "note", and each line that is remembered one with
+the name "remembered". Nothing in a file is trusted.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mlxchat.chat.state import State, Turn
+from mlxchat.chat.state import REMEMBERED_BEGINS, State, Turn
 from mlxchat.errors import OutputError, SessionError
 from mlxchat.files import make_private_directory, open_to_read, reported_as, write_atomically
-from mlxchat.sessions.records import NOTE, Saved
+from mlxchat.sessions.records import NOTE, REMEMBERED, Saved
 
 # Of a file of messages, and of the time of one.
 MAX_FILE_BYTES, MAX_TIME_CHARS = 1 << 30, 40
@@ -45,11 +46,13 @@ def export(path: Path, state: State, *, thoughts: bool = True) -> None:
 
 
 def messages_of(state: State) -> list[dict[str, str]]:
-    """The messages in order, in the form chat templates and other programs use. The note on
-    forgotten turns is a system message with the name "note"."""
+    """The messages in order, in the form chat templates and other programs use. What is remembered
+    and the note on forgotten turns are system messages with names."""
     messages = [] if state.system is None else [{"role": "system", "content": state.system}]
+    for line in state.remembered:
+        messages.append({"role": "system", "content": line, "name": REMEMBERED})
     if state.note is not None:
-        messages.append({"role": "system", "content": state.note, "name": "note"})
+        messages.append({"role": "system", "content": state.note, "name": NOTE})
     for turn in state.turns:
         messages.append({"role": "user", "content": turn.user})
         thought = {"reasoning_content": turn.thought} if turn.thought else {}
@@ -64,6 +67,9 @@ def as_markdown(state: State, *, thoughts: bool = True) -> str:
     Only messages are quoted at the start of a line: a quotation in a reply is indented by a space,
     which Markdown ignores."""
     parts = [] if state.system is None else [QUOTATION.sub(r" \1", f"*{state.system}*\n")]
+    if state.remembered:
+        lines = "".join(f"- {line}\n" for line in state.remembered)
+        parts.append(QUOTATION.sub(r" \1", f"{REMEMBERED_BEGINS}\n\n{lines}"))
     if state.note is not None:
         parts.append(QUOTATION.sub(r" \1", f"{NOTE_BEGINS}{state.note}{NOTE_ENDS}"))
     for turn in state.turns:
@@ -103,6 +109,9 @@ def _add(saved: Saved, line: dict[str, Any]) -> None:
     last = saved.turns[-1] if saved.turns else None
     if role == "system" and line.get("name") == NOTE:
         saved.settings[NOTE] = content
+    elif role == "system" and line.get("name") == REMEMBERED:
+        lines = [*saved.remembered, content]
+        saved.settings[REMEMBERED] = json.dumps(lines, ensure_ascii=False)
     elif role == "system":
         saved.system = content
     elif role == "user":

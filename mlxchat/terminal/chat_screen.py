@@ -1,5 +1,6 @@
 """A chat on a terminal, without its prompt: what commands act on, and how replies are shown."""
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -9,8 +10,9 @@ from mlxchat.chat.state import Change, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Stats
 from mlxchat.errors import DeviceError, MlxchatError, OutputError
+from mlxchat.recall.choice import is_standing
 from mlxchat.request.commands import ChatShown
-from mlxchat.terminal import Terminated
+from mlxchat.terminal import Terminated, visible
 from mlxchat.terminal.editor import edit
 from mlxchat.terminal.figures import compacted_line, first_words, incomplete, turn_line, window_line
 from mlxchat.terminal.reply import PlainView, reply_view
@@ -163,9 +165,23 @@ class ChatScreen(Talk):
         if compacted is None:
             self.screen.say("stopped: nothing has changed")
         else:
-            self.screen.rule(compacted_line(compacted))
+            self._announce(compacted_line(compacted), compacted.numbers)
             self.screen.say(compacted.note)
             self.screen.say("/compact edit changes the note, /undo takes it back")
+
+    def remember(self, argument: str) -> None:
+        """Remember a text or, by its number, the message of a turn; remove a line by "off" and its
+        number. List the lines."""
+        if off := re.fullmatch(r"off\s*(\d*)", argument):
+            self.chat.unremember(int(off[1] or 0))
+        elif argument:
+            self.chat.remember(int(argument) if argument.isdecimal() else argument)
+        lines = self.conversation.state.remembered
+        for number, line in enumerate(lines, 1):
+            self.screen.draw([f"{number}: {' '.join(visible(line).split())}"])
+        tokens = count(self.conversation.usage().remembered, "token")
+        how = "/remember off N removes a line" if lines else "/remember TEXT adds one"
+        self.screen.say(f"remembered {count(len(lines), 'line')} ({tokens}): {how}")
 
     def show_last_exchange(self) -> None:
         """Show the last turn of a resumed session."""
@@ -196,13 +212,21 @@ class ChatScreen(Talk):
                 elif has_begun:
                     later.append(said)
                 else:
-                    self.screen.rule(window_line(said))
+                    self._announce(window_line(said), said.numbers)
         for change in later:
-            self.screen.rule(window_line(change))
+            self._announce(window_line(change), change.numbers)
         if kept and self.conversation.state.last is last:
             self.screen.say(f"stopped: {kept}")
         else:
             self._show_end()
+
+    def _announce(self, line: str, numbers: Sequence[int]) -> None:
+        """What has happened to turns; offers to remember those that begin like instructions."""
+        turns, known = self.conversation.turns, self.conversation.state.remembered
+        texts = [(number, turns[number - 1].question.strip()) for number in numbers]
+        found = [n for n, text in texts if is_standing(text) and text not in known]
+        offered = " or ".join(f"/remember {number}" for number in found)
+        self.screen.rule(f"{line} · {offered} keeps it in view" if offered else line)
 
     def _new_view(self) -> PlainView:
         # "off" hides the thoughts of models that think regardless.

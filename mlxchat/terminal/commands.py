@@ -35,7 +35,7 @@ Handler = Callable[[ChatScreen, str], str | None]
 # Suggests arguments for a command, given their typed beginning.
 Suggest = Callable[[ChatScreen, str], Iterable[str]]
 
-USAGE_COLUMNS = 22
+USAGE_COLUMNS = 23
 # How many matches /recall lists.
 MAX_MATCHES = 20
 KEYS = (
@@ -166,7 +166,9 @@ def _clear(shown: ChatScreen, _: str) -> None:
     # If the model is being loaded, right after that.
     do = shown.worker.call if shown.chat.is_ready else shown.worker.start
     do(lambda: shown.chat.is_ready and shown.conversation.clear())
-    shown.screen.rule("new conversation")
+    lines = len(shown.conversation.state.remembered) if shown.chat.is_ready else 0
+    kept = f", with {count(lines, 'remembered line')}" if lines else ""
+    shown.screen.rule(f"new conversation{kept}")
 
 
 @command("/retry", "answer the last message again")
@@ -178,12 +180,12 @@ def _retry(shown: ChatScreen, _: str) -> None:
 TAKEN_BACK = {
     "reply": "removed what /continue added",
     "note": "undid /compact: the note and the window are as before",
+    "remembered": "undid /remember: the lines and the window are as before",
 }
 
 
-@command("/undo", "remove the last turn, or what /continue or /compact did")
+@command("/undo", "undo the last turn, /continue, /compact or /remember")
 def _undo(shown: ChatScreen, _: str) -> str:
-    _last_turn(shown)
     taken_back = shown.conversation.take_back()
     if taken_back is not None:
         shown.screen.say(TAKEN_BACK[taken_back])
@@ -254,12 +256,11 @@ def _context(shown: ChatScreen, _: str) -> None:
     conversation = shown.conversation
     usage, text = conversation.usage(), shown.documents
     attached_tokens = conversation.rendering.tokens_of_text(conversation.state, text) if text else 0
-    columns = shown.screen.columns
-    note = conversation.state.note
-    shown.screen.draw(draw_window(usage, conversation.turns, attached_tokens, columns, note))
-    if note is not None:
-        shown.screen.say(f"note: {note}")
-    forgotten = len(conversation.state.forgotten)
+    state, columns = conversation.state, shown.screen.columns
+    shown.screen.draw(draw_window(usage, state, attached_tokens, columns))
+    if state.note is not None:
+        shown.screen.say(f"note: {state.note}")
+    forgotten = len(state.forgotten)
     shown.screen.say(summary(usage, attached_tokens, forgotten, conversation.recalled))
 
 
@@ -311,6 +312,11 @@ def _compact(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(
         "removed the note" if note is None else f"note: {shown.conversation.state.note}"
     )
+
+
+@command("/remember [TEXT|off N]", "never forget a line; without one, list them")
+def _remember(shown: ChatScreen, argument: str) -> None:
+    shown.remember(argument)
 
 
 def _turns_to_pin(shown: ChatScreen, _: str) -> Iterator[str]:

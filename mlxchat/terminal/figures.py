@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from mlxchat.chat.rendering import RESERVE
-from mlxchat.chat.state import Change, Compacted, Forgot, Recalled, Turn, Usage
+from mlxchat.chat.state import Change, Compacted, Forgot, Recalled, State, Usage
 from mlxchat.engine.reply import Stats
 from mlxchat.store.snapshot import Written
 from mlxchat.terminal import visible
@@ -112,21 +112,15 @@ def incomplete(stats: Stats) -> str:
     return stats.problem or reason
 
 
-def draw_window(
-    usage: Usage,
-    turns: Sequence[Turn],
-    attached_tokens: int,
-    columns: int,
-    note: str | None = None,
-) -> Iterator[str]:
+def draw_window(usage: Usage, state: State, attached_tokens: int, columns: int) -> Iterator[str]:
     """The window as a bar chart with a row per turn, whose tokens add up to the total.
 
-    Lines are no wider than `columns`; `turns` are all turns of the conversation, `note` that on
-    forgotten ones. `attached_tokens` are those of files and quotes attached to the next message.
+    Lines are no wider than `columns`; `attached_tokens` are those of files and quotes attached to
+    the next message.
     """
     from rich.text import Text
 
-    rows = list(_rows(usage, turns, attached_tokens, note))
+    rows = list(_rows(usage, state, attached_tokens))
     total = sum(tokens for _, tokens in rows)
     number_width = max(len(f"{tokens:,}") for _, tokens in rows)
     room = max(min(columns, MAX_CHART_COLUMNS) - number_width - 2 * len(GAP), 2)
@@ -140,14 +134,14 @@ def draw_window(
         yield f"{tokens:>{number_width},}{GAP}{bar:{bar_width}}{GAP}{text.plain}".rstrip()
 
 
-def _rows(
-    usage: Usage, turns: Sequence[Turn], attached_tokens: int, note: str | None
-) -> Iterator[tuple[str, int]]:
+def _rows(usage: Usage, state: State, attached_tokens: int) -> Iterator[tuple[str, int]]:
     """Labels, and their numbers of tokens."""
-    numbers = {id(turn): number for number, turn in enumerate(turns, 1)}
-    yield "system prompt and template", usage.pinned - usage.note
-    if note is not None:
-        yield f"note: {note}", usage.note
+    numbers = {id(turn): number for number, turn in enumerate(state.turns, 1)}
+    yield "system prompt and template", usage.pinned - usage.note - usage.remembered
+    if state.remembered:
+        yield f"remembered: {' · '.join(state.remembered)}", usage.remembered
+    if state.note is not None:
+        yield f"note: {state.note}", usage.note
     for turn, tokens in usage.turns:
         pinned = " (pinned)" if turn.pinned else ""
         yield f"{numbers[id(turn)]}{pinned}: {turn.question}", tokens

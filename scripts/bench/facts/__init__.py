@@ -4,7 +4,8 @@ between, and whether a model answers as a fact did.
 short.txt has a fact, a question about it in other words and its answer, and a fourth line if the
 fact changes later; long.txt has facts as people state them in passing, and questions. All of it was
 written by somebody who knew neither the rules of recall nor what they are tuned on. Never tune them
-on it.
+on it. A line of standing.tsv has what holds for a whole chat, a question, an answer that obeys and
+one that does not.
 """
 
 from collections.abc import Sequence
