@@ -116,7 +116,7 @@ def test_set_shows_what_it_changed_and_takes_all_options_that_tab_offers(
         ("/set", "top", ["top-p ", "top-k "]),
         ("/set", "temp ", []),
         ("/set", "lookup ", ["lookup on", "lookup off"]),
-        ("/load", "ol", ["old"]),
+        ("/load", "OL", ["old"]),
         ("/pin", "", ["2"]),
     ],
 )

@@ -9,6 +9,7 @@ import typer
 from mlxchat import cli, paths
 from mlxchat.chat.state import Turn
 from mlxchat.models.catalog import BUILT_IN_ALIASES
+from mlxchat.models.gguf import directory_name, embedded_gguf
 from mlxchat.models.hub_cache import hub_cache_dir
 from mlxchat.sessions.session import Session
 from tests.fake_hub import put_in_cache
@@ -62,10 +63,13 @@ def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(
     put_in_cache(hub_cache_dir(), "qorg/tiny", {"config.json": b"{}", "model.safetensors": b""})
     with Session.open("holidays", create=True) as session:
         session.record(None, [Turn("hello", "yes", finish_reason="stop")])
+    embedded = embedded_gguf()
+    assert embedded is not None
+    (paths.imported_models_dir() / directory_name(embedded)).mkdir(parents=True)
     assert ask("--max-k") == ask("generate", "--max-k") == ["--max-kv-size"]
     qwen = [name for name in BUILT_IN_ALIASES if name.startswith("q")]
     assert sorted(ask("generate", "-m", "q")) == sorted(["qwork", *qwen, "qorg/tiny"])
-    assert ask("models", "rm", "q") == ["qorg/tiny"]
+    assert ask("models", "rm", "") == ["qorg/tiny", "smollm2"]
     assert ask("--session", "ho") == ["holidays"]
     assert ask("session", "show", "") == ["holidays"]
     assert ask("config", "set", "chat.max-k") == ["chat.max-kv-size"]

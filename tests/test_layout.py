@@ -28,7 +28,7 @@ CEILINGS = {
     "passages": 475,
     "constraint": 875,
     "cache": 2_350,
-    "models": 3_625,
+    "models": 3_660,
     "engine": 2_050,
     "chat": 1_780,
     "store": 1_375,

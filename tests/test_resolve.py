@@ -1,9 +1,11 @@
 """The meaning of a model's name, the default model, and when the network is used."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -33,6 +35,7 @@ class Scene:
             hub, "download", lambda repo_id, **_: self.downloaded.append(repo_id) or tmp_path
         )
         monkeypatch.setattr(hub, "_library", None)  # slow to import
+        monkeypatch.setattr(hub, "repo_size_bytes", lambda _: 0)
         monkeypatch.setattr(gguf, "embedded_gguf", lambda: self.embedded)
         monkeypatch.setattr(gguf, "import_gguf", lambda *_: self.converted)
         monkeypatch.setattr(platform, "on_gpu", lambda: True)
@@ -76,15 +79,15 @@ def test_a_name_is_tried_as_each_kind_in_turn(scene: Scene, tmp_path: Path):
         "linked": (str(tmp_path / "linked"), tmp_path / "linked"),
         "./linked/../mine": (str(directory), directory),
         "SOME.GGUF": (str(tmp_path / "SOME.GGUF"), scene.converted),
-        "smollm2": ("smollm2", scene.converted),
-        "some-0123456789ab": ("some-0123456789ab", converted),
+        "SmolLM2-135M": ("smollm2", scene.converted),
+        "Some-0123456789AB": ("some-0123456789ab", converted),
         # Directories override built-in aliases and the Hub.
         "qwen3-4b": (str(tmp_path / "qwen3-4b"), tmp_path / "qwen3-4b"),
         "org/tiny": (str(tmp_path / "org" / "tiny"), tmp_path / "org" / "tiny"),
     }.items():
         assert scene.resolve(name) == ResolvedModel(*found)
     # And a user's alias overrides all of them.
-    write_config(f'[aliases]\nmine = "{other}"\n')
+    write_config(f'[aliases]\nMine = "{other}"\n')
     assert scene.resolve("mine").directory == other
     assert scene.downloaded == []
 
@@ -93,9 +96,9 @@ def test_a_hub_id_is_downloaded_without_asking_unless_it_is_cached(scene: Scene)
     scene.resolve("org/tiny", ask=scene.answer(False))
     assert (scene.downloaded, scene.questions) == (["org/tiny"], [])
     snapshot = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files())
-    assert scene.resolve("org/tiny") == ResolvedModel("org/tiny", snapshot)
+    assert scene.resolve("Org/TINY") == ResolvedModel("org/tiny", snapshot)
     assert scene.resolve("org/tiny", offline=True).directory == snapshot
-    scene.resolve("qwen3-4b")
+    scene.resolve("Qwen3-4B")
     assert scene.downloaded == ["org/tiny", HUB_ALIASES["qwen3-4b"]]
 
 
@@ -173,7 +176,9 @@ def test_the_best_recommended_model_in_the_cache_or_to_download_is_used(scene: S
     assert (len(scene.questions), scene.downloaded) == (1, [LARGER])
 
 
-def test_without_a_confirmed_download_the_embedded_model_is_used(scene: Scene) -> None:
+def test_without_a_confirmed_download_the_embedded_model_is_used(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`cat report.txt | mlxchat "Summarize"` downloaded gigabytes without a question: stdin was no
     terminal to ask on."""
     embedded = ResolvedModel("smollm2", scene.converted)
@@ -181,9 +186,15 @@ def test_without_a_confirmed_download_the_embedded_model_is_used(scene: Scene) -
     assert scene.resolve(offline=True, ask=scene.answer(True)) == embedded
     assert scene.resolve(ask=scene.answer(False)) == embedded
     assert len(scene.questions) == 1
-    assert set(scene.told) == {
+    # Once a day.
+    os.utime(paths.history_file().with_name("embedded-model"), (0, 0))
+    monkeypatch.setattr(hub, "repo_size_bytes", Mock(side_effect=HubError("no network")))
+    assert scene.resolve(ask=scene.answer(True)) == embedded
+    assert len(scene.questions) == 1
+    told = (
         "using the small embedded model smollm2; run `mlxchat config set model NAME` to use another"
-    }
+    )
+    assert scene.told == [told, f"the Hub cannot be reached: {told}"]
     scene.embedded = None
     with pytest.raises(ModelNotFound, match=f"run `mlxchat models pull {RECOMMENDED[1].alias}`"):
         scene.resolve(ask=None)

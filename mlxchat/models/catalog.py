@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 from mlxchat import paths
 from mlxchat.config import read_user_config
+from mlxchat.models.gguf import directory_name, embedded_gguf
 from mlxchat.models.hub_cache import cached_repos
 
 EMBEDDED_ALIAS = "smollm2"
+# What else it is called, in lower case.
+EMBEDDED_NAMES = (EMBEDDED_ALIAS, "smollm2-135m", "smollm2-135m-instruct")
 
 # The memory needed by a model includes a cache of this many tokens.
 EXPECTED_CACHE_TOKENS = 8192
@@ -98,7 +101,7 @@ def recommended_that_fit(free_bytes: int, *, float32: bool) -> list[KnownModel]:
 
 def all_names() -> list[str]:
     """The user's aliases, the built-in ones, and the models on this disk."""
-    return [*aliases(), *BUILT_IN_ALIASES, *names_here()]
+    return [*dict.fromkeys([*aliases(), *BUILT_IN_ALIASES, *names_here()])]
 
 
 def aliases() -> list[str]:
@@ -110,5 +113,8 @@ def aliases() -> list[str]:
 
 def names_here() -> list[str]:
     """Models on this disk, from mlxchat or from the Hub's cache."""
-    converted = sorted(each.name for each in paths.imported_models_dir().glob("[!.]*/"))
+    embedded = embedded_gguf()
+    aliased = {} if embedded is None else {directory_name(embedded): EMBEDDED_ALIAS}
+    found = (each.name for each in paths.imported_models_dir().glob("[!.]*/"))
+    converted = sorted(aliased.get(each, each) for each in found)
     return [*(name for name, path in cached_repos() if path is not None), *converted]

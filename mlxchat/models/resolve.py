@@ -1,8 +1,8 @@
 """From a model's name, or none, to a directory on this disk.
 
 A name is tried, in this order, as a user's alias, a directory, a .gguf file, a built-in alias, a
-converted model as `mlxchat models list` shows it, and a Hub ID. `locate` only reads the disk;
-`resolve_model` also downloads and converts.
+converted model as `mlxchat models list` shows it, and a Hub ID; one that is known in any case.
+`locate` only reads the disk; `resolve_model` also downloads and converts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import difflib
 import re
 import stat
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -25,12 +27,8 @@ from mlxchat.errors import (
     ModelNotFound,
     ModelUnsupported,
 )
-from mlxchat.models.catalog import (
-    BUILT_IN_ALIASES,
-    EMBEDDED_ALIAS,
-    HUB_ALIASES,
-    recommended_that_fit,
-)
+from mlxchat.files import make_private_directory
+from mlxchat.models import catalog
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
 from mlxchat.units import Notify, format_bytes
 
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
+DAY_S = 86_400
 # Suffixes of files that users may name as a model, whether mlxchat reads them or not.
 _FILE_SUFFIXES = (".gguf", ".safetensors", ".json", ".bin", ".pt", ".pth", ".npz")
 
@@ -73,7 +72,7 @@ def locate(name: str, aliases: Mapping[str, str]) -> Located:
     Raises ModelNotFound with the nearest name for an unknown one, ModelBroken or ModelUnsupported
     for a path to something else.
     """
-    name = aliases.get(name, name)
+    name = aliases.get(_in_any_case(name, aliases), name)
     if not name.strip():
         raise ModelNotFound("the model's name is empty")
     path = _path(name)
@@ -82,12 +81,14 @@ def locate(name: str, aliases: Mapping[str, str]) -> Located:
         return Located("directory", str(path), path)
     if kind == "file" and path.suffix.lower() == ".gguf":
         return Located("gguf", str(path), path)
-    if name in HUB_ALIASES:
-        return Located("hub", HUB_ALIASES[name])
-    if name == EMBEDDED_ALIAS:
+    if name.lower() in catalog.EMBEDDED_NAMES:
         if embedded := embedded_model():
             return embedded
         raise ModelNotFound(f"{name} comes in a package that is not installed: {_how_to_install()}")
+    if name not in catalog.HUB_ALIASES and cached_snapshot(name) is None:
+        name = _in_any_case(name, [*catalog.HUB_ALIASES, *catalog.names_here()])
+    if name in catalog.HUB_ALIASES:
+        return Located("hub", catalog.HUB_ALIASES[name])
     converted = paths.imported_models_dir() / name
     if "/" not in name and not name.startswith(".") and _kind(converted) == "directory":
         return Located("imported", name, converted)
@@ -95,6 +96,12 @@ def locate(name: str, aliases: Mapping[str, str]) -> Located:
     if kind is None and is_hub_id(name):
         return Located("hub", name)
     raise _explain(name, path, kind, aliases)
+
+
+def _in_any_case(name: str, known: Collection[str]) -> str:
+    """The known name that differs in case only; the name as it is if it is known, or none is."""
+    same = (each for each in known if each.lower() == name.lower())
+    return name if name in known else next(same, name)
 
 
 def is_hub_id(name: str) -> bool:
@@ -111,7 +118,7 @@ def embedded_model() -> Located | None:
     from mlxchat.models.gguf import embedded_gguf
 
     path = embedded_gguf()
-    return Located("gguf", EMBEDDED_ALIAS, path) if path is not None else None
+    return Located("gguf", catalog.EMBEDDED_ALIAS, path) if path is not None else None
 
 
 def _how_to_install() -> str:
@@ -148,7 +155,7 @@ def _explain(name: str, path: Path, kind: str | None, aliases: Mapping[str, str]
         return ModelUnsupported(f"{name} is not a .gguf file: give one, or the model's directory")
     if name.startswith((".", "~")) or "/" in name or name.lower().endswith(_FILE_SUFFIXES):
         return ModelNotFound(f"{name} does not exist")
-    near = difflib.get_close_matches(name, [*aliases, *BUILT_IN_ALIASES], n=1)
+    near = difflib.get_close_matches(name.lower(), [*aliases, *catalog.BUILT_IN_ALIASES], n=1)
     hint = f"did you mean {near[0]}?" if near else "see `mlxchat models list --all`"
     return ModelNotFound(f"no model named {name!r}; {hint}")
 
@@ -202,7 +209,8 @@ class _Resolver:
     def default(self, ask: Callable[[str], bool] | None) -> Located:
         """A recommended model that is cached, the largest if the user agrees to download it, or the
         embedded one."""
-        fitting = recommended_that_fit(platform.free_memory_bytes(), float32=not platform.on_gpu())
+        free_bytes, on_gpu = platform.free_memory_bytes(), platform.on_gpu()
+        fitting = catalog.recommended_that_fit(free_bytes, float32=not on_gpu)
         # Prefer a smaller model on the disk to downloading a larger one: free memory varies from
         # day to day, and should not cause the question again.
         for model in fitting:
@@ -210,15 +218,23 @@ class _Resolver:
                 return Located("hub", model.hub_id)
         best = fitting[0] if fitting and not self.offline else None
         size = "" if best is None else format_bytes(best.download_bytes)
+        why = "the network is off: " if self.offline else ""
         if best is not None and ask is not None:
+            from mlxchat.models import hub
+
             question = f"No model chosen. Download {best.hub_id}, {size}, which fits this machine?"
-            if ask(question):
-                return Located("hub", best.hub_id)
+            try:
+                hub.repo_size_bytes(best.hub_id)
+                if ask(question):
+                    return Located("hub", best.hub_id)
+            except (HubError, ModelError):
+                why = "the Hub cannot be reached: "
         if embedded := embedded_model():
-            self.notify(
-                f"using the small embedded model {embedded.name}; run `mlxchat config set model "
-                "NAME` to use another"
-            )
+            if _is_first_today(paths.history_file().with_name("embedded-model")):
+                self.notify(
+                    f"{why}using the small embedded model {embedded.name}; run `mlxchat config set "
+                    "model NAME` to use another"
+                )
             return embedded
         catalogue = "see `mlxchat models list --all`"
         raise ModelNotFound(
@@ -239,3 +255,14 @@ class _Resolver:
                 f"pull {repo_id}` once"
             )
         return hub.download(repo_id, show_progress=self.show_progress, notify=self.notify)
+
+
+def _is_first_today(file: Path) -> bool:
+    """Whether a day has passed since this was true, which the file remembers."""
+    with suppress(OSError):
+        if time.time() - file.stat().st_mtime < DAY_S:
+            return False
+    with suppress(OSError):
+        make_private_directory(file.parent)
+        file.touch()
+    return True

@@ -98,18 +98,15 @@ class ChatScreen(Talk):
             text = turn.user[: turn.documents].removesuffix(SEPARATOR)
             self.attached[text] = f'attachments of "{first_words(turn.question)}"', text
 
-    def how_to_resend(self) -> str:
-        """What to do with a message that was taken back."""
-        with_ = f" with {count(len(self.attached), 'attachment')}" if self.attached else ""
-        return f"edit the message below, or send it again{with_}"
-
     def say(self, text: str) -> bool:
         """Send a message, after the attached files and quotes, and show the reply.
 
         False if it was taken back, because it was stopped before its reply began or is rejected:
         then what is attached, and a constraint, wait for the next message.
         """
-        kept = self.how_to_resend()
+        kept = "edit the message below, or send it again"
+        if self.attached:
+            kept += f" with {count(len(self.attached), 'attachment')}"
         documents = self.documents
         sent = Turn(documents + text, finish_reason="interrupted", documents=len(documents))
         try:

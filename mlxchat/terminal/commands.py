@@ -125,7 +125,7 @@ def suggestions(shown: ChatScreen, name: str, typed: str) -> Iterator[str]:
             yield from (
                 each
                 for each in (*found.words, *found.suggest(shown, typed))
-                if each.startswith(typed)
+                if each.lower().startswith(typed.lower())
             )
 
 
@@ -192,7 +192,7 @@ def _undo(shown: ChatScreen, _: str) -> str:
         return ""
     turn = shown.conversation.undo()
     shown.attach_again(turn)
-    shown.screen.say(f"removed: {shown.how_to_resend()}")
+    shown.screen.say("removed: edit the message below, or send it again")
     return turn.question
 
 

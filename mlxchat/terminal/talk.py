@@ -253,16 +253,12 @@ class PipedChat(Talk):
         attached = self.chat.ranks.same(lambda: self.documents)
         documents = len(attached) + spoken.documents
         prefill = prefill or self._form.prefill
-        say = partial(
-            self.chat.say,
-            attached + spoken.text,
-            constraint=self._obeyed,
-            prefill=prefill,
-            documents=documents,
-        )
+        say = partial(self.chat.say, attached + spoken.text, documents=documents, prefill=prefill)
         last = ""
         try:
-            with self.answering(say, lambda: self._text.has_code) as reply:
+            with self.answering(
+                partial(say, constraint=self._obeyed), lambda: self._text.has_code
+            ) as reply:
                 self._has_begun = True
                 if self.shown.events:
                     self.stop.before_leaving = lambda: self._stdout.write(self._done())
