@@ -136,13 +136,9 @@ class _Handler(BaseHTTPRequestHandler):
 def _listing(repo_id: str, repo: FakeRepo, *, is_tree: bool) -> object:
     """What the API answers. In a tree, a name is a path; of a model, it is that of a sibling."""
     at, tag = ("path", "oid") if is_tree else ("rfilename", "blobId")
+    sizes = {name: len(data) for name, data in repo.files.items()} | repo.claimed_bytes
     files: list[dict[str, object]] = [
-        {
-            "type": "file",
-            "size": repo.claimed_bytes.get(name, len(data)),
-            at: name,
-            tag: git_sha1(data),
-        }
+        {"type": "file", "size": sizes[name], at: name, tag: git_sha1(data)}
         for name, data in repo.files.items()
     ]
     return files if is_tree else {"id": repo_id, "sha": repo.commit, "siblings": files}

@@ -29,8 +29,7 @@ TYPE_OF_ALIAS = {
 
 
 def type_of(alias: str) -> str:
-    found = [name for name in TYPE_OF_ALIAS if alias.startswith(name)]
-    return TYPE_OF_ALIAS[max(found, key=len)]
+    return TYPE_OF_ALIAS[max(filter(alias.startswith, TYPE_OF_ALIAS), key=len)]
 
 
 def test_each_name_can_be_typed_and_stands_for_one_model_in_the_order_of_their_memory() -> None:

@@ -15,12 +15,10 @@ from mlx_lm.models import llama
 
 from mlxchat import paths
 from mlxchat.app import opening
-from mlxchat.chat.state import Turn
 from mlxchat.errors import UsageError
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.commands import ChatShown
 from mlxchat.sessions.listing import read_session
-from mlxchat.sessions.session import Session
 from mlxchat.terminal import progress
 from mlxchat.terminal.chat_loop import ChatLoop
 from mlxchat.terminal.commands import as_command, run_command
@@ -28,6 +26,7 @@ from mlxchat.terminal.editor import EndOfInput
 from mlxchat.terminal.run_chat import run
 from mlxchat.terminal.worker import Stop
 from scripts.tiny_model import CHAT_TEMPLATE
+from tests.in_process import run_in_process
 from tests.scripted_model import Scripted
 from tests.scripted_program import say_scripts
 from tests.terminal import CTRL_C, CTRL_D, CTRL_G, CTRL_U, PROMPT, Terminal, interrupt, on_terminal
@@ -254,12 +253,11 @@ def test_ctrl_c_just_before_the_prompt_stops_neither_the_chat_nor_the_next_messa
 def test_clear_does_not_wait_for_the_model(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, released: threading.Event
 ) -> None:
-    with Session.open("mine", create=True) as session:
-        session.record(None, [Turn("one", "two", finish_reason="stop")])
+    run_in_process("-m", str(tiny_model), "-n", "1", "--session", "mine", "one two")
     load = opening.load_model
     monkeypatch.setattr(opening, "load_model", lambda *a, **b: released.wait(100) and load(*a, **b))
     steps = [
-        ("two[^$]*^>$", "/clear\r"),
+        ("^> one two[^$]*^>$", "/clear\r"),
         ("^new conversation ─[^$]*^>$", released.set),
         ("0 turns · 1 forgotten", CTRL_D),
     ]

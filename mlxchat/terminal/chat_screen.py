@@ -19,7 +19,6 @@ from mlxchat.terminal.reply import PlainView, reply_view
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.talk import Begin, Talk
 from mlxchat.terminal.worker import Worker, ctrl_c_ignored
-from mlxchat.text.documents import SEPARATOR
 from mlxchat.units import beginning, count
 
 # Characters of the last message shown when a session resumes; it may contain files.
@@ -91,12 +90,6 @@ class ChatScreen(Talk):
         self.attached[text] = f"a quote of turn {turn}", text
         quoted = first_words(line, MAX_QUOTED_CHARS)
         self.screen.say(f"your next message will quote turn {turn}: {quoted}")
-
-    def attach_again(self, turn: Turn) -> None:
-        """Put the documents of a turn that was taken back before the next message."""
-        if turn.documents:
-            text = turn.user[: turn.documents].removesuffix(SEPARATOR)
-            self.attached[text] = f'attachments of "{first_words(turn.question)}"', text
 
     def say(self, text: str) -> bool:
         """Send a message, after the attached files and quotes, and show the reply.

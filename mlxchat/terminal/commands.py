@@ -27,7 +27,7 @@ from mlxchat.terminal.figures import draw_window, first_words, staying_line, sum
 from mlxchat.terminal.progress import waiting
 from mlxchat.terminal.screen import copy_to_clipboard
 from mlxchat.terminal.table import minute
-from mlxchat.text.documents import read_input
+from mlxchat.text.documents import SEPARATOR, read_input
 from mlxchat.units import count
 
 # A handler gets the text after the command; it may return a draft for the next prompt.
@@ -191,7 +191,9 @@ def _undo(shown: ChatScreen, _: str) -> str:
         shown.screen.say(TAKEN_BACK[taken_back])
         return ""
     turn = shown.conversation.undo()
-    shown.attach_again(turn)
+    if turn.documents:
+        name = f'attachments of "{first_words(turn.question)}"'
+        shown.attached[name] = name, turn.user[: turn.documents].removesuffix(SEPARATOR)
     shown.screen.say("removed: edit the message below, or send it again")
     return turn.question
 
@@ -227,7 +229,7 @@ def _file(shown: ChatScreen, argument: str) -> None:
         shown.attached.clear()
     elif argument:
         # That of pathlib fails for an unknown user.
-        path = str(Path(os.path.expanduser(argument)))  # noqa: PTH111
+        path = str(Path(os.path.expanduser(argument.replace("\0", "␀"))))  # noqa: PTH111
         document = shown.worker.read(lambda: read_input(None, [path], None))
         for notice in document.notices:
             shown.screen.say(notice)

@@ -126,8 +126,7 @@ def chat(models: Path, *options: str) -> list[str]:
 
 
 def tokens_of(events: str) -> list[dict[str, Any]]:
-    parsed = [json.loads(line) for line in events.splitlines()]
-    return [event for event in parsed if event["event"] == "token"]
+    return [each for each in map(json.loads, events.splitlines()) if each["event"] == "token"]
 
 
 def reply(events: str) -> str:
