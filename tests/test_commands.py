@@ -123,8 +123,12 @@ def test_tab_suggests_arguments(shown: ChatScreen) -> None:
 
 def test_load_shows_which_turns_a_smaller_window_will_hold(run: Run) -> None:
     with Session.open("old", create=True) as session:
-        session.record(None, [Turn("a" * 500, "b", finish_reason="stop")] * 4)
-    assert run("/load old").endswith("it will hold only turns 3 and 4\n")
+        session.record(None, [Turn(f"{'a' * 480}Why?", documents=480)] * 4)
+    assert run("/load old") == (
+        "-- old: 4 turns; the last one --\n"
+        "> … Why?\n"
+        "this window is smaller: with your next message, it will hold only turns 2 to 4\n"
+    )
 
 
 def test_model_and_think_change_the_conversation_that_goes_on(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from mlxchat.chat.state import Turn, Usage
+from mlxchat.chat.state import State, Turn, Usage
 from mlxchat.manual import read_page
 from mlxchat.terminal import progress, visible
 from mlxchat.terminal.figures import draw_window
@@ -189,8 +189,9 @@ def test_no_line_is_wider_than_the_terminal_and_numbers_add_up(
     columns: int, window: int | None
 ) -> None:
     """Labels were measured in characters, of which Chinese ones take two columns."""
-    turns = [Turn(text) for text in TEXTS]
-    lines = list(draw_window(Usage(30, tuple((t, 40) for t in turns), window), turns, 50, columns))
+    turns = tuple(Turn(text) for text in TEXTS)
+    usage = Usage(30, tuple((turn, 40) for turn in turns), window)
+    lines = list(draw_window(usage, State(turns=turns), 50, columns))
     assert len(lines) == len(TEXTS) + (2 if window is None else 3)
     assert max(map(cell_len, lines)) <= columns
     # Bars begin below one another.

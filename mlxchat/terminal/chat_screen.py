@@ -21,7 +21,7 @@ from mlxchat.terminal.talk import Begin, Talk
 from mlxchat.terminal.worker import Worker, ctrl_c_ignored
 from mlxchat.units import beginning, count
 
-# Characters of the last message shown when a session resumes; it may contain files.
+# Characters of the last message shown when a session resumes, without its documents.
 MAX_SHOWN_CHARS = 2_000
 # Characters shown of a line found by /recall.
 MAX_QUOTED_CHARS = 200
@@ -182,7 +182,8 @@ class ChatScreen(Talk):
         forgotten = sum(turn.forgotten for turn in turns)
         also = f", {forgotten:,} forgotten" if forgotten else ""
         self.screen.rule(f"{session.name}: {count(len(turns), 'turn')}{also}; the last one")
-        self.screen.say(f"> {beginning(turns[-1].user, MAX_SHOWN_CHARS)}")
+        left_out = "… " if turns[-1].documents else ""
+        self.screen.say(f"> {left_out}{beginning(turns[-1].question, MAX_SHOWN_CHARS)}")
         with self._new_view() as view:
             for thought in turns[-1].thoughts:
                 view.add(thought, True, True)

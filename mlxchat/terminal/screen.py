@@ -34,12 +34,12 @@ class Screen:
         """Writes to the file, by default stdout."""
         self._console = Console(file=file, highlight=False, markup=False, emoji=False)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, style: str = "dim") -> None:
         lines = (wrap(line, self.columns) for line in visible(text).split("\n"))
-        self._console.print(Text("\n".join(lines), style="dim"))
+        self._console.print(Text("\n".join(lines), style=style))
 
     def complain(self, error: object) -> None:
-        self._console.print(Text(visible(str(error)), style="red"))
+        self.say(str(error), "red")
 
     def rule(self, text: str) -> None:
         """A line across the screen with text in it; text alone if there is no room for a line."""
