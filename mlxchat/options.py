@@ -114,7 +114,7 @@ class Option:
 
     def text_of(self, value: Any) -> str:
         """The value as text, for showing; the default's first words if unset."""
-        if value is None and self.if_unset is not None:
+        if value in (None, self.default) and self.if_unset is not None:
             return self.if_unset.partition(",")[0]
         return SWITCH[not value] if isinstance(value, bool) else str(value)
 
@@ -194,8 +194,8 @@ CONSTRAINTS = ("schema", "schema_multi", "regex", "choice", "grammar")
 INPUT_FORMS = ("lines", "csv", "pattern")
 READINGS = ("overflow=passages", "overflow=map")
 OF_TEMPLATE = (
-    *("system", "think", "template_args", "schema_prompt", "prefill", "chat_template"),
-    *READINGS,
+    *("system", "think", "think_budget", "template_args", "schema_prompt", "prefill"),
+    *("chat_template", *READINGS),
 )
 
 # At most one of each can be given.
@@ -241,5 +241,5 @@ def _given(value: Any) -> Iterator[tuple[str, str]]:
         chosen = getattr(value, name)
         if isinstance(chosen, StrEnum):
             yield f"{name}={chosen}", f"{each.flag} {chosen}"
-        elif bool(chosen) != bool(each.default):
-            yield name, each.flag if chosen else f"--no-{each.name}"
+        elif chosen != each.default if type(chosen) is int else bool(chosen) != bool(each.default):
+            yield name, f"--no-{each.name}" if chosen is False else each.flag

@@ -165,11 +165,20 @@ class SamplingSettings:
                 yield f"{each.flag} has no effect while {flag(each.needs)} is 0"
 
 
+def _parse_budget(written: Any) -> int:
+    """Raises ValueError."""
+    try:
+        return -1 if written == "off" else int(str(written))
+    except ValueError:
+        raise ValueError(f"must be a whole number or off, got {written!r}") from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSettings:
     """When generation ends and what it reports about each token. Requests inherit these options.
 
-    `max_tokens` -1 means no limit. The end of the text is not drawn before `min_tokens`. `logprobs`
+    `max_tokens` -1 means no limit. The end of the text is not drawn before `min_tokens`. Thoughts
+    are closed once they have `think_budget` tokens, and the answer begins; -1 is off. `logprobs`
     None computes no log-probabilities, 0 only the sampled token's, K > 0 also those of the K
     likeliest tokens. `lookup` drafts tokens that followed the latest ones when they last appeared;
     None means on, unless something rules it out.
@@ -191,6 +200,15 @@ class GenerationSettings:
         "Minimum tokens before the text may end",
         metavar="TOKENS",
         must=at_least(0),
+        in_chat=True,
+    )
+    think_budget: int = option(
+        -1,
+        "Maximum tokens of thoughts before the answer begins, or off",
+        metavar="TOKENS",
+        parse=_parse_budget,
+        must=Must("be at least 0, or off", lambda value: value >= -1),
+        if_unset="off",
         in_chat=True,
     )
     stop: tuple[str, ...] = option((), "Stop before this text; repeatable", must=NOT_EMPTY)

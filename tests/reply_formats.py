@@ -143,17 +143,6 @@ LONGCAT = Scripted(
     plain=("<longcat_think>", "</longcat_think>"),
 )
 
-# Solar Open 2: the prompt opens the thought or, with low effort, contains an empty one.
-SOLAR_2 = Scripted(
-    "{% for m in messages %}"
-    "<|im:start|>{{ m.role }}<|im:content|>{{ m.content }}<|im:end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|im:start|>assistant<|im:content|><|think:start|>"
-    "{% if reasoning_effort is defined and reasoning_effort == 'low' %}<|think:end|>{% endif %}"
-    "{% endif %}",
-    ("<|im:start|>", "<|im:content|>", "<|im:end|>", "<|think:start|>", "<|think:end|>"),
-    "Hm, duck?<|think:end|>Yes!<|im:end|>",
-)
-
 # Kimi-VL-Thinking, like Moonlight: a default system text. Neither template nor vocabulary contains
 # its tags.
 KIMI_VL = Scripted(
@@ -253,7 +242,6 @@ FORMATS = {
     "longcat": LONGCAT,
     "minimax": MINIMAX,
     "muse": MUSE,
-    "think:start": SOLAR_2,
     "kimi vl": KIMI_VL,
     "xtml": XTML,
 }

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mlxchat import platform
 from mlxchat.app import batch_run
@@ -23,10 +21,11 @@ from mlxchat.app.batch_run import open_batch
 from mlxchat.app.begin import begin
 from mlxchat.cache import side_by_side as trials
 from mlxchat.cache.side_by_side import RowsCache
-from mlxchat.engine.batch import shared_length
+from mlxchat.engine.budget import GRACE
 from mlxchat.request import BatchRequest, Request, Setup
 from mlxchat.rows.row import Row
 from mlxchat.units import Observer
+from scripts.tiny_model import CHAT_TEMPLATE, write_tiny_model
 from tests.conftest import examples
 
 Record = dict[str, Any]
@@ -156,28 +155,34 @@ def test_a_row_that_fills_its_window_leaves_the_others_before_it_would_evict(
     assert evicted == {"grows", "is long", 2, 3}
 
 
-def test_what_a_row_asks_for_is_for_that_row_only(tiny_model: Path) -> None:
-    """Constraints, ends, and log-probabilities; the last row asks for nothing."""
+def test_what_a_row_asks_for_is_for_that_row_only(tmp_path: Path) -> None:
+    """Constraints, ends, log-probabilities, and how long it thinks; the last row asks for nothing
+    else."""
+    template = CHAT_TEMPLATE.replace("assistant\\n", "assistant\\n<think>")
+    model = write_tiny_model(tmp_path / "thinks", chat_template=template)
     said = [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
     rows: list[Record] = [
         {"id": "choice", "messages": said, "choice": ["yes", "no"], "temp": 1.0},
         {"id": "schema", "prompt": "b", "schema": {"enum": [1, 22, 333]}, "temp": 1.0},
         {"id": "regex", "prompt": "c", "regex": "[a-f]{30}", "temp": 1.0, "logprobs": 2},
-        {"id": "logprobs", "prompt": "d", "max_tokens": 25, "temp": 1.0, "logprobs": 3},
-        {"id": "cut", "prompt": "e", "regex": "[a-f]{30}", "max_tokens": 10},
-        {"id": "stopped", "prompt": "f", "stop": list("aeiou"), "max_tokens": 9, "system": "s"},
+        {"id": "logprobs", "prompt": "d", "max_tokens": 99, "temp": 1.0, "logprobs": 3},
+        {"id": "cut", "prompt": "e", "regex": "[a-f]{30}", "max_tokens": 90},
+        {"id": "stopped", "prompt": "f", "stop": list("aeiou"), "max_tokens": 90, "system": "s"},
         {"id": "free", "prompt": "g"},
     ]
-    results = run_batch(tiny_model, rows, rows=7, max_tokens=300)
+    rows = [{**row, "think_budget": 3 * n} for n, row in enumerate(rows)]
+    results = run_batch(model, rows, rows=7, max_tokens=300)
     assert results["choice"]["text"] in ("yes", "no")
     assert results["schema"]["value"] in (1, 22, 333)
     assert (len(results["regex"]["text"]), results["regex"]["complete"]) == (30, True)
     assert (results["cut"]["complete"], results["cut"]["finish_reason"]) == (False, "length")
     assert results["free"]["generated_tokens"] > 9
-    logprobs = results["logprobs"]["logprobs"]
-    assert [len(each["top"]) for each in logprobs] == [3] * results["logprobs"]["generated_tokens"]
+    assert {len(each["top"]) for each in results["logprobs"]["logprobs"]} == {3}
     for row in rows:
-        own, beside = run_batch(tiny_model, [row], max_tokens=300)[row["id"]], results[row["id"]]
+        own, beside = run_batch(model, [row], max_tokens=300)[row["id"]], results[row["id"]]
+        # A character that has begun is completed first.
+        assert own["thought_tokens"] - row["think_budget"] in range(GRACE)
+        assert own["thought_cut"] is True
         assert own.keys() == beside.keys()
         for name in own.keys() - {"logprobs", "ttft_s", "seconds", "cached_tokens"}:
             assert own[name] == beside[name], name
@@ -272,25 +277,6 @@ def test_rows_run_as_the_machine_and_the_model_let_them(
         patch.setattr(trials, "plain_refusal", lambda *_: "it cannot")
         check_alone(tiny_model, rows, run_batch(tiny_model, rows, notices=notices))
     assert notices == ["rows run one after the other: it cannot"]
-
-
-# Shared prefixes
-
-ids_of = st.lists(st.integers(0, 2), min_size=1, max_size=12).map(lambda x: np.array(x, np.int32))
-
-
-@given(ids=ids_of, following=st.lists(ids_of, max_size=5), known=st.integers(0, 3))
-def test_the_prefix_that_saves_most_is_kept(
-    ids: np.ndarray, following: list[np.ndarray], known: int
-) -> None:
-    def savings(length: int) -> int:
-        sharing = [each for each in following if each[:length].tolist() == ids[:length].tolist()]
-        return (length - known) * len(sharing)
-
-    known = min(known, len(ids) - 1)
-    length = shared_length(ids, following, known)
-    assert known <= length < len(ids)
-    assert savings(length) == max(savings(each) for each in range(known, len(ids)))
 
 
 # Input that is slow to come

@@ -101,7 +101,7 @@ def test_set_shows_what_it_changed_and_takes_all_options_that_tab_offers(
 ) -> None:
     assert run("/set seed 5") == "seed 5 (was 7)\n"
     assert run("/set logit_bias 5=1") == "logit-bias 5=1 (was none)\n"
-    assert "temp 0.8 · top-p 0.95 ·\n" in run("/set")
+    assert "lookup on ·\ntemp 0.8 · top-p 0.95" in run("/set")
     for name in suggestions(shown, "/set", ""):
         with pytest.raises(UsageError, match=rf"^usage: /set {name}\w"):
             run(f"/set {name}")

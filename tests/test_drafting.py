@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import Cache, tokens_held, windows
 from mlxchat.cache.ring import DRAFT_SLOTS
-from mlxchat.engine import drafts
-from mlxchat.engine.drafts import KEY, MAX_MATCH, Drafter, History, Match
+from mlxchat.engine.drafts import Drafter, History
 from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply
 from mlxchat.engine.sampling import Token
@@ -169,37 +168,6 @@ def test_a_chat_is_the_same_with_drafts() -> None:
 
 
 # What to draft, and how much
-
-
-def longest_match(ids: list[int]) -> Match | None:
-    """The definition, in quadratic time: all places are compared."""
-    best: Match | None = None
-    for place in range(len(ids) - 1, 0, -1):
-        length = 0
-        while (
-            length < MAX_MATCH
-            and place > length
-            and ids[place - 1 - length] == ids[len(ids) - 1 - length]
-        ):
-            length += 1
-        if length >= KEY and (best is None or length > best.length):
-            best = Match(length, place)
-    return best
-
-
-@given(
-    steps=st.lists(st.lists(st.integers(0, 2), max_size=40), max_size=12),
-    capacity=st.sampled_from([8, 32, 1024]),
-)
-def test_the_longest_match_is_found(steps: list[list[int]], capacity: int) -> None:
-    history, ids = History(capacity), list[int]()
-    with pytest.MonkeyPatch.context() as everywhere:
-        everywhere.setattr(drafts, "CANDIDATES", 10_000)
-        for ids_ in steps:
-            history.extend(np.array(ids_, np.int32))
-            ids += ids_
-            assert min(len(ids), capacity // 2) <= len(history) <= capacity
-            assert history.match() == longest_match(ids[len(ids) - len(history) :])
 
 
 def test_drafts_double_while_they_are_right_and_halve_and_pause_when_they_are_not() -> None:

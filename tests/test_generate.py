@@ -1,6 +1,5 @@
 """The loops: their results, the cache they leave, their stats and their ends."""
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -8,14 +7,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mlx import nn
 
 from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import Cache
-from mlxchat.engine import batch
-from mlxchat.engine.batch import SharedPrefixes
 from mlxchat.engine.generate import decode, generate
 from mlxchat.engine.prefill import prefill
 from mlxchat.engine.reply import Reply, ResumePoint, asked
@@ -23,7 +18,6 @@ from mlxchat.engine.sampling import Chooser, Token
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model
 from mlxchat.settings import GenerationSettings, SamplingSettings
-from mlxchat.text.reply_reader import StopTexts
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.conftest import build_random_model
 
@@ -176,51 +170,3 @@ def test_a_pause_changes_nothing_and_can_be_resumed_from(model: Model, pause_eve
     ended = Reply.resume(model, *paused[-1][:2], prompt_tokens=1, sampling=sampling, settings=fewer)
     assert [token.text for token in generate(ended) if token.id is not None] == []
     assert ended.finish_reason == "length"
-
-
-short_text = st.text(alphabet="ab\n", max_size=12)
-stop_texts = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size=3)
-
-
-@given(short_text, stop_texts, st.lists(st.integers(0, 12)))
-def test_the_text_before_the_first_stop_text_is_shown(
-    text: str, stops: list[str], cuts: list[int]
-) -> None:
-    borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    pieces = [text[a:b] for a, b in itertools.pairwise(borders)]
-    matcher = StopTexts(stops)
-    shown = ""
-    for piece in pieces:
-        shown += matcher.add(piece)
-        if matcher.found:
-            break
-    else:
-        shown += matcher.finish()
-    starts = [text.find(stop) for stop in stops if stop in text]
-    assert matcher.found == bool(starts)
-    if not starts:
-        assert shown == text
-    else:
-        # Of several stop texts, the one completed first counts.
-        ends = min(text.find(stop) + len(stop) for stop in stops if stop in text)
-        assert shown == text[: len(shown)]
-        assert not any(stop in shown for stop in stops)
-        assert len(shown) <= ends
-
-
-@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=7), max_size=8))
-def test_what_prompts_share_is_what_each_of_them_begins_with(prompts: list[list[int]]) -> None:
-    """The caches have tokens in place of layers."""
-    texts = [np.array(each, np.int32) for each in prompts]
-
-    def read(cache: Cache, ids: np.ndarray, start: int, stop: int) -> tuple[int, int]:
-        cache.extend(ids[start:stop].tolist())
-        return stop - start, 0
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "MIN_TOKENS", 1)
-        prefixes = SharedPrefixes(Cache)
-        for number, ids in enumerate(texts):
-            begun = prefixes.begin(ids, texts[number + 1 :], read)
-            assert [*begun.cache] == ids[: begun.held].tolist()
-            assert begun.held < len(ids)

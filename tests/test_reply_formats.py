@@ -15,7 +15,6 @@ from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from mlxchat.sessions.transcript import as_markdown
 from mlxchat.settings import CacheSettings, GenerationSettings
-from mlxchat.text.reply_reader import Piece, joined
 from mlxchat.text.tokens import ChatMessage
 from scripts.tiny_model import CHAT_TEMPLATE
 from tests import reply_formats as formats
@@ -75,8 +74,9 @@ def test_several_thoughts_stay_apart_on_the_screen_and_in_a_session() -> None:
     assert turn.thoughts == ["Hm.", "Duck?"]
     assert "Hm.\n\nDuck?\n" in as_markdown(State(turns=(turn,)))
     # And after one that the prompt opened.
-    reply = "Hm, <|think:end|><|think:start|>duck?<|think:end|>Yes!<|im:end|>"
-    tokens = say(converse(replace(formats.SOLAR_2, reply=reply)), "hello")
+    reply = "Hm, <|think:end|><|think:start|>duck?<|think:end|>Yes!<|im_end|>"
+    opened = formats.TAGGED["<|think:start|> opened"]
+    tokens = say(converse(replace(opened, reply=reply)), "hello")
     assert [token.text for token in tokens if token.another] == [""]
     assert spoken(tokens) == ("Hm, duck?", "Yes!")
 
@@ -109,21 +109,6 @@ def test_a_reply_is_split_and_kept_as_the_template_keeps_it(scripted: Scripted) 
     for each in (again, conversation):
         say(each, "more")
     assert np.array_equal(again.ledger.ids, conversation.ledger.ids)
-
-
-@pytest.mark.parametrize("name", formats.FORMATS | formats.TAGGED)
-def test_a_reader_restored_after_any_token_reads_the_rest_alike(name: str) -> None:
-    """As a run that was stopped there resumes."""
-    scripted = (formats.FORMATS | formats.TAGGED)[name]
-    tokenizer, ids = scripted.tokenizer(), scripted.ids()
-    prompt = tokenizer.prompt("hello", variables=thinking_variables(True)).ids
-    whole, before = tokenizer.reader(prompt), list[Piece]()
-    for place, id_ in enumerate(ids):
-        rest = tokenizer.reader(prompt)
-        rest.restore(whole.state)
-        after = [piece for each in ids[place:] for piece in rest.add(each)]
-        assert joined([*before, *after, *rest.finish()]) == (scripted.thought, scripted.answer)
-        before += whole.add(id_)
 
 
 @pytest.mark.parametrize("place", ["marker", "duck", "Yes"])
@@ -162,17 +147,6 @@ def test_a_wrapped_window_forgets_whole_turns_with_their_thoughts(scripted: Scri
     assert len(conversation.ledger.ids) <= 300
 
 
-def test_another_model_gets_the_answer_without_these_markers(scripted: Scripted) -> None:
-    turn = Turn("hello", scripted.answer, thought=scripted.thought)
-    other = converse(replace(formats.QWEN, template=CHAT_TEMPLATE))
-    other.resume(None, [turn])
-    say(other, "again")
-    text = control_text(other)
-    assert "Yes!" in text
-    assert "channel" not in text
-    assert "THINK" not in text
-
-
 @pytest.mark.parametrize(
     ("scripted", "ends"),
     [
@@ -190,16 +164,6 @@ def test_end_tokens_come_from_the_files_the_template_and_the_format(
 ) -> None:
     tokenizer = scripted.tokenizer()
     assert sorted(map(tokenizer.text_of, tokenizer.eos_ids)) == ends
-
-
-def test_a_stray_closing_tag_stays_in_a_reply_read_from_a_session() -> None:
-    """A session whose answer contained a stray `</think>` lost everything before it."""
-    conversation = converse(formats.QWEN)
-    conversation.resume(None, [Turn("a", "so</think> it is"), Turn("b", "<think>so</think>Yes")])
-    assert [(turn.thought, turn.reply) for turn in conversation.turns] == [
-        ("", "so</think> it is"),
-        ("so", "Yes"),
-    ]
 
 
 def test_text_that_spells_markers_stays_text(scripted: Scripted) -> None:

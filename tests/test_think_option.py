@@ -42,19 +42,6 @@ def test_a_piped_chat_and_a_session_contain_only_answers_if_thoughts_are_hidden(
     assert shown.stdout == "<think>Hm, duck?</think>\n\nYes!\n"
 
 
-def test_a_run_stopped_within_a_thought_resumes_within_it(run: Run, tmp_path: Path) -> None:
-    night = tmp_path / "night"
-    arguments = ["--template-arg", "reasoning_effort=high", "--think", "on"]
-    often = ["--checkpoint-every", "4"]
-    begun = run("generate", "--checkpoint", str(night), *often, "-n", "14", *arguments, "hello")
-    assert begun.returncode == 0, begun.stderr
-    assert (night / "output.txt").read_text() == "<think>Hm, "
-    resumed = run_in_process("generate", "--resume", str(night), "-n", "200")
-    assert resumed.returncode == 0, resumed.stderr
-    assert (night / "output.txt").read_text() == "<think>Hm, duck?</think>\n\nYes!"
-    assert json.loads((night / "run.json").read_text())["request"]["think"] == "on"
-
-
 def test_an_argument_is_parsed_as_json_if_possible_and_may_not_replace_the_programs_own() -> None:
     written = ["a=high", "b=false", 'd={"e": ["x"]}', "f=NaN", "g=a=b", "h="]
     parsed = {"a": "high", "b": False, "d": {"e": ["x"]}, "f": "NaN", "g": "a=b", "h": ""}

@@ -75,6 +75,8 @@ class RowRun(BatchRow):
             prompt_tokens=len(self.prompt.ids),
             cached_tokens=self.cached_tokens,
             generated_tokens=reply.generated,
+            thought_tokens=reply.thought_tokens,
+            thought_cut=reply.thought_cut or None,
             evicted_tokens=evicted_tokens,
             ttft_s=round((reply.first_token_s or ended_s) - reply.began_s, 4),
             seconds=round(ended_s - reply.began_s, 4),

@@ -22,6 +22,7 @@ from mlxchat.cache.build import kv_bytes_per_token
 from mlxchat.cache.layers import Cache, most_together, tokens_evicted
 from mlxchat.cache.side_by_side import RowsCache, find_support
 from mlxchat.engine.batch import ROW_FAILURES, Batch, Begun, SharedPrefixes, prefill_together
+from mlxchat.engine.budget import without_effect
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.generate import generate
 from mlxchat.engine.prefill import Pace, ShouldStop, first_step, prefill
@@ -169,6 +170,8 @@ class SideBySide:
             self._most = 1
         if self._most > 1 and request.lookup:
             notify("no drafts: rows run side by side")
+        for notice in without_effect(request, loaded.model.tokenizer):
+            notify(notice)
 
     def results(self) -> Iterator[Result | None]:
         """Yield the result of each row as soon as it is finished, and None after each token of

@@ -23,6 +23,7 @@ from mlxchat.app.prompt import (
 )
 from mlxchat.app.ranks import check_ranks
 from mlxchat.app.run import Run
+from mlxchat.engine.budget import without_effect
 from mlxchat.errors import ExitStatus, RunEnded
 from mlxchat.models.model import ALONE, Alone
 from mlxchat.passages.search import Read
@@ -95,6 +96,8 @@ def begin(
             ranks=ranks,
             count_pinned=lambda tokenizer: count_pinned(request, tokenizer),
         )
+        for notice in without_effect(request, loaded.model.tokenizer):
+            observer.warn(notice)
         prompt, passages = ranks.same(lambda: _prompt(request, source, loaded, observer))
         reader = saver = None
         if prompt is None:

@@ -38,6 +38,7 @@ from mlxchat.chat.rendering import Rendering, check_room
 from mlxchat.chat.state import Compacted, Said, State, Turn
 from mlxchat.chat.window import BeginPrefix
 from mlxchat.constraint.constraint import Constraint
+from mlxchat.engine.budget import without_effect
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.prefill import ShouldStop
 from mlxchat.engine.sampling import Token
@@ -250,7 +251,8 @@ class Chat:
 
     def _report(self, conversation: Conversation) -> None:
         report_positions(conversation.settings, conversation.cache, self._notify)
-        for notice in conversation.rendering.notices:
+        without = without_effect(conversation.generation, conversation.model.tokenizer)
+        for notice in (*conversation.rendering.notices, *without):
             self._notify(notice)
 
     # Turns
@@ -369,7 +371,8 @@ class Chat:
             rendering = conversation.rendering
             args = {**rendering.template_args, **options["template_args"]}
             conversation.render_with(replace(rendering, template_args=args))
-        for message in new_sampling.without_effect(sampling):
+        unused = without_effect(GenerationSettings(**generation), conversation.model.tokenizer)
+        for message in (*new_sampling.without_effect(sampling), *unused):
             self._notify(message)
         conversation.sampling, conversation.generation = new_sampling, new_generation
         if redrafts:

@@ -67,7 +67,7 @@ def write_note(
         ids,
         cache,
         sampling=sampling,
-        settings=GenerationSettings(max_tokens=most),
+        settings=GenerationSettings(max_tokens=most, think_budget=means.generation.think_budget),
         cached_tokens=cached,
         reader=means.model.tokenizer.reader(ids),
     )

@@ -207,6 +207,11 @@ class Batch(Generic[AnyRow]):
         free = [row for row in self.rows if row.reply.chooser.constrained is None]
         self._draw(free, logits, tokens)
         taken = self._take(drawn, tokens)
+        for row in free:
+            # The token just taken may have been the last of a thought.
+            if (closing := row.reply.chooser.closing()) is not None:
+                self._tokens[row.seat : row.seat + 1] = closing.token
+                row.scores = closing.scores
         # What a constraint rules out depends on the tokens just taken.
         self._draw([row for row in constrained if row.failure is None], logits, tokens)
         self._steps += 1

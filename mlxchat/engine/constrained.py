@@ -172,6 +172,7 @@ class Constrained:
         self._vocabulary = _vocabulary(tokenizer)
         self._matcher = matcher = Matcher(self._vocabulary, constraint)
         self._reader = tokenizer.reader(asked, may_think=may_think)
+        self._reader.keep_newlines()
         self._eos_ids = tokenizer.eos_ids
         # Tokens that precede the answer, if nothing else may.
         self._header = deque(() if may_think else tokenizer.header_of_answer(asked).tolist())

@@ -133,8 +133,9 @@ def decode(
     before it is yielded.
 
     With a `drafter`, several tokens are computed in one step if it pays and the cache can take them
-    back. The text is the same, up to rounding. Tokens that a constraint forces are computed in one
-    step as well; once it lets nothing follow, decoding ends.
+    back. The text is the same, up to rounding. Tokens that are forced, by a constraint or to close
+    a thought, are computed in one step as well; once a constraint lets nothing follow, decoding
+    ends.
     """
     drafter = None if draft_refusal(cache) else drafter
     steps = _Steps(network, cache, chooser, on_held, drafter)
@@ -159,6 +160,8 @@ def decode(
                 return
             if following is not None:
                 steps.hold(token.id)
+                # The current token may have been the last of a thought.
+                following = chooser.closing() or following
             else:
                 try:
                     room = DRAFT_SLOTS if max_tokens < 0 else end - chooser.index - 1
@@ -189,14 +192,15 @@ class _Steps:
     _rows: list[int] = field(default_factory=list[int])
     _logits: mx.array = field(default_factory=lambda: mx.zeros(0))
     _is_guess: bool = False
-    # The next tokens, if a constraint leaves only one way to continue.
+    # The next tokens, if there is only one way to continue.
     _forced: list[int] = field(default_factory=list[int])
 
     @property
     def must_wait(self) -> bool:
         """Whether the current token has to be known before the next step: it decides which tokens
         may follow, or which rows of a draft count, or a draft will probably follow it."""
-        if self.chooser.constrained is not None or self.cache.is_drafting:
+        is_certain = self.chooser.constrained is not None or self.chooser.closing() is not None
+        if is_certain or self.cache.is_drafting:
             return True
         return self.drafter is not None and self.drafter.is_promising
 

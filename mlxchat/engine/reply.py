@@ -13,6 +13,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat.cache.layers import Cache, bytes_held, tokens_evicted, tokens_held
+from mlxchat.engine.budget import Budget
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.sampling import Chooser, Token
@@ -34,7 +35,8 @@ class Stats:
     `prefilled_tokens` are the prompt tokens computed: not cached ones, nor those left unread if the
     generation was stopped. Rates and times of stages that did not run are 0. `complete` is whether
     the answer is one that the constraint describes, None without a constraint; `problem` is why an
-    answer that was not cut off is not.
+    answer that was not cut off is not. The model wrote `thought_tokens` of the generated ones in
+    thoughts, and `thought_cut` is whether the budget closed one.
     """
 
     finish_reason: FinishReason
@@ -42,6 +44,8 @@ class Stats:
     cached_tokens: int = 0
     prefilled_tokens: int = 0
     generated_tokens: int = 0
+    thought_tokens: int = 0
+    thought_cut: bool = False
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     evicted_tokens: int = 0
@@ -72,7 +76,8 @@ class ResumePoint:
 
     `latest` are the last ids, as many as the next step looks at; all but the very last are in the
     cache. `reading` is the state of the reply's reader; `held` may begin a stop text. `in_thought`
-    is whether the latest text is a thought.
+    is whether the latest text is a thought, `thought_cut` whether the budget has closed one, and
+    `closing` are the tokens with which it still has to.
     """
 
     latest: tuple[int, ...]
@@ -80,6 +85,8 @@ class ResumePoint:
     reading: State
     held: str
     in_thought: bool
+    thought_cut: bool = False
+    closing: tuple[int, ...] = ()
 
 
 class Reply:
@@ -122,12 +129,23 @@ class Reply:
             model, self.cache, len(self.rest), self.settings.max_tokens, generated
         )
         self._eos_ids = () if self.settings.ignore_eos else model.tokenizer.eos_ids
+        self._constrained = constrained
+        self._reader = reader or model.tokenizer.reader()
+        check_min_tokens(self.settings, self._reader)
+        if constrained is not None:
+            self._reader.keep_newlines()
+        self._thought_tokens_before = self._reader.thought_tokens
+        self._budget: Budget | None = None
+        limit = self.settings.think_budget
+        if limit >= 0 and (closings := model.tokenizer.closings) is not None:
+            self._budget = Budget(limit, self._reader.fork(), closings, ids)
         self.chooser = Chooser(
             ids,
             with_seed(sampling or SamplingSettings()),
             self.settings,
             eos_ids=self._eos_ids,
             constrained=constrained,
+            budget=self._budget,
             index=generated,
             share=model.ranks.token,
         )
@@ -143,11 +161,6 @@ class Reply:
         self._before = generated
         self._drafted_before = (0, 0) if drafter is None else drafter.counts
         self._prompt_tokens, self._cached_tokens = len(ids), cached_tokens
-        self._constrained = constrained
-        self._reader = reader or model.tokenizer.reader()
-        check_min_tokens(self.settings, self._reader)
-        if constrained is not None:
-            self._reader.keep_newlines()
         self._stop = StopTexts(self.settings.stop)
         # Whether the latest text is a thought.
         self._in_thought = False
@@ -163,9 +176,13 @@ class Reply:
         The sampling in `how` needs the seed of before. `max_tokens` includes earlier tokens.
         """
         ids = np.array(point.latest, np.int32)
-        reply = cls(model, ids, cache, cached_tokens=len(ids) - 1, generated=point.generated, **how)
+        how = {"reader": model.tokenizer.reader(), "generated": point.generated, **how}
+        how["reader"].restore(point.reading)
+        reply = cls(model, ids, cache, cached_tokens=len(ids) - 1, **how)
         reply._prompt_tokens = reply._cached_tokens = prompt_tokens
-        reply._reader.restore(point.reading)
+        reply._thought_tokens_before = 0
+        if (budget := reply._budget) is not None:
+            budget.forced, budget.is_cut = deque(point.closing), point.thought_cut
         reply._stop.held, reply._in_thought = point.held, point.in_thought
         return reply
 
@@ -176,8 +193,20 @@ class Reply:
 
     def here(self) -> ResumePoint:
         """The current point, between two tokens."""
-        latest, reading = tuple(self.chooser.latest), self._reader.state
-        return ResumePoint(latest, self.generated, reading, self._stop.held, self._in_thought)
+        latest, reading, budget = tuple(self.chooser.latest), self._reader.state, self._budget
+        closing = () if budget is None else tuple(budget.forced)
+        rest = self._stop.held, self._in_thought, self.thought_cut, closing
+        return ResumePoint(latest, self.generated, reading, *rest)
+
+    @property
+    def thought_tokens(self) -> int:
+        """How many tokens of the reply the model wrote in thoughts."""
+        return self._reader.thought_tokens - self._thought_tokens_before
+
+    @property
+    def thought_cut(self) -> bool:
+        """Whether the budget has closed one."""
+        return self._budget is not None and self._budget.is_cut
 
     def remaining(self, most: int) -> int:
         """How many tokens may follow, at most this number; -1 means no limit."""
@@ -195,7 +224,8 @@ class Reply:
             return []
         self.generated += 1
         begun, thoughts = reader.is_thought, reader.thoughts
-        pieces = self._shown(reader.add(token.id))
+        is_ours = self._budget is not None and self._budget.was_forced
+        pieces = self._shown(reader.add(token.id, counts=not is_ours), is_searched=not is_ours)
         if self.finish_reason is None:
             if self._constrained is not None and self._constrained.is_complete:
                 self.finish_reason = "stop"
@@ -248,6 +278,8 @@ class Reply:
             cached_tokens=self._cached_tokens + self.reused_tokens,
             prefilled_tokens=prefilled_tokens,
             generated_tokens=self.generated,
+            thought_tokens=self.thought_tokens,
+            thought_cut=self.thought_cut,
             drafted_tokens=drafted - self._drafted_before[0],
             accepted_tokens=accepted - self._drafted_before[1],
             ttft_s=ttft_s,
@@ -258,15 +290,16 @@ class Reply:
             problem=self.problem,
         )
 
-    def _shown(self, pieces: Iterable[Piece]) -> list[Piece]:
+    def _shown(self, pieces: Iterable[Piece], *, is_searched: bool = True) -> list[Piece]:
         """The pieces up to a stop text, which ends the reply and cannot span a thought and an
-        answer."""
+        answer. What closes a thought is not searched for one."""
         shown: list[Piece] = []
         for thought, text in pieces:
             if thought is not self._in_thought:
                 shown.append((self._in_thought, self._stop.finish()))
                 self._in_thought = thought
-            shown.append((thought, self._stop.add(text)))
+            found = self._stop.add(text) if is_searched else self._stop.finish() + text
+            shown.append((thought, found))
             if self._stop.found:
                 self.finish_reason = "stop_text"
                 break

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 
+from mlxchat.engine.budget import Budget
 from mlxchat.engine.constrained import Constrained
 from mlxchat.errors import UsageError
 from mlxchat.settings import GenerationSettings, SamplingSettings
@@ -74,8 +75,8 @@ class Chooser:
     """Chooses the tokens that follow `ids: (T,)`, of which the next one has the `index`.
 
     `sampling` needs a seed unless it is greedy. The `eos_ids` are not drawn before the index
-    `min_tokens` of the settings. `latest` are the last tokens, at most `LATEST`. `share` makes a
-    token drawn `(1,)` that of all machines.
+    `min_tokens` of the settings. A `budget` is one for thoughts. `latest` are the last tokens, at
+    most `LATEST`. `share` makes a token drawn `(1,)` that of all machines.
     """
 
     def __init__(
@@ -86,11 +87,13 @@ class Chooser:
         *,
         eos_ids: Collection[int] = (),
         constrained: Constrained | None = None,
+        budget: Budget | None = None,
         index: int = 0,
         share: Callable[[mx.array], mx.array] = lambda token: token,
     ) -> None:
         settings = settings or GenerationSettings()
         self.constrained = constrained
+        self.budget = budget
         self.index = index
         self._sampling = sampling
         self._logprobs = settings.logprobs
@@ -112,6 +115,8 @@ class Chooser:
     def draw(self, logits: mx.array, after: mx.array | None = None) -> Drawn:
         """A lazily drawn token from logits `(1, V)`: the next one, or the one `after` it, if that
         has not been taken yet."""
+        if after is None and (closing := self.closing()) is not None:
+            return closing
         index = self.index + (after is not None)
         if self._draw is None:
             self._draw = make_draw(self._sampling, logits.shape[-1], self._eos_ids)
@@ -134,12 +139,22 @@ class Chooser:
         """Add the next token to those before the following ones."""
         self.latest.append(id_)
         self.index += 1
+        if self.budget is not None:
+            self.budget.accept(id_)
         if self.constrained is not None:
             self.constrained.accept(id_)
 
     def forced(self) -> Sequence[int]:
-        """The tokens that follow if a constraint leaves only one way to continue."""
+        """The tokens that follow if the budget or a constraint leaves only one way to continue."""
+        if self.budget is not None and self.budget.forced:
+            return self.budget.forced
         return () if self.constrained is None else self.constrained.forced()
+
+    def closing(self) -> Drawn | None:
+        """The next token if it closes a thought, whatever was drawn."""
+        if self.budget is None or not self.budget.forced:
+            return None
+        return self.certain(self.budget.forced[0])
 
     def certain(self, id_: int) -> Drawn:
         """A token without an alternative."""

@@ -89,6 +89,7 @@ OURS = {
         "--json-schema, -j, --json-schema-file, -jf": "--schema",
         "--reasoning, -rea, --reasoning-format": "--think",
         "--reasoning-effort": "--template-arg reasoning_effort=…",
+        "--reasoning-budget": "--think-budget; off instead of -1",
         "--spec-type, --spec-default": "--lookup; on by default",
         "--spec-draft-n-max, --draft-max, --draft-n, --draft": "--lookup",
         "--output-file, -o": "mlxchat generate --output",
@@ -118,7 +119,7 @@ MISSING = {
     "the order of the samplers is fixed": "--samplers, --sampler-seq, --sampling-seq",
     "MLX chooses": "--threads, --gpu-layers, --n-gpu-layers, -ngl, --num-gpu, --num-thread, -fa",
     "one adapter at a time, as it was trained": "--lora-scaled, --control-vector",
-    "thoughts count towards --max-tokens": "--reasoning-budget",
+    "the words that end a thought are fixed": "--reasoning-budget-message",
     "positions follow from the model": "--rope-scaling, --rope-scale, --rope-freq-base",
     "a template is always Jinja": "--jinja, --no-jinja",
 }

@@ -40,7 +40,8 @@ ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x202
 class Result:
     """What became of a row: an answer, or an `error`.
 
-    `value` is the complete answer to a schema. `thought` is None if the row has none or hides it.
+    `value` is the complete answer to a schema. `thought` is None if the row has none or hides it;
+    `thought_cut` is None unless the budget closed it.
     `complete` is None without a constraint, and False with an `error` of the answer. `notices` say
     what differs from a row run alone. `logprobs` has an object for each token. `seconds` count from
     the first step of the row to the last, others running beside it.
@@ -58,6 +59,8 @@ class Result:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    thought_tokens: int = 0
+    thought_cut: bool | None = None
     evicted_tokens: int = 0
     ttft_s: float = 0.0
     seconds: float = 0.0

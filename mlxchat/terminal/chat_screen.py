@@ -231,6 +231,9 @@ class ChatScreen(Talk):
             return
         if stats.complete is False:
             self.screen.say(incomplete(stats))
+        if stats.thought_cut:
+            tokens = count(self.conversation.generation.think_budget, "token")
+            self.screen.say(f"the thought was cut off at {tokens} (think-budget)")
         self.figures = turn_line(len(self.conversation.turns), stats, self.seconds)
         if stats.finish_reason == "interrupted":
             self.screen.say("stopped")

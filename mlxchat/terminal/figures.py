@@ -22,6 +22,9 @@ def stats_line(stats: Stats, written: Written | None = None) -> str:
     if stats.ttft_s:
         generated = count(stats.generated_tokens, "token")
         parts.append(f"generated {generated}{and_rate(stats.decode_tokens_per_s)}")
+        if stats.thought_tokens or stats.thought_cut:
+            cut = ", cut off" * stats.thought_cut
+            parts.append(f"thought {count(stats.thought_tokens, 'token')}{cut}")
         if stats.drafted_tokens:
             parts.append(f"drafted {stats.drafted_tokens:,}, accepted {stats.accepted_tokens:,}")
         parts.append(f"first token {stats.ttft_s:.2f} s")

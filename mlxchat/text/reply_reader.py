@@ -6,6 +6,7 @@ Both are removed from the text, as are headers. `template` has the replies of ea
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from copy import copy
 
 import tokenizers
 
@@ -18,7 +19,7 @@ Piece = tuple[bool, str]
 MAX_HEADER_CHARS = 120
 
 # A reader's own state, and the tokens shown and pending of its decoder.
-State = tuple[str, str, bool, tuple[int, ...], tuple[int, ...]]
+State = tuple[str, str, bool, int, tuple[int, ...], tuple[int, ...]]
 
 
 class Decoder:
@@ -106,7 +107,8 @@ class StreamDecoder:
 
 class Reader:
     """Reads a reply from `place` on. `may_think` if a thought is to be expected; `thoughts` counts
-    those begun so far, including one begun by the prompt."""
+    those begun so far, including one begun by the prompt, and `thought_tokens` the tokens in them,
+    without markers and labels."""
 
     def __init__(
         self,
@@ -118,6 +120,7 @@ class Reader:
     ) -> None:
         self.place = place
         self.thoughts = int(place is Place.THOUGHT)
+        self.thought_tokens = 0
         self._decoder = decoder
         self._markers = markers
         self._may_think = may_think
@@ -127,8 +130,15 @@ class Reader:
         # Whether a marker in the reply began the place and no text has followed yet.
         self._leads = place is Place.THOUGHT
 
+    def fork(self) -> "Reader":
+        """Another one that reads the rest by itself."""
+        reader = copy(self)
+        reader._decoder = copy(self._decoder)
+        reader.restore(self.state)
+        return reader
+
     def keep_newlines(self) -> None:
-        """Show the newlines between a thought and the answer, because a constraint counts them."""
+        """The answer begins right after a thought: a constraint counts the newlines there."""
         self._keeps_newlines = True
 
     @property
@@ -144,6 +154,16 @@ class Reader:
     @property
     def is_thought(self) -> bool:
         return self.place is Place.THOUGHT
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a marker began this place and no text has followed."""
+        return self._leads
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether the last tokens are part of a character, of a tag or of a label."""
+        return bool(self._held) or self.has_pending
 
     @property
     def in_answer(self) -> bool:
@@ -165,25 +185,39 @@ class Reader:
 
     @property
     def state(self) -> State:
-        return self.place.value, self._held, self._leads, *self._decoder.state
+        counted = self.place.value, self._held, self._leads, self.thought_tokens
+        return *counted, *self._decoder.state
 
     def restore(self, state: State) -> None:
         """Continue from a `state`."""
-        place, self._held, self._leads, shown, pending = state
+        place, self._held, self._leads, self.thought_tokens, shown, pending = state
         self.place = Place(place)
         self._decoder.restore(shown, pending)
+
+    def role(self, id_: int) -> Place | None:
+        """What the token begins here; None for text."""
+        place = Place.START if self._may_begin else self.place
+        # Nearly all tokens are text.
+        return self._markers.role(id_, place) if id_ in self._markers.roles else None
 
     def ends(self, id_: int) -> bool:
         """Whether this token ends the turn here, even if it does not elsewhere."""
         is_answer = self.place is Place.ANSWER or self._has_no_header
-        return is_answer and self._role(id_) is Place.END
+        return is_answer and self.role(id_) is Place.END
 
-    def add(self, id_: int) -> list[Piece]:
-        """Take one more token and return the text completed by it, in pieces."""
-        role = self._role(id_)
+    def add(self, id_: int, *, counts: bool = True) -> list[Piece]:
+        """Take one more token and return the text completed by it, in pieces. In a thought, it
+        `counts` unless it was forced."""
+        role = self.role(id_)
         if role is None:
-            return self.read(self._decoder.add(id_))
-        if self.place is Place.START and (begun := self.read(self._decoder.finish())):
+            was_thought, begins = self.is_thought, self._leads
+            pieces = self.read(self._decoder.add(id_))
+            # A label belongs to the marker.
+            has_label = self._held or (begins and not self._leads and not pieces)
+            is_own = was_thought and not (has_label and self._markers.format.label)
+            self.thought_tokens += counts and is_own and self.is_thought
+            return pieces
+        if self._may_begin and (begun := self.read(self._decoder.finish())):
             # Bytes of an incomplete character began the answer, in which a tag is text.
             return [*begun, *self.add(id_)]
         header, pieces = "", list[Piece]()
@@ -213,27 +247,28 @@ class Reader:
                 return []
             case Place.HEADER:
                 return self._read_header(text)
-            case Place.START:
+            case Place.START | Place.ANSWER if self._may_begin:
                 return self._read_start(text)
             case Place.THOUGHT if self.closing_tag:
+                self._leads = False
                 return self._read_up_to_tag(text)
             case Place.THOUGHT:
                 text = self._without_label(text)
-            case Place.ANSWER if self._leads and not self._keeps_newlines:
-                text = text.lstrip("\n")
-                self._leads = not text
             case Place.ANSWER:
                 self._leads = False
         return [(self.is_thought, text)] if text else []
-
-    def _role(self, id_: int) -> Place | None:
-        # Nearly all tokens are text.
-        return self._markers.role(id_, self.place) if id_ in self._markers.roles else None
 
     def _begin(self, place: Place) -> None:
         """Begin the place after a marker."""
         self.place, self._held, self._leads = place, "", True
         self.thoughts += self.is_thought
+
+    @property
+    def _may_begin(self) -> bool:
+        """Whether a thought or the answer may begin here, after a thought too: some models think
+        twice, or close a thought twice."""
+        is_after = self.place is Place.ANSWER and self._leads and not self._keeps_newlines
+        return self.place is Place.START or is_after
 
     @property
     def _has_no_header(self) -> bool:
@@ -243,7 +278,7 @@ class Reader:
     def _rest(self) -> list[Piece]:
         """The text held back when this place ends, without the beginning of a label."""
         pieces = self.read(self._decoder.finish())
-        if self.place is Place.START:
+        if self._may_begin:
             return pieces
         if self._has_no_header or (self.closing_tag and self._held):
             pieces.append((self.is_thought, self._held))
@@ -258,8 +293,9 @@ class Reader:
         return self._begin_answer(self._held.lstrip())
 
     def _read_start(self, text: str) -> list[Piece]:
-        self._held += text
-        begun = self._held.lstrip()
+        is_after_thought = self.place is Place.ANSWER
+        self._held += text.lstrip("\n") if is_after_thought and not self._held else text
+        begun = self._held if is_after_thought else self._held.lstrip()
         for tag, place in zip(self._markers.tags, (Place.THOUGHT, Place.ANSWER), strict=False):
             if begun.startswith(tag):
                 self._begin(place)
@@ -286,6 +322,7 @@ class Reader:
     def _without_label(self, text: str) -> str:
         label = self._markers.format.label
         if not self._leads or not label:
+            self._leads = False
             return text
         self._held += text
         if self._held != label and label.startswith(self._held):

@@ -371,7 +371,7 @@ class Replies:
         """The tokens by what the reader makes of each, those alike together."""
 
         def kind_of(id_: int) -> Kind:
-            is_marker = self.markers.role(id_, reader.place) is not None
+            is_marker = reader.role(id_) is not None
             is_shown = any(text for _, text in reader.add(id_))
             if is_marker:
                 return Kind.MARKER

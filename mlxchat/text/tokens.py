@@ -16,7 +16,7 @@ import tokenizers
 from mlxchat.errors import TemplateError
 from mlxchat.text.encoder import Encoder, TokenIds, token_bytes, unused_marks
 from mlxchat.text.reply_format import NO_THOUGHTS, Place, find_markers
-from mlxchat.text.reply_reader import Decoder, Reader, joined
+from mlxchat.text.reply_reader import Decoder, Reader, StreamDecoder, joined
 from mlxchat.text.template import (
     NO_SYSTEM_ROLE,
     THOUGHT_FIELDS,
@@ -36,6 +36,9 @@ from mlxchat.units import Progress
 MIN_BLOCK_TOKENS = 64
 
 NO_IDS = np.empty(0, np.int32)
+
+# The end of a thought that is cut off. Without it, many models go on thinking in the answer.
+CUT_OFF = "\n\nI have thought long enough and will give my answer now."
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +379,24 @@ class Tokenizer:
         written = np.concatenate([NO_IDS, *before, answer])
         ids = np.concatenate([prompt.ids, written])
         return replace(prompt, ids=ids, written=len(written), answer=len(answer))
+
+    @cached_property
+    def closings(self) -> tuple[list[int], list[int]] | None:
+        """The tokens that close a thought and begin the answer: after an empty thought, and after
+        one that is cut off. None if no tokens do, as in a model without thoughts."""
+        format_, encode = self.replies.format, self._encoder.encode_piece
+        if format_ is NO_THOUGHTS:
+            return None
+        words = self.encode(CUT_OFF + "\n" * (not format_.has_channels), begins=False)
+        cut_off = [*words.tolist(), *encode(format_.closes).tolist()]
+        found = encode(format_.label + format_.closes).tolist(), cut_off
+        return found if all(map(self._close_a_thought, found)) else None
+
+    def _close_a_thought(self, ids: Iterable[int]) -> bool:
+        reader = Reader(StreamDecoder(self._decoder), self.replies.markers, Place.THOUGHT)
+        for id_ in ids:
+            reader.add(id_)
+        return reader.place is Place.ANSWER
 
     def reader_after(self, prompt: Prompt) -> tuple[Reader, str, str]:
         """A reader for the rest of the reply that the prompt has begun, and the thought and the
