@@ -89,7 +89,7 @@ class Editor:
             enable_suspend=True,
             placeholder=lambda: [("ansibrightblack", LEAVING_HINT if self._warned else "")],
             bottom_toolbar=lambda: wrap(
-                " ".join(visible(toolbar()).split("\n")), self._session.output.get_size().columns
+                visible(toolbar()), self._session.output.get_size().columns
             ),
             refresh_interval=REFRESH_S,
             eof_exception=EndOfInput,

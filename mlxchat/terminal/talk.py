@@ -46,20 +46,12 @@ class Talk:
     """A chat with a person or a program. The main thread reads; `work` lets the worker do what
     computes, and show it."""
 
-    def __init__(
-        self,
-        chat: Chat,
-        worker: Worker,
-        shown: ChatShown,
-        files: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        """Starts to load the model. `files` are names and texts, before the next message."""
+    def __init__(self, chat: Chat, worker: Worker, shown: ChatShown) -> None:
+        """Starts to load the model."""
         self.chat, self.worker, self.shown = chat, worker, shown
         self.messages = Messages(shown.quiet)
         # What goes before the next message: names and texts, by path.
         self.attached: dict[str, tuple[str, str]] = {}
-        for name, text in files:
-            self.put_before(name, text)
         # What signals ask of the latest work.
         self.stop = Stop()
         self.seconds = 0.0
@@ -170,7 +162,9 @@ class PipedChat(Talk):
         constraint: Constraint | None = None,
     ) -> None:
         """`answer` is the form of all answers, `constraint` that of those without their own."""
-        super().__init__(chat, worker, shown, files)
+        super().__init__(chat, worker, shown)
+        for name, text in files:
+            self.put_before(name, text)
         self._turns, self._hides_thoughts = turns, hides_thoughts
         self._form, self._constraint = answer, constraint
         self._stdout = Stdout()
