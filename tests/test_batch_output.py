@@ -72,7 +72,7 @@ def test_the_line_of_a_complete_answer_has_its_value_and_no_line_end_within() ->
     assert result.line() == (
         '{"id": "a", "value": {"b": "Yes\\u2028\\u009b."}, "finish_reason": "stop", '
         '"complete": true, "prompt_tokens": 7, "cached_tokens": 5, "generated_tokens": 2, '
-        '"evicted_tokens": 0, "ttft_s": 0.5, "seconds": 2.0, "seed": 9}\n'
+        '"thought_tokens": 0, "evicted_tokens": 0, "ttft_s": 0.5, "seconds": 2.0, "seed": 9}\n'
     )
 
 

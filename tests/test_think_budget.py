@@ -201,7 +201,6 @@ def test_the_program_reports_what_was_cut_off_and_resumes_it(
     assert f"{(night / 'output.txt').read_text()}\n" == shown.stdout
     refused = run_in_process("generate", "--raw", *given[:-1], "0", "hello")
     assert (refused.returncode, "--think-budget needs" in refused.stderr) == (2, True)
-    plain = Scripted(CHAT_TEMPLATE, (), "Yes!<|im_end|>")
-    model = plain.model()
+    model = Scripted(CHAT_TEMPLATE, (), "Yes!<|im_end|>").model()
     ignored = run_in_process("generate", *given, "hello")
     assert (ignored.stdout, ignored.stderr.count("--think-budget has no effect")) == ("Yes!\n", 1)
