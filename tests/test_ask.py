@@ -93,8 +93,8 @@ def test_a_pipe_is_turns_or_with_a_dash_one_question_after_the_files(tmp_path: P
         ("chat why so", 'quote the question: mlxchat chat "why so"'),
         ("''", "the question is empty"),
         (
-            "smollm2",
-            "smollm2 is a model or a path: to chat with a model, use `mlxchat -m smollm2`…",
+            "SmolLM2",
+            "SmolLM2 is a model or a path: to chat with a model, use `mlxchat -m SmolLM2`…",
         ),
         (
             "'-5 + 3 is what?'",

@@ -70,11 +70,11 @@ def _hint_for_option(option: str, arguments: Sequence[str], root: Any, command: 
 def check_question(words: Sequence[str], root: Any, *, has_subject: bool) -> None:
     """Raise UsageError if the words after `mlxchat` are not meant as a question. `root` is the
     program's group of commands; with a subject, a word may be about that."""
-    from mlxchat.models.catalog import all_names
+    from mlxchat.models.catalog import is_model
 
     word = " ".join(words[0].split())
     hint = _hint_for_command(word, list(_paths(root)))
-    is_name = "/" in word or os.path.exists(word) or word in all_names()  # noqa: PTH110
+    is_name = "/" in word or os.path.exists(word) or is_model(word)  # noqa: PTH110
     if not hint and len(words) == 1 and is_name and " " not in word:
         raise UsageError(
             f"{word} is a model or a path: to chat with a model, use `mlxchat -m {word}`; to ask "

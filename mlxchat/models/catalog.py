@@ -104,6 +104,11 @@ def all_names() -> list[str]:
     return [*dict.fromkeys([*aliases(), *BUILT_IN_ALIASES, *names_here()])]
 
 
+def is_model(name: str) -> bool:
+    """Whether a model is called that, in any case."""
+    return name.lower() in {each.lower() for each in (*EMBEDDED_NAMES, *all_names())}
+
+
 def aliases() -> list[str]:
     """The user's own; none if the configuration cannot be read."""
     with suppress(Exception):

@@ -16,7 +16,7 @@ from mlxchat.chat.state import Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import InputError, MlxchatError, UsageError
 from mlxchat.manual.equivalents import hint_for
-from mlxchat.models.catalog import all_names
+from mlxchat.models.catalog import all_names, is_model
 from mlxchat.sessions import transcript
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing
@@ -359,7 +359,7 @@ def _save(shown: ChatScreen, argument: str) -> None:
 
 @command("/load NAME", "resume a session", lambda *_: names_by_use())
 def _load(shown: ChatScreen, argument: str) -> None:
-    if argument in all_names() and argument not in names_by_use():
+    if is_model(argument) and argument not in names_by_use():
         raise UsageError(f"{argument} is a model, not a session: use /model {argument}")
     shown.chat.change_session(argument)
     shown.show_last_exchange()
