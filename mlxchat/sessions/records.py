@@ -331,11 +331,6 @@ def size_bytes(turn: Turn) -> int:
     return len(texts) + (0 if turn.ids is None else 4 * len(turn.ids))
 
 
-def beginning(turns: Sequence[Turn]) -> str:
-    """The start of the first message, without its documents."""
-    return turns[0].question[:FIRST_CHARS] if turns else ""
-
-
 # The index of words
 
 

@@ -300,7 +300,7 @@ class Session:
             turns=len(turns) + wanted.lost,
             forgotten=sum(turn.forgotten for turn in turns),
             bytes=sum(map(records.size_bytes, turns)),
-            first=records.beginning(turns),
+            first=turns[0].question[: records.FIRST_CHARS] if turns else "",
         )
         records.update_session(connection, changed)
         return replace(wanted, rows=rows, last=max([wanted.last, *(row for row, _ in rows)]))

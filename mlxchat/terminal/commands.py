@@ -220,9 +220,7 @@ def _system(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"system prompt: {shown.conversation.state.system or 'none'}")
 
 
-@command(
-    "/file [PATH|off]", "attach a file, folder or pattern to your next message", needs_model=False
-)
+@command("/file [PATH|off]", "attach a file, folder or pattern to your message", needs_model=False)
 def _file(shown: ChatScreen, argument: str) -> None:
     if argument == "off":
         shown.screen.say(f"dropped {count(len(shown.attached), 'attachment')}")
