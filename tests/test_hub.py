@@ -168,7 +168,6 @@ def test_a_model_larger_than_the_disk_is_refused_before_downloading(fake_hub: Fa
         {"HF_HUB_CACHE": "~/c", "HF_HOME": "/d", "HF_HUB_OFFLINE": "yes"},
         {"XDG_CACHE_HOME": "/f", "TRANSFORMERS_OFFLINE": "on"},
     ],
-    ids=str,
 )
 def test_we_read_the_environment_like_the_library(
     variables: dict[str, str],

@@ -30,8 +30,7 @@ def listed() -> list[dict[str, object]]:
     """The output of `list --json`, without the embedded model that may be installed."""
     done = run_in_process("models", "list", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    entries = [json.loads(line) for line in done.stdout.splitlines()]
-    return [entry for entry in entries if entry["name"] != "smollm2"]
+    return [each for each in map(json.loads, done.stdout.splitlines()) if each["name"] != "smollm2"]
 
 
 def test_list_shows_the_facts_about_a_cached_model(cached_tiny: Path):
