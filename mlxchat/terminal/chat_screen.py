@@ -12,7 +12,7 @@ from mlxchat.engine.reply import Stats
 from mlxchat.errors import DeviceError, MlxchatError, OutputError
 from mlxchat.recall.choice import is_standing
 from mlxchat.request.commands import ChatShown
-from mlxchat.terminal import Terminated, visible
+from mlxchat.terminal import Terminated
 from mlxchat.terminal.editor import edit
 from mlxchat.terminal.figures import compacted_line, first_words, incomplete, turn_line, window_line
 from mlxchat.terminal.reply import PlainView, reply_view
@@ -162,13 +162,13 @@ class ChatScreen(Talk):
     def remember(self, argument: str) -> None:
         """Remember a text or, by its number, the message of a turn; remove a line by "off" and its
         number. List the lines."""
-        if off := re.fullmatch(r"off\s*(\d*)", argument):
+        if off := re.fullmatch(r"off\s*(\d{0,9})", argument):
             self.chat.unremember(int(off[1] or 0))
         elif argument:
-            self.chat.remember(int(argument) if argument.isdecimal() else argument)
+            self.chat.remember(int(argument) if re.fullmatch(r"\d{1,9}", argument) else argument)
         lines = self.conversation.state.remembered
         for number, line in enumerate(lines, 1):
-            self.screen.draw([f"{number}: {' '.join(visible(line).split())}"])
+            self.screen.say(f"{number}: {' '.join(line.split())}")
         tokens = count(self.conversation.usage().remembered, "token")
         how = "/remember off N removes a line" if lines else "/remember TEXT adds one"
         self.screen.say(f"remembered {count(len(lines), 'line')} ({tokens}): {how}")
