@@ -221,13 +221,12 @@ def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
         assert run("/undo").startswith("undid /remember")
         assert len(shown.conversation.state.remembered) == 1 - undone
     run("/remember off the record")
-    run("/remember off 1")
     run("/remember 1")
     run("/forget 2")
     monkeypatch.setattr(shown, "screen", Screen(answer := StringIO()))
     shown.say("And now?")
     assert fnmatch(answer.getvalue(), "-- forgot turns 1 and 2 (*) · /remember 2 keeps *")
-    assert run("/clear") == "-- new conversation, with 1 remembered line --\n"
+    assert run("/clear") == "-- new conversation, with 2 remembered lines --\n"
 
 
 def test_the_note_can_be_edited_and_removed(

@@ -87,6 +87,8 @@ def play(
     [
         (240, [("say", 9), ("pin", 0), ("say", 9), ("fill", 260)]),
         (360, [("note", 9), ("say", 9), ("say", 9), ("there_and_back", 1)]),
+        (240, [("remember", 5), ("remember", 6), ("say", 9)]),
+        (800, [("say", 9), ("remember", 9), ("remember", 8), *[("take_back", 0)] * 2, ("say", 9)]),
     ],
 )
 def test_so_are_they_where_they_once_were_not(window: int, actions: list[tuple[str, int]]) -> None:
@@ -303,6 +305,8 @@ class Played:
         assert [(turn.user, text_of(turn)) for turn in conversation.turns] == self.said
         assert conversation.state.pinned == tuple(sorted(self.pinned))
         assert conversation.state.remembered == tuple(self.remembered)
+        assert window is None or len(conversation.state.remembered_text) <= window // 8
+        assert conversation.window.pinned == conversation.rendering.count_pinned(conversation.state)
         check_in_step(conversation)
         assert window is None or len(ledger) <= window
         check_usage(conversation)
