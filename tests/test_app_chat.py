@@ -205,9 +205,7 @@ def test_a_chat_that_is_not_saved_is_not_left_for_another(
     assert [turn.user for turn in read_session("mine").turns][1:] == ["before", "meanwhile"]
 
 
-def test_a_note_and_what_is_remembered_are_saved_and_resumed_to_the_bit(
-    options: Options,
-) -> None:
+def test_a_note_and_what_is_remembered_are_saved_and_resumed_to_the_bit(options: Options) -> None:
     with Chat.open(options(window=1200), session="mine") as chat:
         chat.remember("Be kind.")
     with Chat.open(options(window=1200), session="mine") as chat:

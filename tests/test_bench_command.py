@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from mlxchat.bench import BENCHES, Benchmark, batch, compare, decode, startup, theirs
-from mlxchat.bench.compare import Comparison, Side, Spread, ratios, table
+from mlxchat.bench import BENCHES, Benchmark, batch, compare, decode, startup
+from mlxchat.bench.compare import Comparison, Side
 from mlxchat.request import Setup
 from mlxchat.terminal import run_bench
 from mlxchat.terminal.run_bench import BenchRequest
-from scripts.families import build_family
 from tests.in_process import run_in_process
 
 # The kinds of figures of each benchmark.
@@ -100,9 +99,6 @@ def test_one_failing_benchmark_does_not_stop_the_others(
     assert [(each["bench"], each["complete"]) for each in found] == [("one", False), ("two", True)]
 
 
-# Statistics of runs, and what is measured
-
-
 def test_sides_take_turns_and_each_is_warmed_up_once() -> None:
     """Other load on the machine affects all sides alike."""
     done: list[str] = []
@@ -113,32 +109,3 @@ def test_sides_take_turns_and_each_is_warmed_up_once() -> None:
     *_, runs = compare.interleave(sides, 2, lambda *_: None)
     assert done == ["(a)", "(b)", "a", "b", "a", "b"]
     assert {name: len(each) for name, each in runs.items()} == {"a": 2, "b": 2}
-
-
-def test_a_slowdown_of_the_machine_does_not_change_ratios() -> None:
-    """B takes twice as long as A in every round, and both take ten times as long from the second,
-    last and interrupted round on: the medians alone would say 1.1."""
-    a, b = [1.0, 10.0, 10.0], [2.0, 20.0]
-    assert ratios(b, a) == Spread(2.0, 2.0, 2.0, 2)
-    assert ratios([], a) is None
-
-
-@pytest.mark.parametrize(
-    ("ratio", "cell"),
-    [
-        (Spread(1.2, 1.1, 1.3, 3), "1.20 (1.10–1.30)"),
-        (Spread(1.2, 0.9, 1.3, 3), "1.20 (0.900–1.30) unclear"),
-        (Spread(1.01, 0.9, 1.3, 3), "1.01 (0.900–1.30) tie"),
-        (Spread(0.8, 0.8, 0.8, 1), "0.800"),
-        (None, ""),
-    ],
-)
-def test_a_ratio_is_a_tie_or_unclear(ratio: Spread | None, cell: str) -> None:
-    drawn = table("Reading", [{"side": "mlxchat", "speed_ratio": ratio}])
-    assert drawn.rows == (("mlxchat", cell) if cell else ("mlxchat",),)
-
-
-def test_models_for_which_mlx_lm_ignores_a_window_are_detected() -> None:
-    """llama and gemma3 make their own caches; some of gemma3's layers are bounded by design."""
-    for name, kept in {"llama": False, "gemma3_text": False, "phi": True}.items():
-        assert theirs.keeps_window(build_family(name), 16) is kept

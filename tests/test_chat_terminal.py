@@ -85,8 +85,7 @@ def chat(model: Path | str, *arguments: str, steps: list[Any]) -> Terminal:
 
 
 @pytest.mark.parametrize(
-    ("options", "reply"),
-    [((), "Of course:\n\n  print(1)"), (("--plain",), CODE.rstrip())],
+    ("options", "reply"), [((), "Of course:\n\n  print(1)"), (("--plain",), CODE.rstrip())]
 )
 def test_a_reply_is_rendered_unless_it_is_to_be_plain(
     options: tuple[str, ...], reply: str, saying: Callable[[str], str]

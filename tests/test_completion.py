@@ -75,7 +75,6 @@ def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(
     assert ask("config", "set", "chat.max-k") == ["chat.max-kv-size"]
     assert ask("config", "set", "aliases.") == ["aliases.qwork"]
     assert ask("config", "show", "gen")[0] == "generate"
-    assert ask("generate", "--device", "") == ["auto", "cpu", "gpu"]
 
 
 @pytest.mark.parametrize("path", ["", "session", "config"])

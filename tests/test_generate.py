@@ -7,10 +7,14 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mlx import nn
 
 from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import Cache
+from mlxchat.engine import batch
+from mlxchat.engine.batch import SharedPrefixes
 from mlxchat.engine.generate import decode, generate
 from mlxchat.engine.prefill import prefill
 from mlxchat.engine.reply import Reply, ResumePoint, asked
@@ -170,3 +174,21 @@ def test_a_pause_changes_nothing_and_can_be_resumed_from(model: Model, pause_eve
     ended = Reply.resume(model, *paused[-1][:2], prompt_tokens=1, sampling=sampling, settings=fewer)
     assert [token.text for token in generate(ended) if token.id is not None] == []
     assert ended.finish_reason == "length"
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=7), max_size=8))
+def test_what_prompts_share_is_what_each_of_them_begins_with(prompts: list[list[int]]) -> None:
+    """The caches have tokens in place of layers."""
+    texts = [np.array(each, np.int32) for each in prompts]
+
+    def read(cache: Cache, ids: np.ndarray, start: int, stop: int) -> tuple[int, int]:
+        cache.extend(ids[start:stop].tolist())
+        return stop - start, 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch, "MIN_TOKENS", 1)
+        prefixes = SharedPrefixes(Cache)
+        for number, ids in enumerate(texts):
+            begun = prefixes.begin(ids, texts[number + 1 :], read)
+            assert [*begun.cache] == ids[: begun.held].tolist()
+            assert begun.held < len(ids)

@@ -77,11 +77,8 @@ def test_the_program_understands_every_documented_call() -> None:
     ("arguments", "message"),
     [
         ("generate --sto x", "no such option: --sto (Possible options: --json, --stop, --top-p)"),
-        ("generate --logprobs 3 x", "--logprobs needs --json: plain text cannot include"),
-        ("generate a b", "got unexpected extra argument(s) (b); quote a text of several words"),
         ("generate --ctx-size 512 hi", "no such option: --ctx-size; use --max-kv-size"),
         ("-sys Briefly. hi", "no such option: -sys; use --system"),
-        ("generate --kv-bits 4 hi", "no such option: --kv-bits; mlxchat has none: keys and values"),
         ("help xyzzy", "nothing in the manual about 'xyzzy'; see `mlxchat help`\n"),
     ],
 )
@@ -97,11 +94,8 @@ def test_a_usage_error_says_what_to_write_instead(arguments: str, message: str) 
     ("theirs", "ours"),
     [
         ("config get chat.temp", "config show chat.temp"),
-        ("config list", "config show"),
         ("config unset modle", "config set modle --unset"),
         ("session mv a b", "session rename a b"),
-        ("models ls --json", "models list --json"),
-        ("help repeats ITSELF", "help itself repeats"),
     ],
 )
 def test_what_other_programs_call_a_command_works(theirs: str, ours: str) -> None:

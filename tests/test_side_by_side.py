@@ -14,7 +14,7 @@ from mlx import nn
 
 from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import Cache, windows
-from mlxchat.cache.side_by_side import STEPS, RowsCache, compute_alike
+from mlxchat.cache.side_by_side import STEPS, RowsCache, Seat, Seats, compute_alike
 from scripts.families import build_family
 
 WINDOW, KEEP = 48, 4
@@ -110,6 +110,24 @@ def test_rows_compute_what_they_would_alone_in_any_order_of_coming_and_going(
             both.leave(data.draw(st.sampled_from(sorted(both.alone))))
         elif act == "compact" and both.alone:
             both.compact()
+
+
+TOTALS = st.lists(st.none() | st.integers(0, 20), min_size=1, max_size=5)
+SIZES = st.none() | st.integers(1, 20)
+
+
+@given(totals=TOTALS, max_size=SIZES, window_size=SIZES)
+def test_a_row_sees_its_latest_tokens_as_far_as_its_window_reaches(
+    totals: list[int | None], max_size: int | None, window_size: int | None
+) -> None:
+    rows = [None if total is None else Seat(total, begins=False) for total in totals]
+    seats = Seats(rows, max_size)
+    seats.fit([], max(map(seats.size, rows)))
+    seats.begin_step()
+    for total, visible in zip(totals, seats.visible(window_size).tolist(), strict=True):
+        # With the step's own token, which is all that an empty seat sees.
+        seen = min((total or 0) + 1, max_size or 99, window_size or 99)
+        assert visible == [False] * (len(visible) - seen) + [True] * seen
 
 
 def test_a_seat_forgets_the_row_before_even_if_it_held_nan() -> None:

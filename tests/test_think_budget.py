@@ -24,7 +24,7 @@ from mlxchat.engine.reply import Reply
 from mlxchat.models.model import Model
 from mlxchat.request.written import thinking_variables
 from mlxchat.settings import GenerationSettings
-from mlxchat.text.reply_reader import joined
+from mlxchat.text.reply_reader import Reader, joined
 from mlxchat.text.tokens import CUT_OFF, Prompt
 from scripts.tiny_model import CHAT_TEMPLATE
 from tests.conftest import build_random_model, examples
@@ -63,6 +63,11 @@ class Thinker:
         rest = self.rest[min(len(ends), len(self.rest)) - 1]
         return [*rest, 0][min(len(reply) - (ends or [0])[-1], len(rest))]
 
+    def restored(self, reader: Reader) -> Reader:
+        again = self.tokenizer.reader(self.prompt)
+        again.restore(reader.state)
+        return again
+
     def write(self, budget: int, begun: list[int]) -> tuple[list[int], int, str, str]:
         """A reply without a network, of which some is begun: its ids, how many of them are its
         thought's own, its thought and its answer. Each token is read by another process."""
@@ -76,7 +81,7 @@ class Thinker:
             pieces += reader.add(id_, counts=not limit.was_forced)
             ids.append(id_)
             assert len(ids) < 200
-            reader, forced = reader.fork(), [*limit.forced]
+            reader, forced = self.restored(reader), [*limit.forced]
             limit = Budget(budget, reader.fork(), closings, np.array(ids))
             limit.forced = deque(forced)
         more = joined([*pieces, *reader.finish()])

@@ -328,11 +328,8 @@ class Chat:
         if self.conversation.rendering.left_out and not self._leaves_out:
             self._leaves_out = True
             self._notify(LEFT_OUT)
-        if instead_of is not None:
-            self._report_repeated(instead_of, self.conversation.turns[-1])
-
-    def _report_repeated(self, old: Turn, new: Turn) -> None:
-        if new is not old and (new.thought, new.reply) == (old.thought, old.reply):
+        old, new = instead_of, self.conversation.state.last
+        if old and new and new is not old and (new.thought, new.reply) == (old.thought, old.reply):
             temp = self.conversation.sampling.temp
             self._notify(f"the same reply again at a temperature of {temp:g}: {HOTTER}")
 
@@ -357,9 +354,8 @@ class Chat:
         conversation = self.conversation
         for name in sorted(options.keys() - SAMPLING - GENERATION - OWN):
             raise UsageError(f"unknown option {name!r}")
-        recalls = options_of(ChatOptions)["recalls"].value_of(
-            options.get("recalls", conversation.recalls)
-        )
+        recalls = options.get("recalls", conversation.recalls)
+        recalls = options_of(ChatOptions)["recalls"].value_of(recalls)
         sampling = {name: options[name] for name in SAMPLING & options.keys()}
         generation = {name: options[name] for name in GENERATION & options.keys()}
         new_sampling = replace(conversation.sampling, **sampling)
@@ -379,8 +375,7 @@ class Chat:
             conversation.draft_with(make_drafter(conversation.model, new_generation))
         conversation.recalls = recalls
         seed = sampling.pop("seed", self._setup.seed)
-        chosen = {**self._setup.sampling, **sampling}
-        setup = replace(self._setup, sampling=chosen, seed=seed)
+        setup = replace(self._setup, sampling={**self._setup.sampling, **sampling}, seed=seed)
         self._options = replace(self._options, setup=setup)
         self._describe()
 

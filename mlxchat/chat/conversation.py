@@ -13,14 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mlxchat.cache.layers import Cache
-from mlxchat.chat.answering import (
-    UNWATCHED,
-    Answering,
-    Earlier,
-    Means,
-    StoppedEncoding,
-    Watch,
-)
+from mlxchat.chat.answering import UNWATCHED, Answering, Earlier, Means, StoppedEncoding, Watch
 from mlxchat.chat.memory import Memory
 from mlxchat.chat.note import with_remembered, write_note
 from mlxchat.chat.rendering import Rejected, Rendering, check_note, check_pin, check_room
@@ -230,8 +223,7 @@ class Conversation(Means):
         return len(oldest)
 
     def clear(self) -> None:
-        """Forget all turns, pinned ones and the note included, and start over. The transcript keeps
-        the turns."""
+        """Forget all turns, pinned ones too, and the note; the transcript keeps the turns."""
         self._begin(self.state.clear())
 
     def set_system(self, text: str | None) -> None:
@@ -271,11 +263,10 @@ class Conversation(Means):
         Raises UsageError if there is nothing to compact or the note is useless, DeviceError if the
         device fails; then nothing changes either.
         """
+        seed = self._next_seed()
         try:
             with device_failures():
-                compacted = write_note(
-                    self, self.window, self.state, words, seed=self._next_seed(), watch=watch
-                )
+                compacted = write_note(self, self.window, self.state, words, seed=seed, watch=watch)
             if compacted is not None:
                 self.set_note(compacted.note, compacted.numbers)
             return compacted
@@ -311,9 +302,8 @@ class Conversation(Means):
         return turn
 
     def take_back(self) -> str | None:
-        """Take back the last action if it changed the "reply", as `continue_reply` does, the
-        "note", as `compact` and `set_note` do, or what is "remembered", and return which; None if
-        it was something else."""
+        """Take back the last action if it changed the "reply" (`continue_reply`), the "note"
+        (`compact`, `set_note`) or what is "remembered"; return which, or None."""
         last = self._past[-1].state if self._past else None
         if last is None or len(last.turns) != len(self.turns):
             return None

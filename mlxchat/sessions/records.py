@@ -129,9 +129,6 @@ def others_of(state: State) -> dict[str, Scalar]:
     return {NOTE: state.note, REMEMBERED: lines}
 
 
-# Names
-
-
 def check_name(name: str) -> None:
     """Raises SessionError, describing valid names, for an invalid one."""
     if not is_name(name):

@@ -27,13 +27,7 @@ from mlxchat.errors import SessionError
 from mlxchat.files import Lock, make_private_directory, remove_unfinished
 from mlxchat.sessions import backup, records
 from mlxchat.sessions.database import LOCKS, Database, names_by_use, session_errors
-from mlxchat.sessions.records import (
-    ReplyFile,
-    Saved,
-    Scalar,
-    SessionRecord,
-    reply_path,
-)
+from mlxchat.sessions.records import ReplyFile, Saved, Scalar, SessionRecord, reply_path
 
 # On such a disk, a chat continues unsaved.
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
