@@ -171,7 +171,7 @@ def test_what_a_row_asks_for_is_for_that_row_only(tmp_path: Path) -> None:
         {"id": "free", "prompt": "g"},
     ]
     rows = [{**row, "think_budget": 3 * n} for n, row in enumerate(rows)]
-    results = run_batch(model, rows, rows=7, max_tokens=300)
+    results = run_batch(model, rows, rows=7, max_tokens=150)
     assert results["choice"]["text"] in ("yes", "no")
     assert results["schema"]["value"] in (1, 22, 333)
     assert (len(results["regex"]["text"]), results["regex"]["complete"]) == (30, True)
@@ -179,7 +179,7 @@ def test_what_a_row_asks_for_is_for_that_row_only(tmp_path: Path) -> None:
     assert results["free"]["generated_tokens"] > 9
     assert {len(each["top"]) for each in results["logprobs"]["logprobs"]} == {3}
     for row in rows:
-        own, beside = run_batch(model, [row], max_tokens=300)[row["id"]], results[row["id"]]
+        own, beside = run_batch(model, [row], max_tokens=150)[row["id"]], results[row["id"]]
         # A character that has begun is completed first.
         assert own["thought_tokens"] - row["think_budget"] in range(GRACE)
         assert own["thought_cut"] is True
