@@ -27,7 +27,7 @@ ROWS = [
 
 
 # The evaluations at which rows are read together, seated, decoded, moved out, and brought closer.
-FEW = (2, 4, 6, 20, 40, 55, 70, 74)
+FEW = (2, 6, 20, 40, 55, 74)
 
 
 def run(model: Path, device: FailingDevice, fails_at: int) -> tuple[dict[str, str] | None, int]:

@@ -56,7 +56,7 @@ action = st.one_of(
 @settings(max_examples=examples(3))
 @given(
     begun=st.sampled_from([0, 5]),
-    actions=st.lists(action, min_size=1, max_size=14),
+    actions=st.lists(action, min_size=1, max_size=10),
     system=st.sampled_from([None, "Be brief."]),
 )
 def test_whatever_is_done_the_window_and_the_transcript_are_those_of_the_state(

@@ -32,7 +32,7 @@ from tests.test_prefix_cache import make_model
 
 PROMPT = np.array([7, 8, 9, 10, 11, 12, 13, 7, 8, 9] * 4, np.int32)
 WINDOW, KEEP = 32, 4
-LENGTH = 4 * WINDOW
+LENGTH = 3 * WINDOW
 LOOSE = SamplingSettings(temp=1.0, top_k=2, seed=1)
 
 
@@ -210,7 +210,7 @@ def test_drafting_pauses_while_it_is_slower(row_s: float) -> None:
 MODEL = build_random_model()
 
 
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(6))
 @given(
     window=st.integers(6, 40),
     keep=st.sampled_from([0, 4]),

@@ -24,7 +24,7 @@ def test_after_any_failed_evaluation_the_run_can_be_resumed(
         return tokens(*given, **how)
 
     monkeypatch.setattr(Run, "tokens", begin)
-    generate = ("generate", "-m", str(tiny_model), *ENDLESS, "-n", "6", "--prefill-step-size", "16")
+    generate = ("generate", "-m", str(tiny_model), *ENDLESS, "-n", "4", "--prefill-step-size", "16")
     whole = run_in_process(*generate, TEXT).stdout.removesuffix("\n")
     for number in failing_evaluations():
         first, night = number, tmp_path / f"night{number}"

@@ -260,5 +260,5 @@ class Chat(RuleBasedStateMachine):
 
 TestAnyChat = Chat.TestCase
 TestAnyChat.settings = hypothesis_settings(
-    max_examples=examples(15), stateful_step_count=20, deadline=None, derandomize=True
+    max_examples=examples(9), stateful_step_count=20, deadline=None, derandomize=True
 )

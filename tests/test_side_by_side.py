@@ -8,7 +8,8 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx import nn
 
@@ -16,6 +17,7 @@ from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import Cache, windows
 from mlxchat.cache.side_by_side import STEPS, RowsCache, Seat, Seats, compute_alike
 from scripts.families import build_family
+from tests.conftest import examples
 
 WINDOW, KEEP = 48, 4
 
@@ -84,9 +86,11 @@ def network_of(family: str) -> nn.Module:
 
 
 # Plain windows, sliding ones beside others, recurrent states beside windows.
-@given(data=st.data(), family=st.sampled_from(["llama", "gemma3", "qwen3_next"]))
+@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3_next"])
+@settings(max_examples=examples(9))
+@given(st.data())
 def test_rows_compute_what_they_would_alone_in_any_order_of_coming_and_going(
-    data: st.DataObject, family: str
+    family: str, data: st.DataObject
 ) -> None:
     both = Alone(network_of(family), data.draw(st.sampled_from([None, 24, 100])))
     most = both.window or 40
