@@ -9,7 +9,7 @@ from mlxchat.app.chat import Chat
 from mlxchat.chat.state import Change, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Stats
-from mlxchat.errors import DeviceError, MlxchatError, OutputError
+from mlxchat.errors import DeviceError, MlxchatError, OutputError, UsageError
 from mlxchat.recall.choice import is_standing
 from mlxchat.request.commands import ChatShown
 from mlxchat.terminal import Terminated
@@ -161,11 +161,13 @@ class ChatScreen(Talk):
 
     def remember(self, argument: str) -> None:
         """Remember a text or, by its number, the message of a turn; remove a line by "off" and its
-        number. List the lines."""
-        if off := re.fullmatch(r"off\s*(\d{0,9})", argument):
-            self.chat.unremember(int(off[1] or 0))
+        number. List the lines. Raises UsageError."""
+        if off := re.fullmatch(r"off\s*([-\d\s]*|all)", argument):
+            if not re.fullmatch(r"\d{1,9}", off[1]):
+                raise UsageError("usage: /remember off N, with the number of one line")
+            self.chat.unremember(int(off[1]))
         elif argument:
-            self.chat.remember(int(argument) if re.fullmatch(r"\d{1,9}", argument) else argument)
+            self.chat.remember(int(argument) if re.fullmatch(r"-?\d{1,9}", argument) else argument)
         lines = self.conversation.state.remembered
         for number, line in enumerate(lines, 1):
             self.screen.say(f"{number}: {' '.join(line.split())}")
