@@ -204,7 +204,7 @@ def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
 ) -> None:
     """A second /undo after two lines removed the last turn."""
     assert run("/remember") == "remembered 0 lines (0 tokens): /remember TEXT adds one\n"
-    for message in ("Always rhyme.", "My name is Ada.", "And?"):
+    for message in ("Always rhyme.", "My name is Ada.", f"Never {'y' * 300}."):
         shown.say(message)
     assert run("/remember 1").startswith("1: Always rhyme.\nremembered 1 line (")
     assert run("/remember Be \x1b[1mkind.").splitlines()[1] == "2: Be ␛[1mkind."
@@ -222,10 +222,10 @@ def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
         assert len(shown.conversation.state.remembered) == 1 - undone
     run("/remember off the record")
     run("/remember 1")
-    run("/forget 2")
+    run("/forget 3")
     monkeypatch.setattr(shown, "screen", Screen(answer := StringIO()))
     shown.say("And now?")
-    assert fnmatch(answer.getvalue(), "-- forgot turns 1 and 2 (*) · /remember 2 keeps *")
+    assert fnmatch(answer.getvalue(), "-- forgot turns 1 to 3 (*) · /remember 2 keeps *")
     assert run("/clear") == "-- new conversation, with 2 remembered lines --\n"
 
 

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
 from mlxchat.app.chat import Chat
+from mlxchat.chat.note import with_remembered
 from mlxchat.chat.state import Change, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Stats
@@ -215,11 +217,19 @@ class ChatScreen(Talk):
 
     def _announce(self, line: str, numbers: Sequence[int]) -> None:
         """What has happened to turns; offers to remember those that begin like instructions."""
-        turns, known = self.conversation.turns, self.conversation.state.remembered
-        texts = [(number, turns[number - 1].question.strip()) for number in numbers]
-        found = [n for n, text in texts if is_standing(text) and text not in known]
-        offered = " or ".join(f"/remember {number}" for number in found)
+        offered = " or ".join(f"/remember {n}" for n in numbers if self._is_worth_remembering(n))
         self.screen.rule(f"{line} · {offered} keeps it in view" if offered else line)
+
+    def _is_worth_remembering(self, number: int) -> bool:
+        """Whether the turn begins like an instruction, is not remembered yet, and there is room."""
+        conversation = self.conversation
+        if not is_standing(conversation.turns[number - 1].question.strip()):
+            return False
+        rendering, window = conversation.rendering, conversation.settings.max_kv_size
+        with suppress(UsageError):
+            with_remembered(rendering, conversation.state, window, number)
+            return True
+        return False
 
     def _new_view(self) -> PlainView:
         # "off" hides the thoughts of models that think regardless.
