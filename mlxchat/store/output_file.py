@@ -115,10 +115,12 @@ class OutputFile:
             return
         descriptor, self._descriptor = self._descriptor, -1
         with _writing(self._path):
-            is_useless = self._failed and self._is_new and not os.fstat(descriptor).st_size
-            if is_useless and is_at(descriptor, self._path):
-                self._path.unlink()
-            os.close(descriptor)
+            try:
+                is_useless = self._failed and self._is_new and not os.fstat(descriptor).st_size
+                if is_useless and is_at(descriptor, self._path):
+                    self._path.unlink()
+            finally:
+                os.close(descriptor)
 
     def __enter__(self) -> Self:
         return self
