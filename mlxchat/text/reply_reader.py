@@ -210,11 +210,10 @@ class Reader:
         `counts` unless it was forced."""
         role = self.role(id_)
         if role is None:
-            was_thought, begins = self.is_thought, self._leads
+            was_thought, held = self.is_thought, len(self._held)
             pieces = self.read(self._decoder.add(id_))
             # A label belongs to the marker.
-            has_label = self._held or (begins and not self._leads and not pieces)
-            is_own = was_thought and not (has_label and self._markers.format.label)
+            is_own = was_thought and not (len(self._held) > held and self._markers.format.label)
             self.thought_tokens += counts and is_own and self.is_thought
             return pieces
         if self._may_begin and (begun := self.read(self._decoder.finish())):
@@ -325,7 +324,7 @@ class Reader:
             self._leads = False
             return text
         self._held += text
-        if self._held != label and label.startswith(self._held):
+        if label.startswith(self._held):
             return ""
         text, self._held, self._leads = self._held.removeprefix(label), "", False
         return text
