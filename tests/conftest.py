@@ -47,11 +47,11 @@ def build_random_model(config: dict[str, Any] | None = None, seed: int = 0) -> n
 
 
 # Numbers of examples for `make test`, which are the same ones each time, and for `make test-all`
-# (`--hypothesis-profile=thorough`).
+# (`--hypothesis-profile=thorough`). No assertion on time: machines are shared.
 QUICK, THOROUGH = 25, 400
-# No assertion on time: machines are shared.
 settings.register_profile("default", max_examples=QUICK, derandomize=True, deadline=None)
 settings.register_profile("thorough", max_examples=THOROUGH, deadline=None)
+settings.load_profile("default")  # Hypothesis itself chooses another one where CI is set.
 
 
 def pytest_collection_finish() -> None:
