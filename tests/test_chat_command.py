@@ -1,7 +1,6 @@
 """`mlxchat chat` with a pipe: one turn per line in, replies or events out; and a device that fails,
 in a pipe or a terminal: nothing shown is lost."""
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import groupby
@@ -26,19 +25,12 @@ from tests.failing_device import FailingDevice, failing_evaluations
 from tests.in_process import run_in_process
 from tests.json_events import events_of
 
-MLXCHAT = [sys.executable, "-m", "mlxchat"]
-
 
 def test_each_line_is_answered_and_nothing_else_is_on_stdout(tiny_model: Path) -> None:
-    done = run_in_process(
-        *["chat", "-m", str(tiny_model), "-n", "5", "--temp", "1", "--seed", "1"],
-        stdin="hello\n\nhow are you?\n",
-    )
+    how = ("chat", "-m", str(tiny_model), "-n", "5", "--temp", "1", "--seed", "1")
+    done = run_in_process(*how, stdin="hello\n\nhow are you?\n")
     assert (done.returncode, done.stderr) == (0, "")
-    again = run_in_process(
-        *["chat", "-m", str(tiny_model), "-n", "5", "--temp", "1", "--seed", "1", "--json"],
-        stdin="hello\nhow are you?\n",
-    )
+    again = run_in_process(*how, "--json", stdin="hello\nhow are you?\n")
     replies = [event["text"] for event in events_of(again.stdout) if event["event"] == "done"]
     assert len(replies) == 2
     assert done.stdout == "".join(r if r.endswith("\n") else f"{r}\n" for r in replies)
@@ -80,10 +72,8 @@ def test_a_recalled_turn_is_an_event_and_a_line(tiny_model: Path) -> None:
 
 
 def test_messages_may_be_json_and_the_system_prompt_may_change(tiny_model: Path) -> None:
-    done = run_in_process(
-        *["chat", "-m", str(tiny_model), "-n", "1", "--json"],
-        stdin='{"role": "system", "content": "Be brief."}\n{"role": "user", "content": "a"}\na\n',
-    )
+    lines = '{"role": "system", "content": "Be brief."}\n{"role": "user", "content": "a"}\na\n'
+    done = run_in_process("chat", "-m", str(tiny_model), "-n", "1", "--json", stdin=lines)
     ends = [event for event in events_of(done.stdout) if event["event"] == "done"]
     rendered = "<system\nBe brief.>\n<user\na>\n<assistant\n"
     assert ends[0]["prompt_tokens"] == len(rendered)
@@ -92,10 +82,8 @@ def test_messages_may_be_json_and_the_system_prompt_may_change(tiny_model: Path)
 
 def test_a_line_that_is_no_message_is_refused_with_its_number(tiny_model: Path) -> None:
     """The messages after it were not answered."""
-    done = run_in_process(
-        *["chat", "-m", str(tiny_model), "-n", "1", "--json"],
-        stdin='hello\n{"role": "assistant", "content": "a"}\n\0\nagain\n',
-    )
+    lines = 'hello\n{"role": "assistant", "content": "a"}\n\0\nagain\n'
+    done = run_in_process("chat", "-m", str(tiny_model), "-n", "1", "--json", stdin=lines)
     assert done.returncode == 1
     assert done.stderr == (
         "mlxchat: error: line 2 of standard input: role must be user or system, and content a "

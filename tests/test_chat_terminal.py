@@ -120,7 +120,7 @@ def test_files_are_attached_and_only_a_chat_that_is_saved_has_a_history(
     (tmp_path / "a.md").write_text("Ada.")
     monkeypatch.chdir(tmp_path)
     steps = [
-        (r"^attached a\.md \(12 characters\)\n>", "Who?\r/undo\r"),
+        (r"^a\.md \(4 characters\)\n1 attachment[^>]*\n>", "Who?\r/undo\r"),
         ("send it again\n> Who\\?$[^$]*1 attached", CTRL_C + "/undo\r"),
         ("^no messages yet$", "/reset\r"),
         ("^new conversation ─+\n[^─]", "exit\r"),
@@ -175,7 +175,7 @@ def test_a_message_that_is_stopped_before_its_reply_comes_back_with_its_files(
     again = "stopped: edit the message below, or send it again with 2 attachments"
     steps = [
         ("· 0 turns", f"/file {tmp_path / 'two'}\r"),
-        ("attached .*two", lambda: signals_in_steps.extend([signal.SIGINT] * 2)),
+        ("^2 attachments: ", lambda: signals_in_steps.extend([signal.SIGINT] * 2)),
         (PROMPT, "Compare them\r"),
         *[(f"({again}\n> Compare them\n[^$]*){{{n}}}2 attached", "\r") for n in (1, 2)],
         ("stopped at 1 token[^$]*^>$", CTRL_D),

@@ -145,7 +145,7 @@ def test_model_and_think_change_the_conversation_that_goes_on(
 
 def test_the_rows_of_context_add_up_whatever_was_done_before(shown: ChatScreen, run: Run) -> None:
     """They did not before a first message, nor after /system, /forget or /file."""
-    shown.attach("notes", "some notes")
+    shown.attached["notes"] = "notes", "some notes"
     changes = ("/system Be kind.", "/remember Rhyme.", "/pin 2", "/undo", "/forget 1", "/clear")
     for line in ("one", "two", "three", *changes, "four"):
         *rows, summary = run("/context").replace(",", "").splitlines()
@@ -160,19 +160,18 @@ def test_a_file_is_attached_once_and_names_neither_the_turn_nor_a_session(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.md").write_text("Ada.")
-    assert run("/file a.md") == "attached a.md (12 characters)\n"
-    assert run("/file *.md").startswith("attached *.md ")
-    assert run("/file ./a.md") == "already attached ./a.md (12 characters)\n"
-    assert run("/file").splitlines()[0::2] == ["./a.md (12 characters)", "/file off drops them"]
-    assert run("/file off") == "dropped 2 attachments\n"
-    assert run("/file") == "nothing is attached to your next message\n"
-    run("/file a.md")
+    listed = "a.md (4 characters)\n1 attachment: /file PATH adds one, /file off [PATH] drops them\n"
+    for spelled in (f"{tmp_path}/./a.md", "*.md", "./a.md", ".", "off b.md"):
+        assert run(f"/file {spelled}").replace("(4\n", "(4 ").endswith(listed)
+    for dropped in ("", " ./a.md", f" {tmp_path}", " a.md"):
+        assert run(f"/file off{dropped}").startswith("0 attachments: /file PATH ")
+        assert run("/file a.md") == listed
     shown.say("Who\nis it?")
     assert shown.conversation.turns[-1].user == "# a.md\n\nAda.\n\nWho\nis it?"
     assert "  1: Who is it?\n" in run("/context")
     shown.retry()
     run("/undo")
-    assert run("/file") == 'attachments of "Who is it?" (12 characters)\n/file off drops them\n'
+    assert run("/file").startswith('attachments of "Who is it?" (12 characters)\n1 att')
 
 
 def test_an_empty_reply_is_reported(

@@ -35,8 +35,8 @@ class ChatLoop(ChatScreen):
             self.screen.say(f"{self.chat.model_name} · /help for commands · Ctrl-D to leave")
             self.say_notices()
             self.show_last_exchange()
-            for name, text in self.files:
-                self.attach(name, text)
+            if self.attached:
+                run_command(self, "/file")
             draft = ""
             while True:
                 # Ctrl-C may arrive between a reply, for which it was meant, and the prompt.

@@ -19,7 +19,7 @@ from mlxchat.terminal.editor import edit
 from mlxchat.terminal.figures import compacted_line, first_words, incomplete, turn_line, window_line
 from mlxchat.terminal.reply import PlainView, reply_view
 from mlxchat.terminal.screen import Screen
-from mlxchat.terminal.talk import Begin, Talk
+from mlxchat.terminal.talk import Begin, Found, Talk
 from mlxchat.terminal.worker import Worker, ctrl_c_ignored
 from mlxchat.units import beginning, count
 
@@ -41,18 +41,16 @@ class ChatScreen(Talk):
         shown: ChatShown,
         *,
         think: str = "on",
-        files: Sequence[tuple[str, str]] = (),
+        files: Found = (),
     ) -> None:
-        """`think` is on, off or hide; `files` are names and texts to put before the first
-        message."""
-        super().__init__(chat, worker, shown)
+        """`think` is on, off or hide."""
+        super().__init__(chat, worker, shown, files)
         self.screen = Screen()
         self.think = think
         # The constraint on the next answer, and that on the last.
         self.constraint: Constraint | None = None
         self._obeyed: Constraint | None = None
         self.figures = ""
-        self.files = files
 
     def wait_for_model(self) -> None:
         super().wait_for_model()
@@ -78,13 +76,6 @@ class ChatScreen(Talk):
             return self.worker.read(lambda: edit(text))
 
     # The next message
-
-    def attach(self, name: str, text: str) -> None:
-        """Put the text of a file before the next message."""
-        before = self.documents
-        self.put_before(name, text)
-        already = "already " if self.documents == before else ""
-        self.screen.say(f"{already}attached {name} ({len(text):,} characters)")
 
     def quote(self, line: str, turn: int) -> None:
         """Put a line of an earlier turn before the next message."""

@@ -27,7 +27,7 @@ from mlxchat.terminal.figures import draw_window, first_words, staying_line, sum
 from mlxchat.terminal.progress import waiting
 from mlxchat.terminal.screen import copy_to_clipboard
 from mlxchat.terminal.table import minute
-from mlxchat.text.documents import SEPARATOR, read_input
+from mlxchat.text.documents import SEPARATOR, heading, read_input
 from mlxchat.units import count
 
 # A handler gets the text after the command; it may return a draft for the next prompt.
@@ -36,8 +36,8 @@ Handler = Callable[[ChatScreen, str], str | None]
 Suggest = Callable[[ChatScreen, str], Iterable[str]]
 
 USAGE_COLUMNS = 23
-# How many matches /recall lists.
-MAX_MATCHES = 20
+# How many matches /recall lists, and attachments /file.
+MAX_LISTED = 20
 KEYS = (
     'Alt-Enter or """ starts a new line · Ctrl-G opens your editor',
     "Ctrl-C stops a reply · Ctrl-D leaves · // sends a leading slash",
@@ -220,23 +220,27 @@ def _system(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"system prompt: {shown.conversation.state.system or 'none'}")
 
 
-@command("/file [PATH|off]", "attach a file, folder or pattern to your message", needs_model=False)
+@command("/file [PATH|off]", "attach files to your message; off PATH drops one", needs_model=False)
 def _file(shown: ChatScreen, argument: str) -> None:
-    if argument == "off":
-        shown.screen.say(f"dropped {count(len(shown.attached), 'attachment')}")
-        shown.attached.clear()
-    elif argument:
-        # That of pathlib fails for an unknown user.
-        path = str(Path(os.path.expanduser(argument.replace("\0", "␀"))))  # noqa: PTH111
+    off = re.fullmatch("off(?: +(.*))?", argument)
+    named = argument if off is None else off[1] or ""
+    # That of pathlib fails for an unknown user.
+    path = str(Path(os.path.expanduser(named.replace("\0", "␀"))))  # noqa: PTH111
+    if off:
+        below = f"{os.path.realpath(path)}/"
+        for key, (name, _) in [*shown.attached.items()]:
+            if named in ("", name) or f"{key}/".startswith(below):
+                del shown.attached[key]
+    elif named:
         document = shown.worker.read(lambda: read_input(None, [path], None))
         for notice in document.notices:
             shown.screen.say(notice)
-        shown.attach(argument, document.text)
-    else:
-        for name, text in shown.attached.values():
-            shown.screen.say(f"{name} ({count(len(text), 'character')})")
-        nothing = "nothing is attached to your next message"
-        shown.screen.say("/file off drops them" if shown.attached else nothing)
+        shown.attach(document.found)
+    for name, text in [*shown.attached.values()][-MAX_LISTED:]:
+        chars = count(len(text.removeprefix(heading(name))), "character")
+        shown.screen.say(f"{name} ({chars})")
+    attached = count(len(shown.attached), "attachment")
+    shown.screen.say(f"{attached}: /file PATH adds one, /file off [PATH] drops them")
 
 
 @command("/schema SCHEMA|off", "answer your next message in JSON", needs_model=False)
@@ -274,10 +278,10 @@ def _recall(shown: ChatScreen, argument: str) -> None:
     if not matches:
         shown.screen.say(f"no match for {word!r}")
     elif number is None:
-        if found > MAX_MATCHES:
-            earlier = count(found - MAX_MATCHES, "earlier match", "earlier matches")
+        if found > MAX_LISTED:
+            earlier = count(found - MAX_LISTED, "earlier match", "earlier matches")
             shown.screen.say(f"… {earlier}")
-        for n, each in list(enumerate(matches, 1))[-MAX_MATCHES:]:
+        for n, each in list(enumerate(matches, 1))[-MAX_LISTED:]:
             forgotten = " (forgotten)" if each.forgotten else ""
             line = first_words(each.line, MAX_QUOTED_CHARS)
             shown.screen.say(f"#{n} turn {each.turn}{forgotten}: {line}")

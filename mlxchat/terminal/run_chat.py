@@ -62,27 +62,24 @@ def run(
 
     def converse(ranks: Alone, worker: Worker) -> int:
         check_ranks(ranks, constraint=next(iter(answer.constraints()), None))
-        turns, attached = None, list[tuple[str, str]]()
+        turns, attached = None, Input("")
         if ranks.leads:
             turns = worker.read(lambda: _turns(shown, question, template, messages))
         if ranks.leads and question is None and template is None:
-            attached = worker.read(
-                lambda: [
-                    (path, _text(read_input(None, [path], None), messages)) for path in shown.files
-                ]
-            )
+            attached = worker.read(lambda: read_input(None, shown.files, None, may_be_empty=True))
+            _text(attached, messages)
         chat = worker.call(lambda: open_chat(ranks, turns is None))
         if turns is None and ranks.size == 1:
             from mlxchat.terminal.chat_loop import ChatLoop
 
-            return ChatLoop(chat, worker, shown, think=options.think, files=attached).run()
+            return ChatLoop(chat, worker, shown, think=options.think, files=attached.found).run()
         return PipedChat(
             chat,
             worker,
             shown,
             turns or iter(()),
             hides_thoughts=options.think != "on",
-            files=attached,
+            files=attached.found,
             answer=answer,
             constraint=constraint,
         ).run()

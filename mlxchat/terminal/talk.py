@@ -34,20 +34,21 @@ from mlxchat.terminal.figures import first_words, incomplete, turn_line, window_
 from mlxchat.terminal.output import Messages, Stdout, show_error
 from mlxchat.terminal.progress import Count, progress, waiting
 from mlxchat.terminal.worker import Stop, Worker
-from mlxchat.text.documents import SEPARATOR, Spoken
+from mlxchat.text.documents import SEPARATOR, Document, Spoken, heading
 
 T = TypeVar("T")
 
 # Starts a reply, as `Chat.continue_reply` does.
 Begin = Callable[[Watch], Generator[Said]]
+Found = Sequence[tuple[Document, str]]  # with their texts
 
 
 class Talk:
     """A chat with a person or a program. The main thread reads; `work` lets the worker do what
     computes, and show it."""
 
-    def __init__(self, chat: Chat, worker: Worker, shown: ChatShown) -> None:
-        """Starts to load the model."""
+    def __init__(self, chat: Chat, worker: Worker, shown: ChatShown, files: Found = ()) -> None:
+        """Starts to load the model; `files` go before the first message."""
         self.chat, self.worker, self.shown = chat, worker, shown
         self.messages = Messages(shown.quiet)
         # What goes before the next message: names and texts, by path.
@@ -56,6 +57,7 @@ class Talk:
         self.stop = Stop()
         self.seconds = 0.0
         self.begun = worker.start(chat.begin)
+        self.attach(files)
 
     def run(self) -> int:
         """Converse until they leave, and close the chat; return the exit status."""
@@ -99,9 +101,11 @@ class Talk:
         self.wait_for_model()
         return self.worker.call(do)
 
-    def put_before(self, name: str, text: str) -> None:
-        """Attach the text of a file to the next message: once, however its path is written."""
-        self.attached[os.path.realpath(os.path.expanduser(name))] = name, text  # noqa: PTH111
+    def attach(self, files: Found) -> None:
+        """Put the texts of files before the next message: once, however their paths are written."""
+        for each, text in files:
+            key = each.name if each.is_passing else os.path.realpath(str(each.source))
+            self.attached[key] = each.name, heading(each.name) + text
 
     @property
     def documents(self) -> str:
@@ -157,14 +161,12 @@ class PipedChat(Talk):
         turns: Iterator[Spoken],
         *,
         hides_thoughts: bool,
-        files: Sequence[tuple[str, str]] = (),
+        files: Found = (),
         answer: Answer,
         constraint: Constraint | None = None,
     ) -> None:
         """`answer` is the form of all answers, `constraint` that of those without their own."""
-        super().__init__(chat, worker, shown)
-        for name, text in files:
-            self.put_before(name, text)
+        super().__init__(chat, worker, shown, files)
         self._turns, self._hides_thoughts = turns, hides_thoughts
         self._form, self._constraint = answer, constraint
         self._stdout = Stdout()

@@ -300,13 +300,14 @@ def _matches(pattern: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """The whole text, of which the first `documents` characters come before the prompt, and notices
-    about how it was read. `blocks` are the texts that precede it and are each cached alone."""
+    """The whole text, whose first `documents` characters come before the prompt; the documents
+    `found`; notices. `blocks` are the texts that precede it and are each cached alone."""
 
     text: str
     notices: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
     documents: int = 0
+    found: Sequence[tuple[Document, str]] = ()
 
 
 def read_input(
@@ -345,10 +346,9 @@ def read_input(
     read_blocks = [read(open_document(path, stdin, whole=True)) + SEPARATOR for path in blocks]
     piped = None if STDIN in (*asked, *blocks) else stdin
     needs_pipe = prompt is None and not named and not may_be_empty
-    texts = [
-        (heading(each.name) if headings else "") + read(each)
-        for each in open_documents(files, piped, notices.append, needs_pipe=needs_pipe, whole=True)
-    ]
+    opened = open_documents(files, piped, notices.append, needs_pipe=needs_pipe, whole=True)
+    found = [(each, read(each)) for each in opened]
+    texts = [(heading(each.name) if headings else "") + text for each, text in found]
     if asked:
         texts.append(read(open_document(STDIN, stdin, whole=True)))
     elif prompt is not None:
@@ -359,7 +359,7 @@ def read_input(
         raise UsageError("nothing to read: pass PROMPT or --file, or pipe in a document")
     whole = SEPARATOR.join(texts)
     documents = 0 if prompt is None else len(whole) - len(texts[-1])
-    return Input(whole, tuple(notices), tuple(read_blocks), documents)
+    return Input(whole, tuple(notices), tuple(read_blocks), documents, found)
 
 
 def has_headings(files: Sequence[str]) -> bool:
