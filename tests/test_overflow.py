@@ -1,8 +1,11 @@
 """Documents that are larger than the window, in each way of `--overflow`."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 import mlxchat
 from mlxchat import paths
 from mlxchat.app.overflow import FROM_SECTION, SectionReader
-from mlxchat.engine.reply import Reply
+from mlxchat.engine.reply import Reply, Stats
 from mlxchat.passages import index as index_module
 from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import Overflow
@@ -211,8 +214,8 @@ def test_every_word_is_read_once_and_in_order_however_long_a_document_is(
         for length in range(1, 12):
             path.write_text("\n\n".join(f"{n} {FILLER * (1 + n % 4)}" for n in range(length)))
             (document,) = open_documents([str(path)], None, print, needs_pipe=False)
-            reader = SectionReader(asked, [document], run.loaded)
-            read = list(reader.read(lambda: False, lambda done, total: None))
+            reader = SectionReader(asked, [document], run.loaded, mlxchat.Observer())
+            read = list(reader.read(lambda: False))
             document.close()
             sections = [each for each in prompts if FROM_SECTION in each]
             assert len(read) == len(sections)
@@ -238,19 +241,45 @@ def test_answers_from_several_documents_are_combined_until_they_fit(
     assert events[-1]["prompt_tokens"] <= WINDOW - 20
 
 
-def test_a_stopped_reading_shows_progress_within_a_section_and_writes_what_there_is(
+def test_progress_is_in_time_and_counts_what_will_be_combined(
+    asked: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time left grew while an answer was written, and nothing was shown of their combining."""
+    now, parts = 1.0, defaultdict[str, list[tuple[float, int, int]]](list)
+
+    def brief(reply: Reply, limit: int, _: Any, **how: Any) -> str:
+        nonlocal now
+        for done in range(len(reply.rest)):
+            now += 1
+            how["on_prefill"](done, len(reply.rest))
+        for done in range(limit):
+            now += 30
+            how["on_tokens"](done)
+        return f"{now} {FILLER}"
+
+    def counting(what: str, _: str) -> Any:
+        return nullcontext(lambda done, total: parts[what].append((now, done, total)))
+
+    monkeypatch.setattr("mlxchat.app.overflow.write_brief", brief)
+    rates: dict[str, Any] = {"prefill_tokens_per_s": 30.0, "decode_tokens_per_s": 1.0}
+    monkeypatch.setattr(Reply, "stats", Stats("stop", generated_tokens=WINDOW // 8, **rates))
+    with mlxchat.begin(asked, mlxchat.Observer(counting=counting)) as run:
+        run.write()
+    assert [*parts][1:] == ["part 1 of 3:", "part 2 of 3:", "part 3 of 3:"]
+    # After the first section, which shows what a written token takes.
+    left = [s * (total - done) / done for s, done, total in parts["part 1 of 3:"] if done > 120]
+    assert len(left) > 1_000
+    assert all(each < 1.1 * least for each, least in zip(left, accumulate(left, min), strict=True))
+
+
+def test_a_stopped_reading_writes_what_there_is(
     asked: Request, report: Path, tmp_path: Path
 ) -> None:
     report.write_text(report.read_text()[:1_500])
-    out, warned, progress = tmp_path / "out", list[str](), list[int]()
+    out, warned = tmp_path / "out", list[str]()
     asked = replace(asked, events=False, overnight=Overnight(output=out))
     with mlxchat.begin(asked, mlxchat.Observer(warn=warned.append)) as run:
-        run.write(
-            should_stop=lambda: run.reader is not None and len(run.reader.answers) > 1,
-            on_prefill=lambda done, _: progress.append(done),
-        )
-    assert progress == sorted(progress)
-    assert len({*progress}) > 10
+        run.write(should_stop=lambda: run.reader is not None and len(run.reader.answers) > 1)
     assert (run.stats.complete, run.stats.finish_reason) == (False, "interrupted")
     assert run.stats.generated_tokens == 0
     assert warned == ["stopped after reading 2 sections"]

@@ -149,7 +149,7 @@ def test_text_messages_errors_and_progress_have_one_line_each(terminal: Terminal
             Messages().warn("the disk is full")
             answer.write(" goes on.")
             show_error("cannot write a\nb\x1b[2J")
-    assert re.search(r"10/1,000 tokens · [\d,.]+ tokens/s · [\d:]+ left", terminal.written)
+    assert re.search(r"10/1,000 tokens · [\d:]+ left · [\d,.]+ tokens/s", terminal.written)
     assert [line for line in terminal.text().split("\n") if line] == [
         '{"event": "section"}',
         "An answer",

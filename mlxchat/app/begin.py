@@ -102,7 +102,7 @@ def begin(
         reader = saver = None
         if prompt is None:
             assert not isinstance(source, Input)
-            reader = SectionReader(request, source, loaded)
+            reader = SectionReader(request, source, loaded, observer)
         for notice in () if prompt is None else prompt.notices:
             observer.warn(notice)
         if checkpoint is not None and file is not None and prompt is not None:

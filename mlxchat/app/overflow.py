@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import TypeVar
 
@@ -33,7 +34,7 @@ from mlxchat.settings import GenerationSettings
 from mlxchat.text.documents import SEPARATOR, Document
 from mlxchat.text.encoder import TokenIds
 from mlxchat.text.tokens import Prompt
-from mlxchat.units import Observer, Progress
+from mlxchat.units import Observer
 
 # The share of the window that the answer from a section may have, and its tokens.
 ANSWER_SHARE = 8
@@ -41,8 +42,8 @@ MAX_ANSWER_TOKENS = 512
 MIN_ANSWER_TOKENS = 32
 # A section's minimum tokens.
 MIN_SECTION_TOKENS = 64
-# An estimate, for the progress.
-BYTES_A_TOKEN = 4
+# Estimates, for the progress. How many tokens are read in the time of writing one is then measured.
+BYTES_A_TOKEN, READ_PER_WRITTEN = 4, 10.0
 # What a model writes if a section says nothing about the question, as it is asked to.
 NOTHING = "nothing"
 FROM_SECTION = (
@@ -123,18 +124,17 @@ def _indexes(
 ) -> list[PassageIndex]:
     """An index of each large document, which is kept, and one of all others, in their order."""
 
-    def is_kept(document: Document) -> bool:
-        is_large = document.size_bytes >= MIN_KEPT_BYTES
-        return is_large and request.setup.prefix_cache and not document.is_passing
+    def number(document: Document) -> int:
+        """Its own if the index is kept."""
+        is_large = document.size_bytes >= MIN_KEPT_BYTES and not document.is_passing
+        return id(document) if is_large and request.setup.prefix_cache else 0
 
     found: list[PassageIndex] = []
-    for are_kept, some in groupby(documents, key=is_kept):
-        group = list(some)
-        for each in [(one,) for one in group] if are_kept else [group]:
-            directory = paths.document_indexes_dir() if are_kept else None
-            with observer.counting("indexing", "bytes") as on_progress:
-                found.append(open_index(each, directory, on_progress, observer.warn, anew=anew))
-            stack.callback(found[-1].close)
+    for is_kept, group in groupby(documents, key=number):
+        directory = paths.document_indexes_dir() if is_kept else None
+        with observer.counting("indexing", "bytes") as on_progress:
+            found.append(open_index([*group], directory, on_progress, observer.warn, anew=anew))
+        stack.callback(found[-1].close)
     return found
 
 
@@ -153,15 +153,18 @@ class SectionReader:
     Raises CacheError if the window has no room for the question and a section.
     """
 
-    def __init__(self, request: Request, documents: Sequence[Document], loaded: Loaded) -> None:
+    def __init__(
+        self, request: Request, documents: Sequence[Document], loaded: Loaded, observer: Observer
+    ) -> None:
         assert loaded.settings.max_kv_size is not None
         self.prompt: Prompt | None = None
         self.answers: list[Answered] = []
         self._request = request
         self._documents = documents
-        self._loaded = loaded
+        self._loaded, self._observer = loaded, observer
         self._window: int = loaded.settings.max_kv_size
         self._limit = max(MIN_ANSWER_TOKENS, min(self._window // ANSWER_SHARE, MAX_ANSWER_TOKENS))
+        self._expected, self._weight = float(self._limit), READ_PER_WRITTEN
         bare = max(len(self._asked(FROM_SECTION)), len(self._asked(ANSWERS, COMBINE)))
         # The place in the document with the longest name.
         widest = (LineRange(each.name, each.size_bytes, each.size_bytes) for each in documents)
@@ -171,25 +174,14 @@ class SectionReader:
         if self._room < max(MIN_SECTION_TOKENS, 2 * (self._limit + place + SPARE_TOKENS)):
             raise no_room(bare, self._window, "a section of the document")
 
-    def read(self, should_stop: ShouldStop, on_progress: Progress) -> Iterator[Answered]:
+    def read(self, should_stop: ShouldStop) -> Iterator[Answered]:
         """Yield the answer from each section, as soon as it is there."""
-        total = sum(each.size_bytes for each in self._documents) // BYTES_A_TOKEN
-        done_bytes = section_bytes = 0
-
-        def on_share(share: float) -> None:
-            done = int(done_bytes + share * section_bytes) // BYTES_A_TOKEN
-            on_progress(min(done, total), total)
-
-        for place, text in self._sections():
-            section_bytes = len(text.encode())
-            ids = self._asked(heading(place) + text, FROM_SECTION)
-            written = self._answer(ids, should_stop, on_share)
-            if written is None:
+        size_bytes = sum(each.size_bytes for each in self._documents)
+        for place, answer in self._answers(1, self._sections(), size_bytes, should_stop):
+            if answer is None:
                 return
-            done_bytes += section_bytes
-            self.answers.append(Answered(place, written))
+            self.answers.append(Answered(place, answer))
             yield self.answers[-1]
-        on_progress(total, total)
         self._finish(should_stop)
 
     def so_far(self) -> str:
@@ -213,15 +205,58 @@ class SectionReader:
                 self.prompt = prompt
                 return
             combined: list[str] = []
-            for group in self._groups(answers, lambda each: each + SEPARATOR):
-                answer = self._answer(self._asked(ANSWERS, *group, COMBINE), should_stop)
+            groups = self._groups(answers, lambda each: each + SEPARATOR)
+            texts = ((None, SEPARATOR.join([ANSWERS, *group])) for group in groups)
+            for _, answer in self._answers(2, texts, len(text.encode()), should_stop):
                 if answer is None:
                     return
                 combined += [answer] if answer else []
             answers = combined
 
+    def _answers(
+        self, part: int, texts: Iterable[tuple[T, str]], size_bytes: int, should_stop: ShouldStop
+    ) -> Iterator[tuple[T, str | None]]:
+        """The model's answer from each text; None if it was stopped. Progress is in time: of the
+        texts, and of all answers that will be read after them. Raises what generating raises."""
+        loaded, tokens, done = self._loaded, 0.0, 0.0
+        whole = rest = size_bytes / BYTES_A_TOKEN
+        while rest > self._room:
+            rest = (rest // self._room + 1) * self._limit
+            whole += rest
+
+        def show(read: int, written: int = 0) -> None:
+            most = len(ids) + self._weight * self._expected
+            share = min((read + self._weight * written) / most, 1)
+            on_progress(int(done + share * tokens), int(whole))
+
+        with self._observer.counting(f"part {part} of 3:", "tokens") as on_progress:
+            for key, text in texts:
+                done, tokens = done + tokens, len(text.encode()) / BYTES_A_TOKEN
+                ids = self._asked(text, FROM_SECTION if part == 1 else COMBINE)
+                reply = Reply(
+                    loaded.model,
+                    ids,
+                    loaded.model.make_cache(self._window, loaded.settings.keep),
+                    sampling=replace(loaded.sampling, temp=min(loaded.sampling.temp, MAX_TEMP)),
+                    settings=GenerationSettings(max_tokens=self._window - len(ids)),
+                    reader=loaded.model.tokenizer.reader(ids),
+                )
+                answer = write_brief(
+                    reply,
+                    self._limit,
+                    should_stop,
+                    on_tokens=partial(show, len(ids)),
+                    on_prefill=lambda read, _: show(read),
+                    step_size=loaded.settings.prefill_step_size,
+                )
+                mx.clear_cache()
+                if (stats := reply.stats).decode_tokens_per_s:
+                    self._weight = stats.prefill_tokens_per_s / stats.decode_tokens_per_s
+                    self._expected = min((self._expected + stats.generated_tokens) / 2, self._limit)
+                yield key, None if reply.finish_reason == "interrupted" else answer
+
     def _sections(self) -> Iterator[tuple[LineRange, str]]:
-        """Sections of the documents that fit in the window."""
+        """Sections of the documents that fit in the window, after their places."""
         for document in self._documents:
             passages = ((span, data.decode("utf-8", "replace")) for span, data in split(document))
             for group in self._groups(passages, lambda passage: passage[1]):
@@ -229,7 +264,7 @@ class SectionReader:
                 place = LineRange(document.name, first.first_line, last.last_line)
                 data = document.bytes_at(first.start, last.end - first.start)
                 for piece in self._pieces(data.decode("utf-8", "replace").strip()):
-                    yield place, piece
+                    yield place, heading(place) + piece
 
     def _groups(self, items: Iterable[T], text_of: Callable[[T], str]) -> Iterator[list[T]]:
         """Neighbours, as many as fit in one prompt."""
@@ -258,34 +293,6 @@ class SectionReader:
         variables = {**self._request.variables(), **thinking_variables(False)}
         tokenizer = self._loaded.model.tokenizer
         return tokenizer.prompt(text, self._request.system, variables=variables).ids
-
-    def _answer(
-        self,
-        ids: TokenIds,
-        should_stop: ShouldStop,
-        on_share: Callable[[float], object] = lambda share: None,
-    ) -> str | None:
-        """The model's answer; None if it was stopped. `on_share` is called with the share of the
-        work that is done, if the answer is as long as it may be. Raises what generating raises."""
-        loaded, most = self._loaded, len(ids) + self._limit
-        reply = Reply(
-            loaded.model,
-            ids,
-            loaded.model.make_cache(self._window, loaded.settings.keep),
-            sampling=replace(loaded.sampling, temp=min(loaded.sampling.temp, MAX_TEMP)),
-            settings=GenerationSettings(max_tokens=self._window - len(ids)),
-            reader=loaded.model.tokenizer.reader(ids),
-        )
-        answer = write_brief(
-            reply,
-            self._limit,
-            should_stop,
-            on_tokens=lambda tokens: on_share((len(ids) + tokens) / most),
-            on_prefill=lambda done, _: on_share(done / most),
-            step_size=loaded.settings.prefill_step_size,
-        )
-        mx.clear_cache()
-        return None if reply.finish_reason == "interrupted" else answer
 
     def _count(self, text: str) -> int:
         return len(self._loaded.model.tokenizer.encode(text, begins=False))

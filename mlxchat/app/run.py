@@ -195,7 +195,9 @@ class Run:
         try:
             with keep_awake() if overnight.keeps_awake else nullcontext(), ExitStack() as stack:
                 if self.reader is not None:
-                    yield from self._read(self.reader, ends, on_prefill)
+                    yield from self._read(self.reader, ends)
+                    counting = self.observer.counting("part 3 of 3:", "tokens")
+                    on_prefill = stack.enter_context(counting)
                 if self.prompt is not None:
                     yield from self._written(self.prompt, ends, on_prefill, stack)
                 on_over()
@@ -251,9 +253,7 @@ class Run:
             self.file.end()
         return token
 
-    def _read(
-        self, reader: SectionReader, ends: list[End], on_prefill: Progress
-    ) -> Iterator[Token]:
+    def _read(self, reader: SectionReader, ends: list[End]) -> Iterator[Token]:
         """Read what the prompt is made from."""
 
         def should_stop() -> bool:
@@ -262,7 +262,7 @@ class Run:
 
         if self.request.events:
             yield self._start(None)
-        for answered in reader.read(should_stop, on_prefill):
+        for answered in reader.read(should_stop):
             if self.request.events:
                 yield self._output(Token(None), self._events.section(answered.place, answered.text))
         self.prompt = reader.prompt

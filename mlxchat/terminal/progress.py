@@ -85,8 +85,8 @@ class Count:
         if not counted or not seconds:
             return figures
         rate = counted / seconds
-        figures += f" · {speed or f'{rate:,.{0 if rate >= 10 else 1}f} {self._unit}/s'}"
-        return figures if total is None else f"{figures} · {_duration((total - done) / rate)} left"
+        figures += "" if total is None else f" · {_duration((total - done) / rate)} left"
+        return f"{figures} · {speed or f'{rate:,.{0 if rate >= 10 else 1}f} {self._unit}/s'}"
 
 
 def _duration(seconds: float) -> str:

@@ -33,8 +33,11 @@ class PseudoTerminal:
         # A pause before each key would only hide keys sent too early.
         self.child.delaybeforesend = None
 
-    def send(self, data: str) -> None:
+    def send(self, data: str, shows: str = "") -> None:
+        """Type something, and wait until the screen matches what it `shows` then."""
         self.child.send(data)
+        if shows:
+            self.shows(shows)
 
     def shows(self, pattern: str) -> None:
         """Wait until the screen matches; `^` and `$` match at line ends."""

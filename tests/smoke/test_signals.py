@@ -65,8 +65,7 @@ def test_ctrl_c_announces_the_stop_and_the_second_one_quits(
     terminal.send("Hello there\r")
     # Drawn during the first step.
     terminal.shows(r"reading 0/\d+ tokens")
-    terminal.send(CTRL_C)
-    terminal.shows(f"^{WILL_STOP}$")
+    terminal.send(CTRL_C, shows=f"^{WILL_STOP}$")
     terminal.send(CTRL_C)
     assert terminal.ends() == 130
     assert terminal.written.rstrip().endswith("\x1b[?25h")

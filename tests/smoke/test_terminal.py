@@ -38,12 +38,9 @@ def test_keys_typed_while_it_is_busy_are_neither_lost_nor_echoed(scripted: str) 
     began with `^[[3;1R`. Ctrl-C in a reply discarded what had been typed."""
     chat = started(scripted, "--no-save")
     # Without a shell there is nothing to suspend it.
-    chat.send("hel" + CTRL_Z)
-    chat.shows("^> hel$")
-    chat.send("lo\r")
-    chat.shows("^> hello\nw0 [^$]*w20 ")
-    chat.send("\x1b[3;1Rahead" + CTRL_C)
-    chat.shows("^stopped\n> ahead$")
+    chat.send("hel" + CTRL_Z, shows="^> hel$")
+    chat.send("lo\r", shows="^> hello\nw0 [^$]*w20 ")
+    chat.send("\x1b[3;1Rahead" + CTRL_C, shows="^stopped\n> ahead$")
     assert chat.written.count("ahead") == 1
     assert "^[[" not in chat.written
     chat.send(CTRL_U + CTRL_D)
@@ -55,22 +52,15 @@ def test_a_dumb_terminal_gets_no_escape_sequences(
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")
     chat = started(scripted, "-n", "5")
-    chat.send("   \r")
-    chat.shows("^>\n>$")
+    chat.send("   \r", shows="^>\n>$")
     chat.send('"""one\r')
     chat.waits_after("  ")
-    chat.send('two"""\r')
-    chat.shows('^> """one\n  two"""\nw0[^$]*stopped at 5 tokens[^$]*\n>$')
-    chat.send("/set max-tokens 100000\r")
-    chat.shows("^> /set max-tokens 100000\n[^$]*\n>$")
-    chat.send("/retry\r")
-    chat.shows("^> /retry\nw0 .*w20 ")
-    chat.send(CTRL_C)
-    chat.shows("^stopped\n>$")
-    chat.send("/undo\r")
-    chat.shows("^one\ntwo\n\\(Enter sends this, anything else replaces it\\)\n>$")
-    chat.send(CTRL_C)
-    chat.shows("^Ctrl-C again or Ctrl-D to leave\n>$")
+    chat.send('two"""\r', shows='^> """one\n  two"""\nw0[^$]*stopped at 5 tokens[^$]*\n>$')
+    chat.send("/set max-tokens 100000\r", shows="^> /set max-tokens 100000\n[^$]*\n>$")
+    chat.send("/retry\r", shows="^> /retry\nw0 .*w20 ")
+    chat.send(CTRL_C, shows="^stopped\n>$")
+    chat.send("/undo\r", shows="^one\ntwo\n\\(Enter sends this, anything else replaces it\\)\n>$")
+    chat.send(CTRL_C, shows="^Ctrl-C again or Ctrl-D to leave\n>$")
     chat.send(CTRL_C)
     assert chat.ends() == 0
     assert "\x1b" not in chat.written
@@ -85,20 +75,15 @@ def test_the_users_editor_has_the_terminal_to_itself(
     editor.chmod(0o700)
     monkeypatch.setenv("VISUAL", str(editor))
     chat = started(scripted, "--no-save")
-    chat.send(f"one{CTRL_G}")
-    chat.shows("^up one$")
+    chat.send(f"one{CTRL_G}", shows="^up one$")
     chat.child.kill(signal.SIGSTOP)
-    chat.send(CTRL_C)
-    chat.shows(r"\^C$")
+    chat.send(CTRL_C, shows=r"\^C$")
     # The terminal edits lines again.
-    chat.send("two and\x7f\x7f\x7fthree\r")
-    chat.shows(r"\^Ctwo three$")
+    chat.send("two and\x7f\x7f\x7fthree\r", shows=r"\^Ctwo three$")
     chat.child.kill(signal.SIGCONT)
     chat.shows("^> two three$")
-    chat.send("\r")
-    chat.shows("w20 ")
-    chat.send(CTRL_C)
-    chat.shows("^stopped\n>$")
+    chat.send("\r", shows="w20 ")
+    chat.send(CTRL_C, shows="^stopped\n>$")
     chat.send(CTRL_D)
     assert chat.ends() == 0
 
@@ -107,8 +92,7 @@ def shell(directory: Path, *options: str) -> PseudoTerminal:
     """A shell with job control, which has started a chat."""
     terminal = PseudoTerminal(["bash", "--norc", "-i"], columns=250, lines=40)
     terminal.send(f"PS1='$ '; cd {directory}; stty -a >before\r")
-    terminal.send(f"{' '.join([*PROGRAM, 'model', '--no-save', *options])}\r")
-    terminal.shows(PROMPT)
+    terminal.send(f"{' '.join([*PROGRAM, 'model', '--no-save', *options])}\r", shows=PROMPT)
     return terminal
 
 
@@ -118,33 +102,26 @@ def test_ctrl_z_at_the_prompt_suspends_the_chat(scripted: str, tmp_path: Path) -
     for typed in ("half", " typed"):
         terminal.send(typed + CTRL_Z)
         terminal.waits_after("$ ")
-        terminal.send("stty -a | cmp - before && echo same\r")
-        terminal.shows("^same$")
-        terminal.send("clear; fg\r")
-        terminal.shows(f"^> half{typed.removeprefix('half')}$")
-    terminal.send("\r")
-    terminal.shows("^stopped at 3 tokens")
+        terminal.send("stty -a | cmp - before && echo same\r", shows="^same$")
+        terminal.send("clear; fg\r", shows=f"^> half{typed.removeprefix('half')}$")
+    terminal.send("\r", shows="^stopped at 3 tokens")
     terminal.shows(PROMPT)
     terminal.send(CTRL_D)
     terminal.waits_after("$ ")
-    terminal.send("echo $?\r")
-    terminal.shows("^0$")
+    terminal.send("echo $?\r", shows="^0$")
 
 
 def test_after_ctrl_z_in_a_reply_keys_are_not_echoed_into_it(scripted: str, tmp_path: Path) -> None:
     """The shell had switched the echo on. The lines below the reply were erased, and a part of it
     was written twice."""
     terminal = shell(tmp_path)
-    terminal.send("hello\r")
-    terminal.shows("w20 ")
+    terminal.send("hello\r", shows="w20 ")
     terminal.send(CTRL_Z)
     terminal.waits_after("$ ")
     assert "w299" not in terminal.text()
-    terminal.send("fg\r")
-    terminal.shows("scripted_program[^$]*w")
+    terminal.send("fg\r", shows="scripted_program[^$]*w")
     assert not termios.tcgetattr(terminal.child.child_fd)[3] & termios.ECHO
-    terminal.send("ahead")
-    terminal.shows("^> ahead$")
+    terminal.send("ahead", shows="^> ahead$")
     text = terminal.text()
     reply = re.sub(r"\n.*(Stopped|scripted_program|no-save|\$ fg).*", "", text)
     assert re.sub(r"\s", "", WORDS) in re.sub(r"\s", "", reply)
