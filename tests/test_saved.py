@@ -34,7 +34,8 @@ def write_lines(path: Path, *lines: object) -> None:
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 notes = texts.filter(len)
-turns = st.builds(Turn, texts, texts, thought=texts)
+with_files = st.builds(Turn, texts.map("abc".__add__), documents=st.integers(0, 3))
+turns = st.builds(Turn, texts, texts, thought=texts) | with_files
 
 
 @given(st.none() | texts, st.none() | notes, st.lists(turns, min_size=1), st.lists(texts))

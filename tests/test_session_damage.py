@@ -223,4 +223,8 @@ def test_a_session_whose_own_row_is_damaged_keeps_its_turns(sessions: Path, soun
     assert "damaged" in str(next(each for each in listing() if each.name == "two").error)
     with Session.open("two") as session:
         session.record(None, [*saved.turns, Turn("more")])
+        session.record(None, [*saved.turns, Turn("more")], remembered="[")
     assert [each.error for each in listing()] == [None] * 3
+    saved = read_session("two")
+    assert (len(saved.turns), saved.remembered) == (TURNS + 1, ())
+    assert saved.notices == ("the remembered lines of session 'two' are damaged",)

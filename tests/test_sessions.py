@@ -42,7 +42,7 @@ def test_if_the_snapshot_is_damaged_the_transcript_is_read(chat: Any) -> None:
     data[-9] ^= 4
     path.write_bytes(data)
     events, stderr = chat(lines(3, 4), "-c")
-    assert "wrong checksum: your next message reads the transcript again" in stderr
+    assert "wrong checksum: the text will be read again" in stderr
     assert next(e for e in events if e["event"] == "done")["cached_tokens"] == 0
 
 

@@ -183,7 +183,7 @@ class Saving:
                     conversation.model, window.cache, self._fingerprint(conversation)
                 )
         except (SnapshotError, DeviceError) as error:
-            self._notify(f"{error}: your next message reads the transcript again")
+            self._notify(f"{error}: the text will be read again")
             return
         if restored is not None:
             held = restored.facts.get("turns", [])

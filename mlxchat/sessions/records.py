@@ -113,9 +113,10 @@ class Saved:
 
     @property
     def remembered(self) -> tuple[str, ...]:
-        """The lines that are remembered."""
-        lines = self.settings.get(REMEMBERED)
-        return tuple(json.loads(lines)) if isinstance(lines, str) else ()
+        """The lines that are remembered; none if they are damaged."""
+        with suppress(TypeError, ValueError):
+            return tuple(map(str, json.loads(str(self.settings.get(REMEMBERED) or "[]"))))
+        return ()
 
     @property
     def state(self) -> State:

@@ -350,8 +350,10 @@ def read_contents(connection: sqlite3.Connection, directory: Path, session: Sess
     rows, damaged = records.turns_of(connection, session.id)
     missing = max(0, session.turns - len(rows) - len(damaged))
     name = f"session {session.name!r}"
+    lines, kept = session.settings.get(records.REMEMBERED), Saved(settings=session.settings)
     notices = [
         *([f"the system prompt and the settings of {name} are damaged"] * session.damaged),
+        *([f"the remembered lines of {name} are damaged"] * bool(lines and not kept.remembered)),
         *(
             f"turn {records.number_of(connection, session.id, id_)} of {name} is damaged and is "
             "left out"

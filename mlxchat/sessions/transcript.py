@@ -1,8 +1,8 @@
 """Conversations as files: JSON Lines for programs, which are read back, and Markdown for people.
 
-A line is a message with `role` and `content`; a reply may have `reasoning_content`. The note on
-forgotten turns is a system message with the name "note", and each line that is remembered one with
-the name "remembered". Nothing in a file is trusted.
+A line is a message with `role` and `content`, the first `documents` characters of which are files;
+a reply may have `reasoning_content`. The note on forgotten turns is a system message with the name
+"note", each line that is remembered one with the name "remembered". Nothing in a file is trusted.
 """
 
 from __future__ import annotations
@@ -45,19 +45,20 @@ def export(path: Path, state: State, *, thoughts: bool = True) -> None:
         write_atomically(path, text.encode("utf-8", "replace"))
 
 
-def messages_of(state: State) -> list[dict[str, str]]:
+def messages_of(state: State) -> list[dict[str, Any]]:
     """The messages in order, in the form chat templates and other programs use. What is remembered
     and the note on forgotten turns are system messages with names."""
-    messages = [] if state.system is None else [{"role": "system", "content": state.system}]
+    said: list[Any] = [] if state.system is None else [{"role": "system", "content": state.system}]
     for line in state.remembered:
-        messages.append({"role": "system", "content": line, "name": REMEMBERED})
+        said.append({"role": "system", "content": line, "name": REMEMBERED})
     if state.note is not None:
-        messages.append({"role": "system", "content": state.note, "name": NOTE})
+        said.append({"role": "system", "content": state.note, "name": NOTE})
     for turn in state.turns:
-        messages.append({"role": "user", "content": turn.user})
+        documents = {"documents": turn.documents} if turn.documents else {}
+        said.append({"role": "user", "content": turn.user, **documents})
         thought = {"reasoning_content": turn.thought} if turn.thought else {}
-        messages.append({"role": "assistant", "content": turn.reply, **thought})
-    return messages
+        said.append({"role": "assistant", "content": turn.reply, **thought})
+    return said
 
 
 def as_markdown(state: State, *, thoughts: bool = True) -> str:
@@ -116,7 +117,9 @@ def _add(saved: Saved, line: dict[str, Any]) -> None:
         saved.system = content
     elif role == "user":
         time = _text(line.get("time") or "")
-        saved.turns.append(Turn(content, time=time[:MAX_TIME_CHARS]))
+        end = line.get("documents")
+        documents = end if isinstance(end, int) and 0 <= end <= len(content) else 0
+        saved.turns.append(Turn(content, time=time[:MAX_TIME_CHARS], documents=documents))
     elif role != "assistant":
         raise ValueError("not a message of a user, an assistant or the system")
     elif last is None or last.reply or last.thought:

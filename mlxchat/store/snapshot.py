@@ -104,7 +104,7 @@ def restore(path: Path, empty: Cache, fingerprint: Fingerprint) -> Restored:
     bits, own = tensor_file.read(path)
     different = differences(fingerprint, own.get("fingerprint", {}))
     if different:
-        raise SnapshotError(f"{path} was made with a {' and a '.join(different)}")
+        raise SnapshotError(f"the cache was made with a {different[0]}")
     needed_bytes = COPIES * sum(each.nbytes for each in bits.values())
     # Metal's recommendation is no limit.
     certain = platform.shortage_is_certain()

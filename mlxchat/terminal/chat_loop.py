@@ -47,7 +47,8 @@ class ChatLoop(ChatScreen):
     def _turn(self, draft: str) -> str:
         """Read and process one line; return a draft for the next prompt."""
         if self.chat.is_ready:
-            self._tokens = self.conversation.tokens
+            now = self.conversation
+            self._tokens = min(now.tokens, now.settings.max_kv_size or now.tokens)
         # The line editor switches from the held settings to its own and back, so that keys are
         # never echoed in between.
         with self.worker.keys.lent() if is_dumb() else nullcontext():
