@@ -215,7 +215,7 @@ def test_of_ranks_that_hang_those_are_named_that_do_not_exit(
 def test_a_rank_exits_by_itself_if_it_waits_for_one_that_is_gone(
     is_armed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """MLX sometimes loses the error, and waits for ever. One that waits for its user does not."""
+    """MLX may lose the error and wait for ever, also while loading. Waiting for a user is fine."""
     looks = iter(range(5))
 
     def sleep(_: float) -> None:
@@ -227,8 +227,8 @@ def test_a_rank_exits_by_itself_if_it_waits_for_one_that_is_gone(
     monkeypatch.setattr(lost, "GONE_S", 0.0)
     monkeypatch.setattr(lost, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     monkeypatch.setattr(lost.os, "_exit", sys.exit)
-    dog.is_off = not is_armed
-    dog.arm()
+    if is_armed:
+        dog.arm()
     with pytest.raises(SystemExit if is_armed else TimeoutError):
         watch(dog)
     error = "mlxchat: error: rank 0 is gone: all ranks exit\n"

@@ -123,7 +123,7 @@ class Watchdog:
     """Ends this process, from its own thread, if what needs the other ranks does not finish, and
     rank 0 as on SIGTERM if the launcher, which stops the ranks and reads their output, is killed.
 
-    `is_off` until a model is loaded, which may take any time.
+    Until a model is loaded, which may take any time, it `is_off` unless a neighbour has gone.
     """
 
     def __init__(self, rank: int, size: int, sockets: RingSockets) -> None:
@@ -143,7 +143,7 @@ class Watchdog:
     def arm(self) -> None:
         """Give up if it is not disarmed, or armed again, within TIMEOUT_S, or within GONE_S and a
         neighbour has gone."""
-        self._armed_s = None if self.is_off else time.monotonic()
+        self._armed_s = time.monotonic()
 
     def disarm(self) -> None:
         self._armed_s = None
@@ -198,7 +198,7 @@ class Watchdog:
                 self._launcher = None
                 os.kill(os.getpid(), signal.SIGTERM)
             armed_s, has_gone = self._armed_s, bool(self._sockets.gone())
-            limit_s = GONE_S if has_gone else TIMEOUT_S
+            limit_s = GONE_S if has_gone else float("inf") if self.is_off else TIMEOUT_S
             if armed_s is not None and time.monotonic() - armed_s >= limit_s:
                 self._give_up(has_gone=has_gone)
 
