@@ -210,7 +210,7 @@ def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
     for wrong, words in (
         *(("9", "no turn 9"), ("-1", "no turn -1")),
         ("off 3", "no line 3: /remember lists them"),
-        *((off, "usage: /remember off N") for off in ("off", "off all", "off 1 2", "off -1")),
+        *((off, "usage: /remember off N") for off in ("off", "off x", "off 1 2", "off -1")),
         ("Always rhyme.", "remembered already"),
         ("y" * 300, r"it has 303 tokens, and \d+ of 200 are free: remove a line .*, or use a"),
     ):

@@ -155,8 +155,8 @@ class ChatScreen(Talk):
     def remember(self, argument: str) -> None:
         """Remember a text or, by its number, the message of a turn; remove a line by "off" and its
         number. List the lines. Raises UsageError."""
-        if off := re.fullmatch(r"off\s*([-\d\s]*|all)", argument):
-            if not re.fullmatch(r"\d{1,9}", off[1]):
+        if off := re.fullmatch(r"off(?:\s+(\S+|[-\d\s]+))?", argument):
+            if not re.fullmatch(r"\d{1,9}", off[1] or ""):
                 raise UsageError("usage: /remember off N, with the number of one line")
             self.chat.unremember(int(off[1]))
         elif argument:
