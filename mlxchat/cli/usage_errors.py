@@ -26,7 +26,7 @@ MIN_PREFIX = 3
 def explain(error: TyperException, arguments: Sequence[str], root: Any) -> str:
     """The error in one line, with a hint and the help to look at. `root` is the program's group."""
     # As the program's own messages are written.
-    written = " ".join(error.format_message().split())
+    written = " ".join(error.format_message().split()).replace("Value error, ", "")
     message = f"{written[:1].lower()}{written[1:]}".removesuffix(".")
     context: Any = getattr(error, "ctx", None)
     path = "mlxchat" if context is None else context.command_path
