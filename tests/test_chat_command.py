@@ -100,6 +100,8 @@ def test_forgotten_turns_are_reported_in_pipes_too(tiny_model: Path) -> None:
     assert f'forgot turn 1 "{"x" * 30}…" (' in done.stderr
     larger = run_in_process(*options, stdin=f"{'x' * 300}\n")
     assert (larger.returncode, "turn 1 is larger than the window" in larger.stderr) == (0, True)
+    larger = run_in_process(*options, "--json", stdin=f"{'x' * 300}\n")
+    assert [each["event"] for each in events_of(larger.stdout)][:2] == ["start", "forgot"]
 
 
 FAILED = "out of memory: "

@@ -174,6 +174,9 @@ class Answering:
             later = tuple(min(place, len(thought)) for place in turn.later_thoughts)
             turn = replace(turn, thought=thought, reply=answer, later_thoughts=later)
         settings, constrained = self._within_window(prompt.written), self._constrained(prompt)
+        lost = 0 if window.ledger.window is None else len(prompt.ids) - window.ledger.window
+        if lost > 0:
+            yield Forgot(0, lost, (len(self.state.turns),), turn.question)
         cached = window.become(prompt.ids, self._earlier_windows(), means.begin_prefix)
         window.turns = self.state.in_view
         if means.drafter is not None and not len(means.drafter.history):
@@ -218,8 +221,7 @@ class Answering:
             written = np.concatenate([prompt.begun, np.array(generated, np.int32)])
             turn = replace(turn, ids=written, finish_reason=self._stats.finish_reason)
             self.state = self.state.with_last(turn)
-        if window.ledger.overflowed > overflowed:
-            evicted = window.ledger.overflowed - overflowed
+        if (evicted := window.ledger.overflowed - overflowed) > max(lost, 0):
             yield Forgot(0, evicted, (len(self.state.turns),), turn.question)
 
     def _begun(self, turn: Turn) -> Prompt:

@@ -70,7 +70,7 @@ class Forgot:
     """Whole turns that have just left the window, with their `tokens` in it.
 
     `numbers` are the turns' numbers, counted from 1; `message` is the text of the oldest. If one
-    turn is larger than the window, `turns` is 0 and `tokens` tokens of that turn left instead.
+    turn is larger than the window, `turns` is 0 and it is its oldest `tokens` that leave, in all.
     """
 
     turns: int

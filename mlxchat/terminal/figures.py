@@ -50,7 +50,7 @@ def forgotten_line(forgot: Forgot) -> str:
     if forgot.turns == 0:
         number = forgot.numbers[0]
         return (
-            f"turn {number} is larger than the window: its oldest {tokens} were forgotten; see "
+            f"turn {number} is larger than the window: its oldest {tokens} are forgotten; see "
             "`mlxchat help documents`"
         )
     if forgot.turns == 1:
