@@ -100,7 +100,7 @@ def test_a_message_survives_in_a_private_history_with_a_long_paste_that_the_prom
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     for directory in file.parents[:2]:
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    assert read(f"{CTRL_R}wo\r\r", history=str(file)) == whole
+    assert read(f"{CTRL_R}WO\r\r", history=str(file)) == whole
 
 
 def test_an_unusable_editor_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,15 +90,6 @@ def as_command(text: str) -> str | None:
     return text if text.startswith("/") and not text.startswith("//") else None
 
 
-def without_draft(text: str, draft: str) -> str:
-    """The command alone if one was typed after an unedited draft, or a word that leaves."""
-    typed = text.removeprefix(draft)
-    name = typed.strip().partition(" ")[0]
-    known = OTHER_NAMES.get(name, name) in COMMANDS
-    # "I want to" + " quit" is a message.
-    return typed.strip() if known or typed.rstrip().lower() in EXIT_WORDS else text
-
-
 def run_command(shown: ChatScreen, line: str) -> str | None:
     """Run the command; return a draft for the next prompt. Raises UsageError for an unknown
     command, with the nearest one."""

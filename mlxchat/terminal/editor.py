@@ -73,6 +73,7 @@ class Editor:
     ) -> None:
         self._ended_by = ended_by
         self._warned = self._was_warned = False
+        self._pushed = ""
         self._error: BaseException | None = None
         self._pastes = _Pastes()
         self._session: PromptSession[str] = PromptSession(
@@ -92,6 +93,7 @@ class Editor:
                 visible(toolbar()), self._session.output.get_size().columns
             ),
             refresh_interval=REFRESH_S,
+            search_ignore_case=True,
             eof_exception=EndOfInput,
         )
         self._session.app.key_processor.before_key_press += self._expire_warning
@@ -103,9 +105,12 @@ class Editor:
         """Return the next message, edited from `draft`; Ctrl-G returns /edit with the text. Raises
         EndOfInput, or what has ended the prompt."""
         self._warned, self._error = False, None
+        self._draft, self._pushed = draft or self._pushed, ""
         self._session.app.erase_when_done = False
         try:
-            typed = self._session.prompt(default=self._pastes.fold(draft), pre_run=self._watch)
+            typed = self._session.prompt(
+                default=self._pastes.fold(self._draft), pre_run=self._watch
+            )
             return message_of(typed, self._pastes.texts)
         except (EOFError, OSError) as error:
             # A terminal that has been closed cannot be restored either.
@@ -139,10 +144,19 @@ class Editor:
             keys.add("escape", enter, filter=at_prompt)(
                 lambda event: event.current_buffer.insert_text("\n")
             )
+        keys.add("/", filter=at_prompt)(self._slash)
         keys.add("c-g", filter=at_prompt)(_open_editor)
         keys.add("c-c", filter=at_prompt)(self._interrupt)
         keys.add("<sigint>")(self._interrupt)
         return keys
+
+    def _slash(self, event: KeyPressEvent) -> None:
+        """At the end of an untouched draft, a command begins; the draft comes back after it."""
+        buffer, draft = event.current_buffer, self._pastes.fold(self._draft)
+        if buffer.text == draft and buffer.document.is_cursor_at_the_end:
+            buffer.append_to_history()
+            self._pushed, buffer.text = self._draft, ""
+        buffer.insert_text("/")
 
     def _interrupt(self, event: KeyPressEvent) -> None:
         if self._session.default_buffer.text:
