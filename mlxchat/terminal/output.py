@@ -14,8 +14,8 @@ from typing import ClassVar, TextIO
 from mlxchat.errors import ClosedPipe, OutputError
 from mlxchat.terminal import visible
 
-# A command in backquotes, the help that a usage error refers to, or a figure before a dot.
-_WHOLE = re.compile(r"`[^`]*`|\(see mlxchat [^()]*\)|[^·\s][^·]* ·")
+# A command in backquotes, or the help that a usage error refers to.
+_WHOLE = r"`[^`]*`|\(see mlxchat [^()]*\)"
 # The terminal may have echoed a key on the line.
 _ECHO = len("^C")
 _GLUE = "\0"
@@ -159,8 +159,9 @@ def show_line(text: str) -> None:
 
 def wrap(text: str, columns: int) -> str:
     """The text in lines of at most `columns`. Words, figures and commands, which can then be
-    copied, stay whole; longer ones are left for the terminal to break."""
-    glued = _WHOLE.sub(lambda found: found[0].replace(" ", _GLUE), text)
+    copied, stay whole; longer words and commands are left for the terminal to break."""
+    figure = rf"(?:^|(?<=· ))[^·]{{1,{max(columns - 2, 1)}}} ·| ·"
+    glued = re.sub(f"{_WHOLE}|{figure}", lambda found: found[0].replace(" ", _GLUE), text)
     wrapped = textwrap.fill(glued, columns, break_long_words=False, break_on_hyphens=False)
     return wrapped.replace(_GLUE, " ")
 
