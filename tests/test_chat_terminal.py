@@ -93,14 +93,17 @@ def test_a_reply_is_rendered_unless_it_is_to_be_plain(
     steps = [
         (PROMPT, "Add two numbers\r"),
         (r"> Add two numbers\n(.*\n)+>$", "/undo\r"),
-        (r"edit the message below.*\n> Add two numbers$", CTRL_C + CTRL_D),
+        (r"edit it below.*\n> Add two numbers$", "/pin 9\r"),
+        (r"> /pin 9\nno messages yet\n> Add two numbers$", CTRL_C + CTRL_D),
     ]
     terminal = chat(saying(CODE), "--no-save", *options, steps=steps)
     assert terminal.text().partition("Ctrl-D to leave\n")[2].splitlines() == [
         "> Add two numbers",
         *reply.splitlines(),
         "> /undo",
-        "removed: edit the message below, or send it again",
+        'removed "Add two numbers": edit it below, or send it again',
+        "> /pin 9",
+        "no messages yet",
         ">",
     ]
 

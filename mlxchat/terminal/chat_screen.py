@@ -23,9 +23,7 @@ from mlxchat.terminal.talk import Begin, Found, Talk
 from mlxchat.terminal.worker import Worker, ctrl_c_ignored
 from mlxchat.units import beginning, count
 
-# Characters of the last message shown when a session resumes, without its documents.
-MAX_SHOWN_CHARS = 2_000
-# Characters shown of a line found by /recall.
+# Characters shown of a line found by /recall, and of the last message of a resumed session.
 MAX_QUOTED_CHARS = 200
 
 T = TypeVar("T")
@@ -138,7 +136,7 @@ class ChatScreen(Talk):
 
     def continue_reply(self) -> None:
         """Continue the last reply, and show it."""
-        self._show(self.chat.continue_reply)
+        self._show(self.chat.continue_reply, "the reply stays as it is")
 
     def compact(self, words: str) -> None:
         """Replace all turns in view but the last with a note, and show it."""
@@ -178,13 +176,13 @@ class ChatScreen(Talk):
         also = f", {forgotten:,} forgotten" if forgotten else ""
         self.screen.rule(f"{session.name}: {count(len(turns), 'turn')}{also}; the last one")
         left_out = "… " if turns[-1].documents else ""
-        self.screen.say(f"> {left_out}{beginning(turns[-1].question, MAX_SHOWN_CHARS)}")
+        self.screen.say(f"> {left_out}{beginning(turns[-1].question, MAX_QUOTED_CHARS)}")
         with self._new_view() as view:
             for thought in turns[-1].thoughts:
                 view.add(thought, True, True)
             view.add(turns[-1].reply)
 
-    def _show(self, begin: Begin, kept: str = "") -> None:
+    def _show(self, begin: Begin, kept: str) -> None:
         """Show the reply as it comes, and what is forgotten or recalled above or below it; `kept`
         says what is as before if it is stopped before it begins."""
         last = self.conversation.state.last
@@ -201,7 +199,7 @@ class ChatScreen(Talk):
                     self._announce(window_line(said), said.numbers)
         for change in later:
             self._announce(window_line(change), change.numbers)
-        if kept and self.conversation.state.last is last:
+        if self.conversation.state.last is last:
             self.screen.say(f"stopped: {kept}")
         else:
             self._show_end()

@@ -185,7 +185,7 @@ def _undo(shown: ChatScreen, _: str) -> str:
     if turn.documents:
         name = f'attachments of "{first_words(turn.question)}"'
         shown.attached[name] = name, turn.user[: turn.documents].removesuffix(SEPARATOR)
-    shown.screen.say("removed: edit the message below, or send it again")
+    shown.screen.say(f'removed "{first_words(turn.question)}": edit it below, or send it again')
     return turn.question
 
 

@@ -271,7 +271,8 @@ class PipedChat(Talk):
                 self.attached.clear()
         assert self.conversation.stats is not None
         stats = self._text.judged(self.conversation.stats)
-        self.messages.stats(turn_line(self._turn, stats, self.seconds), self.shown.stats)
+        if stats.prompt_tokens:
+            self.messages.stats(turn_line(self._turn, stats, self.seconds), self.shown.stats)
         if stats.complete is False:
             self.messages.warn(incomplete(stats))
             self._status = self._status or ExitStatus.INCOMPLETE
