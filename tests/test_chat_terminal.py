@@ -246,9 +246,8 @@ def test_ctrl_c_just_before_the_prompt_stops_neither_the_chat_nor_the_next_messa
         return turn(loop, draft)
 
     monkeypatch.setattr(ChatLoop, "_turn", interrupted)
-    chat(
-        tiny_model, "-n", "1", steps=[(PROMPT, "hello\r"), ("^stopped at 1 token[^$]*^>$", CTRL_D)]
-    )
+    steps = [(PROMPT, "hello\r"), ("^stopped at 1 token[^$]*^>$", CTRL_D)]
+    chat(tiny_model, "-n", "1", steps=steps)
 
 
 def test_clear_does_not_wait_for_the_model(
@@ -264,6 +263,12 @@ def test_clear_does_not_wait_for_the_model(
     ]
     chat(tiny_model, "--session", "mine", steps=steps)
     assert [turn.forgotten for turn in read_session("mine").turns] == [True]
+
+
+def test_the_status_has_no_more_tokens_than_a_smaller_window(tiny_model: Path) -> None:
+    how = ("-m", str(tiny_model), "-n", "1", "--session", "mine")
+    run_in_process(*how, "word " * 100)
+    on_terminal(*how, "--max-kv-size", "200", steps=[(PROMPT, "/unpin\r"), ("200/200 ·", CTRL_D)])
 
 
 # The user's editor
