@@ -85,9 +85,9 @@ def test_what_cannot_be_done_is_refused_and_names_what_can(run: Run) -> None:
         "/set parameter num_predict 5": "unknown option 'parameter': use /set max-tokens",
         "/set --max-kv-size 9": "unknown option '--max-kv-size': start mlxchat with --max-kv-…",
         "/set tmp 1": "unknown option 'tmp': did you mean temp?",
-        "/set temp -1": "--temp must be at least 0, got -1.0: the nearest is 0",
-        "/set min-p 1.5": "--min-p must be between 0 and 1, got 1.5: the nearest is 1",
-        "/set top-k 1.5": "--top-k must be a whole number, got '1.5'",
+        "/set temp -1": "temp must be at least 0, got -1.0: the nearest is 0",
+        "/set min-p 1.5": "min-p must be between 0 and 1, got 1.5: the nearest is 1",
+        "/set top-k 1.5": "top-k must be a whole number, got '1.5'",
         "/clear up": "/clear takes no argument",
         "/load smollm2": "smollm2 is a model, not a session: use /model smollm2",
     }.items():
@@ -102,9 +102,9 @@ def test_set_shows_what_it_changed_and_takes_all_options_that_tab_offers(
     assert run("/set seed 5") == "seed 5 (was 7)\n"
     assert run("/set logit_bias 5=1") == "logit-bias 5=1 (was none)\n"
     assert "lookup on ·\ntemp 0.8 · top-p 0.95" in run("/set")
+    assert run("/set temperature=0.5") == "temp 0.5 (was 0.8)\n"
     for name in suggestions(shown, "/set", ""):
-        with pytest.raises(UsageError, match=rf"^usage: /set {name}\w"):
-            run(f"/set {name}")
+        assert f": /set {name}" in run(f"/set {name}").replace("\n", " ")
 
 
 def test_tab_suggests_arguments(shown: ChatScreen) -> None:

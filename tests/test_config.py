@@ -63,7 +63,7 @@ def test_show_lists_every_setting_and_its_source(monkeypatch: pytest.MonkeyPatch
     [
         ("model = ", "not valid TOML: "),
         ("modle = 'x'", "unknown key 'modle'; did you mean 'model'?"),
-        ("xyz = 1", "unknown key 'xyz'; known: aliases, batch, chat, generate, model, prompts"),
+        ("temp = 1", "unknown key 'temp'; did you mean 'batch.temp' or 'chat.temp' or 'gen"),
         ("model = 3", "model must be a string in quotes, not 3"),
         ("aliases = 'x'", "aliases must be a table, [aliases], not 'x'"),
         ("[aliases]\nx = ['y']", "aliases.x must be a string in quotes, not ['y']"),

@@ -21,6 +21,7 @@ ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z-]+")
 COMMAND_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 CLOSE = 0.7
 MIN_PREFIX = 3
+GENERATING = ("chat", "generate", "batch")
 
 
 def explain(error: TyperException, arguments: Sequence[str], root: Any) -> str:
@@ -58,9 +59,11 @@ def refuse_run_together(arguments: Sequence[str], command: Any) -> None:
 def _hint_for_option(option: str, arguments: Sequence[str], root: Any, command: str) -> str | None:
     if any(each.startswith(option) and " " in each for each in arguments):
         return "before a question that begins with a dash, put --"
-    other = {"chat": "generate", "generate": "chat"}.get(command)
-    if other is not None and any(option in each.opts for each in root.commands[other].params):
-        return f"it is an option of `mlxchat {other}`"
+    if command not in GENERATING:
+        return hint_for(option) if option.startswith("--") else None
+    for other in GENERATING:
+        if any(option in each.opts for each in root.commands[other].params):
+            return f"it is an option of `mlxchat {other}`"
     return hint_for(option)
 
 
@@ -81,9 +84,8 @@ def check_question(words: Sequence[str], root: Any, *, has_subject: bool) -> Non
             f'about a file, `mlxchat -f {word} "question"`'
         )
     if hint or len(words) > 1 or (COMMAND_WORD.fullmatch(word) and not has_subject):
-        raise UsageError(
-            f'unknown command {word!r}{hint}; to ask it, use `mlxchat chat "{" ".join(words)}"`'
-        )
+        how = hint or f'; to ask it, use `mlxchat chat "{" ".join(words)}"`'
+        raise UsageError(f"unknown command {word!r}{how}")
 
 
 def _paths(command: Any, before: tuple[str, ...] = ()) -> Iterator[str]:

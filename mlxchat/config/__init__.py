@@ -37,6 +37,7 @@ TEXT = "prompt"
 
 # The keys, and how many tables their values are in.
 KEYS = {"model": 0, "aliases": 1, "prompts": 2, **dict.fromkeys(COMMANDS, 1)}
+OPTION_KEYS = [f"{name}.{each.name}" for name in COMMANDS for each in COMMANDS[name].values()]
 MUST_BE_TEXT = re.compile(rf"model|aliases\..*|.*\.{TEXT}")
 
 # As many names are listed in a message.
@@ -161,13 +162,11 @@ def nearest(name: str, valid_names: Iterable[str]) -> str:
     import difflib
 
     valid_names = sorted(valid_names)
-    from_elsewhere = option_for(name)
-    if from_elsewhere in valid_names:
-        near = [from_elsewhere]
-    else:
-        near = difflib.get_close_matches(name, valid_names, n=1)
+    ours = option_for(name) or name
+    near = [each for each in valid_names if f".{each}".endswith(f".{ours}")]
+    near = near or difflib.get_close_matches(name, valid_names, n=1)
     if near:
-        return f"; did you mean {near[0]!r}?"
+        return f"; did you mean {' or '.join(map(repr, near))}?"
     if len(valid_names) > MAX_LISTED:
         return "; `mlxchat config show` lists them"
     return "; known: " + (", ".join(valid_names) or "none")
@@ -200,7 +199,7 @@ def check_text(path: Path, text: str) -> ConfigFile:
     file = ConfigFile(path, _parsed(path, text))
     for key, value in file.contents.items():
         if key not in KEYS:
-            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}")
+            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, [*KEYS, *OPTION_KEYS])}")
         _check_form(path, key, value, tables=KEYS[key])
     for command in COMMANDS:
         by_field(command, file.settings_for(command).values())

@@ -96,7 +96,7 @@ def run_command(shown: ChatScreen, line: str) -> str | None:
     name, _, argument = line.partition(" ")
     found = COMMANDS.get(OTHER_NAMES.get(name, name))
     if found is None:
-        near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"see /help, or send it as /{name}"
         raise UsageError(f"unknown command {name}: {hint_for(name) or hint}")
     if found.argument[:1] not in ("", "[") and not argument.strip():
@@ -385,16 +385,18 @@ def _model(shown: ChatScreen, argument: str) -> None:
 
 @command("/set [OPTION VALUE]", "show or change options such as temp", settable.options_or_values)
 def _set(shown: ChatScreen, argument: str) -> None:
-    name, _, value = argument.partition(" ")
+    name, *values = re.split(r"[ =]", argument, maxsplit=1)
     if not name:
         shown.screen.say(" · ".join(settable.all_of(shown.conversation)))
         return
-    option = settable.SETTABLE.get(name.lstrip("-").replace("_", "-"))
+    option = settable.called(name)
     if option is None:
         raise UsageError(f"unknown option {name!r}: {settable.instead_of(argument, COMMANDS)}")
-    changed = settable.value_of(option, value.strip())
     before = settable.text_of(option, shown.conversation) or "none"
-    shown.chat.set(**{option.field: changed})
+    if not (typed := "".join(values).strip()):
+        shown.screen.say(f"{option.name} {before}: /set {option.name} VALUE changes it")
+        return
+    shown.chat.set(**{option.field: settable.value_of(option, typed)})
     now = settable.text_of(option, shown.conversation)
     shown.screen.say(f"{option.name} {now} (was {before})")
 
@@ -404,7 +406,7 @@ def _think(shown: ChatScreen, argument: str) -> None:
     if argument not in COMMANDS["/think"].words:
         raise _usage("/think")
     if argument == "off" and not shown.conversation.model.tokenizer.thinks:
-        raise UsageError("this model's thoughts cannot be disabled: use /think hide")
+        raise UsageError("this model's replies have no thoughts")
     shown.chat.think(argument != "off")
     shown.think = argument
     shown.screen.say(f"thoughts: {argument}")

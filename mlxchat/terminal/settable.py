@@ -26,6 +26,11 @@ def options_or_values(_: object, typed: str) -> Iterator[str]:
         yield from (f"{name} {each}" for each in option.choices)
 
 
+def called(name: str) -> Option | None:
+    """The option of this name, which may be written as a flag, or be another program's."""
+    return SETTABLE.get(option_for(name) or name.lstrip("-").replace("_", "-"))
+
+
 def instead_of(argument: str, commands: Collection[str]) -> str:
     """What to do instead of setting an option that /set does not have."""
     # `/set parameter NAME VALUE` is ollama's.
@@ -38,22 +43,20 @@ def instead_of(argument: str, commands: Collection[str]) -> str:
         return f"use /set {ours}"
     if not hint.startswith("use /") and any(ours == each.name for each in OPTIONS["chat"].values()):
         return f"start mlxchat with --{ours}"
-    near = difflib.get_close_matches(ours, SETTABLE, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(ours, SETTABLE, n=1)
     return hint or (f"did you mean {near[0]}?" if near else "/set lists them")
 
 
 def value_of(option: Option, typed: str) -> Any:
-    """Its value. Raises UsageError with what to type, or the nearest value in its range."""
-    if not typed:
-        values = "|".join(SWITCH) if option.type is bool else option.metavar or "VALUE"
-        raise UsageError(f"usage: /set {option.name} {values}")
+    """Its value. Raises UsageError, with the nearest value in its range."""
     try:
         return option.value_of(typed)
     except UsageError as error:
-        if option.must is None or not option.must.ends or option.must.words not in str(error):
-            raise
-        near = min(option.must.ends, key=lambda end: abs(end - float(typed)))
-        raise UsageError(f"{error}: the nearest is {near:g}") from error
+        message = str(error).removeprefix("--")
+        if option.must is not None and option.must.ends and option.must.words in message:
+            near = min(option.must.ends, key=lambda end: abs(end - float(typed)))
+            message += f": the nearest is {near:g}"
+        raise UsageError(message) from error
 
 
 def all_of(conversation: Conversation) -> Iterator[str]:
