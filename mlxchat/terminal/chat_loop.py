@@ -15,7 +15,7 @@ from mlxchat.errors import (
 )
 from mlxchat.terminal import is_dumb
 from mlxchat.terminal.chat_screen import ChatScreen
-from mlxchat.terminal.commands import COMMANDS, EXIT_WORDS, as_command, run_command, suggestions
+from mlxchat.terminal.commands import COMMANDS, as_command, run_command, suggestions
 from mlxchat.terminal.editor import Editor, EndOfInput, PlainInput
 from mlxchat.terminal.worker import ending_by
 from mlxchat.units import count
@@ -53,9 +53,6 @@ class ChatLoop(ChatScreen):
         # never echoed in between.
         with self.worker.keys.lent() if is_dumb() else nullcontext():
             text = self._editor.read(draft)
-        # "I want to" + " quit" is a message.
-        if text.removeprefix(draft).rstrip().lower() in EXIT_WORDS:
-            raise EndOfInput
         try:
             with device_failures():
                 command = as_command(text)

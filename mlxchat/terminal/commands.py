@@ -22,7 +22,7 @@ from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing
 from mlxchat.terminal import settable, visible
 from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen
-from mlxchat.terminal.editor import EndOfInput
+from mlxchat.terminal.editor import EXIT_WORDS, EndOfInput
 from mlxchat.terminal.figures import draw_window, first_words, staying_line, summary
 from mlxchat.terminal.progress import waiting
 from mlxchat.terminal.screen import copy_to_clipboard
@@ -44,7 +44,6 @@ KEYS = (
 )
 # What people type from habit.
 OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/reset": "/clear", "/?": "/help"}
-EXIT_WORDS = {"exit", "quit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +119,11 @@ def suggestions(shown: ChatScreen, name: str, typed: str) -> Iterator[str]:
             )
 
 
-def _usage(name: str) -> UsageError:
-    return UsageError(f"usage: {COMMANDS[name].usage}")
-
-
 def _number(name: str, argument: str, default: int) -> int:
     if not argument:
         return default
     if not (argument.isdecimal() and int(argument)):
-        raise _usage(name)
+        raise UsageError(f"usage: {COMMANDS[name].usage}")
     return int(argument)
 
 
@@ -255,8 +250,7 @@ def _context(shown: ChatScreen, _: str) -> None:
     shown.screen.draw(draw_window(usage, state, attached_tokens, columns))
     if state.note is not None:
         shown.screen.say(f"note: {state.note}")
-    forgotten = len(state.forgotten)
-    shown.screen.say(summary(usage, attached_tokens, forgotten, conversation.recalled))
+    shown.screen.say(summary(usage, attached_tokens, len(state.forgotten), conversation.recalled))
 
 
 @command("/recall WORD [#N]", "search the whole chat; #N quotes match N")
@@ -404,7 +398,7 @@ def _set(shown: ChatScreen, argument: str) -> None:
 @command("/think on|off|hide", "show, disable or hide the model's thoughts")
 def _think(shown: ChatScreen, argument: str) -> None:
     if argument not in COMMANDS["/think"].words:
-        raise _usage("/think")
+        raise UsageError(f"usage: {COMMANDS['/think'].usage}")
     if argument == "off" and not shown.conversation.model.tokenizer.thinks:
         raise UsageError("this model's replies have no thoughts")
     shown.chat.think(argument != "off")

@@ -35,6 +35,7 @@ from mlxchat.terminal.worker import TICK_S, Worker
 PROMPT = "> "
 CONTINUATION = "  "
 CTRL_D = b"\x04"
+EXIT_WORDS = {"exit", "quit"}
 LEAVING_HINT = "Ctrl-C again or Ctrl-D to leave"
 REFRESH_S = 0.5
 # A paste of more is collapsed.
@@ -111,7 +112,12 @@ class Editor:
             typed = self._session.prompt(
                 default=self._pastes.fold(self._draft), pre_run=self._watch
             )
-            return message_of(typed, self._pastes.texts)
+            # After a message, nothing comes back.
+            self._pushed *= typed.startswith("/")
+            text = message_of(typed, self._pastes.texts)
+            added = text.removeprefix(self._draft).rstrip()
+            # "I want to" + " quit" is a message.
+            return added if added.lower() in EXIT_WORDS else text
         except (EOFError, OSError) as error:
             # A terminal that has been closed cannot be restored either.
             if self._error is not None:
