@@ -202,7 +202,7 @@ def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
     shown: ChatScreen, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second /undo after two lines removed the last turn."""
-    assert run("/remember") == "remembered 0 lines (0 tokens): /remember TEXT adds one\n"
+    assert run("/remember") == "remembered 0 lines (0 of 200 tokens): /remember TEXT adds one\n"
     for message in ("Always rhyme.", "My name is Ada.", f"Never {'y' * 300}."):
         shown.say(message)
     assert run("/remember 1").startswith("1: Always rhyme.\nremembered 1 line (")

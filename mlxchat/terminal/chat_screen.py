@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from mlxchat.app.chat import Chat
-from mlxchat.chat.note import with_remembered
+from mlxchat.chat.note import REMEMBERED_SHARE, with_remembered
 from mlxchat.chat.state import Change, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Stats
@@ -159,12 +159,13 @@ class ChatScreen(Talk):
             self.chat.unremember(int(off[1]))
         elif argument:
             self.chat.remember(int(argument) if re.fullmatch(r"-?\d{1,9}", argument) else argument)
-        lines = self.conversation.state.remembered
+        usage, lines = self.conversation.usage(), self.conversation.state.remembered
         for number, line in enumerate(lines, 1):
             self.screen.say(f"{number}: {' '.join(line.split())}")
-        tokens = count(self.conversation.usage().remembered, "token")
+        most = f" of {usage.window // REMEMBERED_SHARE:,}" if usage.window else ""
         how = "/remember off N removes a line" if lines else "/remember TEXT adds one"
-        self.screen.say(f"remembered {count(len(lines), 'line')} ({tokens}): {how}")
+        kept = f"{count(len(lines), 'line')} ({usage.remembered:,}{most} tokens)"
+        self.screen.say(f"remembered {kept}: {how}")
 
     def show_last_exchange(self) -> None:
         """Show the last turn of a resumed session."""
@@ -228,8 +229,7 @@ class ChatScreen(Talk):
 
     def _show_end(self) -> None:
         stats = self.conversation.stats
-        if stats is None:
-            return
+        assert stats is not None
         if stats.complete is False:
             self.screen.say(incomplete(stats))
         if stats.thought_cut:
@@ -247,7 +247,6 @@ class ChatScreen(Talk):
     def _cut_off(self, stats: Stats) -> str:
         maximum = self.conversation.generation.max_tokens
         if 0 < maximum <= stats.generated_tokens:
-            return (
-                f"stopped at {count(maximum, 'token')} (max-tokens): /continue continues the reply"
-            )
+            stopped = f"stopped at {count(maximum, 'token')} (max-tokens)"
+            return f"{stopped}: /continue continues the reply"
         return "stopped: the window is full"
