@@ -63,7 +63,8 @@ class TerminalLine:
             cls.is_open = False
             cls.moves += 1
             with suppress(OSError):
-                sys.stderr.write(f"\n{text}\n")
+                columns = os.get_terminal_size(sys.stderr.fileno()).columns
+                sys.stderr.write(f"\n{wrap(text, columns)}\n")
                 sys.stderr.flush()
 
 
