@@ -21,7 +21,7 @@ PACKAGE_CEILING = 30_700
 CEILINGS = {
     "": 1_550,
     "request": 775,
-    "manual": 226,
+    "manual": 230,
     "config": 300,
     "text": 2_225,
     "recall": 410,

@@ -124,7 +124,7 @@ app.add_typer(machine.cache_app, name="cache")
 app.command(epilog=machine.EPILOG)(machine.bench)
 app.add_typer(config_app, name="config")
 app.command(epilog="Example: mlxchat doctor --offline")(machine.doctor)
-app.command("help", epilog=group.EPILOG)(group.help_)
+app.command("help", epilog=group.EPILOG, context_settings=group.DASHES)(group.help_)
 
 
 @app.callback()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat import paths
-from mlxchat.cli.group import App
+from mlxchat.cli.group import DASHES, App
 from mlxchat.config import (
     Setting,
     check_text,
@@ -75,8 +75,7 @@ def show(
 @config_app.command(
     "set",
     epilog="Example: mlxchat config set chat.max-kv-size 4096",
-    # So that a negative number is a value.
-    context_settings={"ignore_unknown_options": True},
+    context_settings=DASHES,
 )
 def set_value(
     key: Annotated[

@@ -28,6 +28,8 @@ OTHER_NAMES = {
     "delete": ("rm",),
 }
 
+# Arguments may begin with a dash: a negative number, a flag to search for.
+DASHES = {"ignore_unknown_options": True}
 EPILOG = """\
 Examples:
   mlxchat help
@@ -172,7 +174,8 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
 
         show_page(manual.read_page(words[0].lower()))
     elif words[0] in root.commands:
-        root.main([*words, "--help"], prog_name="mlxchat", standalone_mode=False)
+        command = [each for each in words if not each.startswith("-")]
+        root.main([*command, "--help"], prog_name="mlxchat", standalone_mode=False)
     elif found := list(manual.search(" ".join(words))):
         write_table(("PAGE", "TEXT"), found, cut=("TEXT",))
     else:

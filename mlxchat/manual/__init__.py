@@ -40,7 +40,8 @@ def search(words: str) -> Iterator[tuple[str, str]]:
     wanted = [re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE) for word in words.split()]
     for name in PAGES:
         for part in re.split(r"\n\n|\n(?=[|-]|    )", read_page(name)):
-            text = " ".join(part.split()).strip("| ")
+            plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", part).replace("`", "")
+            text = " ".join(plain.split()).strip("| ")
             found = [word.search(text) for word in wanted]
             if all(found):
                 first = min(match.start() for match in found if match)
