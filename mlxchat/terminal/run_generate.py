@@ -57,7 +57,8 @@ def _generate(opened: Open, ranks: Alone, worker: Worker, shown: Shown) -> int:
         messages.warn(str(error))
         return error.exit_status
     stats = begun.stats
-    messages.stats(stats_line(stats, begun.saved), shown.stats)
+    if stats.prompt_tokens:
+        messages.stats(stats_line(stats, begun.saved), shown.stats)
     if stats.complete is False:
         messages.warn(incomplete(stats))
         return ExitStatus.INCOMPLETE
