@@ -79,7 +79,7 @@ def said(*messages: tuple[str, Any], **more: Any) -> dict[str, Any]:
 
 USER = ("user", "a")
 MALFORMED: list[tuple[Any, str]] = [
-    (b"[" * 100_000, "invalid JSON: recursion limit exceeded at column 202"),
+    (b"[" * 100_000, "invalid JSON: recursion limit exceeded at column 202; --lines reads text"),
     (b'"\xff"', "not UTF-8: invalid byte 0xFF; convert the file to UTF-8"),
     ("x", "the line must be a valid dictionary, got 'x'"),
     ({}, "prompt or messages is missing"),

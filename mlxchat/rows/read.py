@@ -216,7 +216,8 @@ def json_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
         try:
             record = from_json(check_text("the line", line), allow_inf_nan=False)
         except ValueError as error:
-            raise RowError(f"invalid JSON: {str(error).replace(' line 1', '')}") from error
+            hint = "" if line.lstrip().startswith("{") else "; --lines reads text"
+            raise RowError(f"invalid JSON: {str(error).replace(' line 1', '')}{hint}") from error
         record = valid(dict[str, Any], record, "the line")
         return of_openai(record) if rows.template is None and "body" in record else record
 
