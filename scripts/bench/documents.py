@@ -129,8 +129,8 @@ class Asked:
             return self._whole(fact.question)
         if way == IN_VIEW:
             return self._in_view(fact, room_for_prompt(request, self.window))
-        reader = SectionReader(request, self._documents, self._loaded)
-        for _ in reader.read(lambda: False, lambda done, total: None):
+        reader = SectionReader(request, self._documents, self._loaded, QUIET)
+        for _ in reader.read(lambda: False):
             pass
         assert reader.prompt is not None
         return reader.prompt.ids
