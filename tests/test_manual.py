@@ -79,7 +79,7 @@ def test_the_program_understands_every_documented_call() -> None:
         ("generate --sto x", "no such option: --sto (Possible options: --json, --stop, --top-p)"),
         ("generate --ctx-size 512 hi", "no such option: --ctx-size; use --max-kv-size"),
         ("-sys Briefly. hi", "no such option: -sys; use --system"),
-        ("help xyzzy", "nothing in the manual about 'xyzzy'; see `mlxchat help`\n"),
+        ("help --tem", "nothing in the manual about '--tem'; see `mlxchat help`\n"),
     ],
 )
 def test_a_usage_error_says_what_to_write_instead(arguments: str, message: str) -> None:
@@ -106,11 +106,11 @@ def test_what_other_programs_call_a_command_works(theirs: str, ours: str) -> Non
 
 def test_help_finds_words_on_every_page() -> None:
     """A narrow terminal shows the beginning of what is found."""
-    found = [
-        line.split("\t") for line in run_in_process("help", "repeats", "itself").stdout.splitlines()
-    ]
-    assert {"chat", "troubleshooting"} <= {page for page, _ in found} <= {*PAGES}
-    assert all("repeats itself" in text[:60] for _, text in found)
+    for words, page in (("repeats itself", "troubleshooting"), ("--overflow", "documents")):
+        lines = run_in_process("help", *words.split()).stdout.splitlines()
+        found = [line.split("\t") for line in lines]
+        assert {page, "chat"} <= {name for name, _ in found} <= {*PAGES}
+        assert all(words in text[:60] for _, text in found)
 
 
 def test_names_of_other_programs_lead_to_ours_which_exist() -> None:

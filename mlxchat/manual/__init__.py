@@ -36,13 +36,14 @@ def summary(name: str) -> str:
 
 def search(words: str) -> Iterator[tuple[str, str]]:
     """The page of each paragraph, row of a table, item of a list or line of code with all the
-    words, in any case, and its text from shortly before the first of them."""
-    wanted = [re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE) for word in words.split()]
+    words, in any case (a flag only whole), and its text from shortly before the first of them."""
+    escaped = map(re.escape, words.split())
+    wanted = [rf"(?<![\w-]){w}(?![\w-])" if w[:2] == r"\-" else rf"(?<!\w){w}" for w in escaped]
     for name in PAGES:
         for part in re.split(r"\n\n|\n(?=[|-]|    )", read_page(name)):
             plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", part).replace("`", "")
             text = " ".join(plain.split()).strip("| ")
-            found = [word.search(text) for word in wanted]
+            found = [re.search(word, text, re.IGNORECASE) for word in wanted]
             if all(found):
                 first = min(match.start() for match in found if match)
                 begins = text.rfind(" ", 0, max(first - BEFORE, 0)) + 1
