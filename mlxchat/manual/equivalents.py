@@ -42,7 +42,7 @@ OURS = {
         "!fragment": "/file",
     },
     "ollama": {
-        "ollama run": "mlxchat --model",
+        "ollama run": "mlxchat --model NAME",
         "ollama pull": "mlxchat models pull",
         "ollama list, ollama ls": "mlxchat models list",
         "ollama show": "mlxchat models info",
