@@ -67,10 +67,10 @@ def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(
     assert embedded is not None
     (paths.imported_models_dir() / directory_name(embedded)).mkdir(parents=True)
     assert ask("--max-k") == ask("generate", "--max-k") == ["--max-kv-size"]
-    qwen = [name for name in BUILT_IN_ALIASES if name.startswith("q")]
-    assert sorted(ask("generate", "-m", "q")) == sorted(["qwork", *qwen, "qorg/tiny"])
+    qwen = [f"Q{name[1:]}" for name in BUILT_IN_ALIASES if name.startswith("q")]
+    assert sorted(ask("generate", "-m", "Q")) == sorted(["Qwork", *qwen, "Qorg/tiny"])
     assert ask("models", "rm", "") == ["qorg/tiny", "smollm2"]
-    assert ask("--session", "ho") == ["holidays"]
+    assert ask("--session", "HO") == ["HOlidays"]
     assert ask("session", "show", "") == ["holidays"]
     assert ask("config", "set", "chat.max-k") == ["chat.max-kv-size"]
     assert ask("config", "set", "aliases.") == ["aliases.qwork"]

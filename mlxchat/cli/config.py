@@ -73,9 +73,7 @@ def show(
 
 
 @config_app.command(
-    "set",
-    epilog="Example: mlxchat config set chat.max-kv-size 4096",
-    context_settings=DASHES,
+    "set", epilog="Example: mlxchat config set chat.max-kv-size 4096", context_settings=DASHES
 )
 def set_value(
     key: Annotated[

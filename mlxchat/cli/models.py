@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mlxchat.cli.group import App
-from mlxchat.cli.options import Json, Yes, agrees, complete_model
+from mlxchat.cli.options import Json, Yes, agrees, as_typed, complete_model
 from mlxchat.config import read_user_config
 from mlxchat.errors import ModelError, UsageError
 from mlxchat.files import reported_as
@@ -34,7 +34,7 @@ HF_HOME and other variables: mlxchat help files
 def _complete_name_here(incomplete: str) -> list[str]:
     from mlxchat.models.catalog import names_here
 
-    return names_here()
+    return as_typed(names_here(), incomplete)
 
 
 MEANING = "Alias, Hub ID, .gguf file or directory"

@@ -8,7 +8,7 @@ completes file names.
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -37,21 +37,26 @@ PLACEHOLDERS = {int: "N", float: "NUMBER", Path: "FILE"}
 T = TypeVar("T")
 
 
+def as_typed(names: Iterable[str], typed: str) -> list[str]:
+    """Those that begin so in any case, with the typed letters: Typer leaves out all others."""
+    size = len(typed)
+    return [typed + each[size:] for each in names if each[:size].lower() == typed.lower()]
+
+
 def complete_model(incomplete: str) -> list[str]:
     """All names of models; the shell completes paths itself."""
     from mlxchat.models.catalog import all_names
 
-    return [] if incomplete.startswith(("/", ".", "~")) else all_names()
+    return [] if incomplete.startswith(("/", ".", "~")) else as_typed(all_names(), incomplete)
 
 
 def complete_session(incomplete: str) -> list[str]:
     from mlxchat.sessions.database import names_by_use
 
-    names = list(names_by_use())
-    if os.environ.get(COMPLETING) != "complete_bash":
-        return names
     # Other shells quote a name themselves.
-    return [re.sub(r"[^\w@%+=:,./-]", r"\\\g<0>", each) for each in names]
+    quoted = r"\\\g<0>" if os.environ.get(COMPLETING) == "complete_bash" else r"\g<0>"
+    found = as_typed(names_by_use(), incomplete)
+    return [re.sub(r"[^\w@%+=:,./-]", quoted, each) for each in found]
 
 
 COMPLETIONS = {"model": complete_model, "session": complete_session}
