@@ -47,10 +47,10 @@ def latest() -> str | None:
         return next((each.name for each in found if each.turns or each.damaged), None)
 
 
-def listing(*, everything: bool = False) -> list[SessionRecord]:
+def listing(*, everything: bool = False, mends: bool = True) -> list[SessionRecord]:
     """All sessions, most recently used first, with the sizes of their snapshots; single questions
-    only if `everything` is wanted. Raises SessionError."""
-    with Database() as database:
+    only if `everything` is wanted. `mends` is that of Database. Raises SessionError."""
+    with Database(mends=mends) as database:
         records_ = _records(database)
         chats = (each for each in records_ if everything or not _is_question(each))
         return [_with_files(database, record) for record in chats]

@@ -344,7 +344,8 @@ def _save(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"renamed this session to {argument!r}")
 
 
-@command("/load NAME", "resume a session", lambda *_: names_by_use())
+# Nothing is set aside, since Tab would not show it.
+@command("/load NAME", "resume a session", lambda *_: (x.name for x in listing(mends=False)))
 def _load(shown: ChatScreen, argument: str) -> None:
     if is_model(argument) and argument not in names_by_use():
         raise UsageError(f"{argument} is a model, not a session: use /model {argument}")

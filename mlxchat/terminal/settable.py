@@ -20,10 +20,9 @@ def options_or_values(_: object, typed: str) -> Iterator[str]:
     name, *values = typed.split(" ", 1)
     if not values:
         yield from (f"{each} " for each in SETTABLE)
-    elif name in SETTABLE:
-        option = SETTABLE[name]
-        yield from (f"{name} {each}" for each in SWITCH if option.type is bool)
-        yield from (f"{name} {each}" for each in option.choices)
+    elif option := called(name):
+        choices = SWITCH if option.type is bool else option.choices
+        yield from (f"{name} {each}" for each in choices)
 
 
 def called(name: str) -> Option | None:
