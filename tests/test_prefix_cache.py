@@ -296,7 +296,7 @@ def test_a_snapshot_of_several_ranks_that_cannot_be_written_leaves_the_one_befor
     """Each rank has its shard of it in a file of its own, which belongs to one snapshot only."""
     model = make_model(ranks=OfTwo())
     printed, state = ModelPrint(model).of(WINDOW, KEEP, None), StateFile(tmp_path / "state")
-    with FailingDisk(tmp_path, ["replace"]).used() as disk:
+    with FailingDisk(Path("/"), ["replace"]).used() as disk:
         # Each time, the shard is renamed before the file that lists it.
         disk.failing = [3]
         for tokens in (5, 9):
