@@ -114,7 +114,7 @@ max-tokens = 5
         ("generate.json", ["true"], TEXT + "json = true\n"),
         ("generate.for", ["8h"], TEXT + 'for = "8h"\n'),
         ("generate.stop", ["END", "--x"], TEXT + 'stop = ["END", "--x"]\n'),
-        ("chat.temp", ["0.5"], TEXT + "\n[chat]\ntemp = 0.5\n"),
+        ("prompts.a.prompt", ["b"], TEXT + '\n[prompts.a]\nprompt = "b"\n'),
         ("chat.system", ['say "a\\b"\n'], TEXT + '\n[chat]\nsystem = "say \\"a\\\\b\\"\\n"\n'),
     ],
 )

@@ -10,6 +10,7 @@ import typer
 from mlxchat import paths
 from mlxchat.cli.group import DASHES, App
 from mlxchat.config import (
+    KEYS,
     Setting,
     check_text,
     configured,
@@ -80,7 +81,7 @@ def set_value(
         str,
         typer.Argument(
             metavar="KEY",
-            help="model, aliases.NAME, chat.OPTION or generate.OPTION",
+            help="model, aliases.NAME, chat.OPTION or prompts.NAME.OPTION",
             autocompletion=complete_key,
         ),
     ],
@@ -98,7 +99,7 @@ def set_value(
     """
     from mlxchat.terminal.output import Messages
 
-    path, names = paths.config_file(), tuple(key.split(".", 1))
+    path, names = paths.config_file(), tuple(key.split(".", KEYS.get(key.split(".")[0], 1)))
     if unset == bool(values):
         raise UsageError(f"{key} needs either a VALUE, or --unset to remove it")
     if values and (names[-1] == "model" or (names[0] == "aliases" and len(names) > 1)):

@@ -265,8 +265,8 @@ def set_key(path: Path, key: tuple[str, ...], values: list[str]) -> bool:
 def _as_toml(key: tuple[str, ...], values: list[str]) -> Any:
     """A list for a repeatable option, a number or a truth value for an option of such a type, else
     text."""
-    found = (each for each in COMMANDS.get(key[0], {}).values() if each.name == key[-1])
-    option = next(found, None)
+    options = COMMANDS.get("generate" if key[0] == "prompts" else key[0], {})
+    option = next((each for each in options.values() if each.name == key[-1]), None)
     if len(values) > 1 or (option is not None and option.many):
         return values
     if option is not None and option.type in FROM_TEXT and option.parse is None:

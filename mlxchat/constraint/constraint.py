@@ -14,7 +14,7 @@ from mlxchat.constraint.schema import Schema, SchemaError
 from mlxchat.errors import UsageError
 from mlxchat.options import flag
 from mlxchat.request.written import list_of, parse_shorthand, parse_strictly
-from mlxchat.units import format_bytes, printable
+from mlxchat.units import beginning, format_bytes, printable
 
 Kind = Literal["schema", "regex", "choice", "grammar"]
 
@@ -90,7 +90,7 @@ class Constraint:
             if not choice:
                 _refuse("choice", "must not be empty")
             if choice in seen:
-                _refuse("choice", f"{_shortened(choice)} is given twice")
+                _refuse("choice", f"{beginning(repr(choice), 60)} is given twice")
             seen.add(choice)
         if any("\ud800" <= char < "\ue000" for choice in choices for char in choice):
             _refuse("choice", "half of a surrogate pair is no character")
@@ -115,7 +115,8 @@ class Constraint:
     def _of_text(cls, kind: Kind, grammar: str) -> Self:
         found, _ = examined(grammar)
         if found is not None:
-            _refuse(kind, found)
+            # A place in an expression would be one in the grammar that is made of it.
+            _refuse(kind, found if kind == "grammar" else re.sub(r"^line 1, .*?: ", "", found))
         return cls(kind, grammar)
 
 
@@ -158,7 +159,7 @@ def _parse_schema(text: str, may_be_file: bool) -> Any:
     if may_be_file and has_path and (not is_shorthand or Path(text).is_file()):
         return _parse_json(_read(Path(text)))
     if not is_shorthand:
-        _refuse("schema", f"{_shortened(text)} is neither JSON nor a list of names")
+        _refuse("schema", f"{beginning(repr(text), 60)} is neither JSON nor a list of names")
     try:
         return parse_shorthand(text)
     except ValueError as error:
@@ -213,10 +214,6 @@ def _literal(text: str) -> str:
     return "".join(
         char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text
     )
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
 def _refuse(kind: Kind, reason: str, cause: Exception | None = None) -> NoReturn:

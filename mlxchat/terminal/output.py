@@ -64,8 +64,7 @@ class TerminalLine:
             cls.moves += 1
             with suppress(OSError):
                 columns = os.get_terminal_size(sys.stderr.fileno()).columns
-                sys.stderr.write(f"\n{wrap(text, columns)}\n")
-                sys.stderr.flush()
+                print(f"\n{wrap(text, columns)}", file=sys.stderr, flush=True)
 
 
 class Stdout:

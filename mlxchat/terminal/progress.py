@@ -52,7 +52,8 @@ class Line:
 
     def _appear(self) -> None:
         with self._lock:
-            if self._timer is None:
+            # It would erase text that has no line end yet, such as the beginning of an answer.
+            if self._timer is None or TerminalLine.is_open:
                 return
             # Importing rich often takes longer than the operation.
             from mlxchat.terminal.screen import moving_line
