@@ -163,12 +163,12 @@ def resume(
         loaded = open_model(request.setup, observer, ranks=ranks)
         path = request.overnight.output_path()
         assert path is not None
-        observer.note(f"the text continues in {path}")
         cache, ledger, begun = restored(checkpoint, loaded, observer.warn)
         if begun.position is None and (kept := set_aside(path)):
             observer.warn(f"the text begins again: what there was is kept in {kept}")
         position = begun.position if ranks.leads else None
         file = stack.enter_context(OutputFile.open(path, position))
+        observer.note(f"the text goes to {path}")
         checkpoint.change(record_of(request, loaded))
         loaded = replace(loaded, cache=cache)
         saver = Checkpointer(checkpoint, loaded, file, observer.warn, ledger=ledger, begun=begun)

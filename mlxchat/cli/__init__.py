@@ -174,8 +174,8 @@ def _status() -> int:
         show_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return ExitStatus.FAILURE
     except (KeyboardInterrupt, typer.Abort, SystemExit) as ended:
-        # Typer exits when the reader of its help has closed stdout.
-        is_closed = isinstance(ended, SystemExit)
-        return ExitStatus.BROKEN_PIPE if is_closed else ExitStatus.INTERRUPTED
+        # Typer exits when completion is installed, and when the reader of its help closes stdout.
+        left = ExitStatus.BROKEN_PIPE if getattr(ended, "code", 0) else ExitStatus.OK
+        return left if isinstance(ended, SystemExit) else ExitStatus.INTERRUPTED
     except Terminated as terminated:
         return terminated.status

@@ -129,7 +129,7 @@ def test_completion_works_in_bash(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     child = pexpect.spawn("bash", ["--norc", "--noprofile"], encoding="utf-8", timeout=100)
     child.sendline("PS1='> '; bind 'set enable-bracketed-paste off'")
-    child.sendline('eval "$(mlxchat --show-completion bash)"; echo rea""dy')
+    child.sendline('s=$(mlxchat --show-completion bash) && eval "$s" && echo rea""dy')
     child.expect("ready")
     child.send("mlxchat session show m\t\x01echo [\x05]\n")
     child.expect_exact("show my trip ]")
