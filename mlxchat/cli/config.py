@@ -50,21 +50,16 @@ def complete_key(incomplete: str) -> list[str]:
     return ["model", *COMMANDS, "prompts", *options, *aliases]
 
 
+FORMS = "model, chat.OPTION, aliases.NAME, prompts.NAME.OPTION"
+Key = Annotated[str, typer.Argument(metavar="KEY", help=FORMS, autocompletion=complete_key)]
+
+
 @config_app.command(epilog="Example: mlxchat config show chat.max-kv-size")
-def show(
-    key: Annotated[
-        str,
-        typer.Argument(
-            metavar="KEY",
-            help="Key, such as chat.temp, or table, such as chat",
-            autocompletion=complete_key,
-        ),
-    ] = "",
-) -> None:
+def show(key: Key = "") -> None:
     """Show all settings in effect, and where they come from.
 
-    A value in parentheses describes the default. In a pipe, each line has key, value and source,
-    separated by tabs.
+    A key such as chat shows all of its table. A value in parentheses describes the default. In a
+    pipe, each line has key, value and source, separated by tabs.
     """
     everything = list(_rows())
     rows = [row for row in everything if not key or f"{row[0]}.".startswith(f"{key}.")]
@@ -77,14 +72,7 @@ def show(
     "set", epilog="Example: mlxchat config set chat.max-kv-size 4096", context_settings=DASHES
 )
 def set_value(
-    key: Annotated[
-        str,
-        typer.Argument(
-            metavar="KEY",
-            help="model, aliases.NAME, chat.OPTION or prompts.NAME.OPTION",
-            autocompletion=complete_key,
-        ),
-    ],
+    key: Key,
     values: Annotated[
         list[str] | None,
         typer.Argument(metavar="VALUE…", help="Several values only for a repeatable option"),

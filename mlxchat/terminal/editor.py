@@ -107,11 +107,10 @@ class Editor:
         EndOfInput, or what has ended the prompt."""
         self._warned, self._error = False, None
         self._draft, self._pushed = draft or self._pushed, ""
+        shown = self._pastes.fold(self._draft)
         self._session.app.erase_when_done = False
         try:
-            typed = self._session.prompt(
-                default=self._pastes.fold(self._draft), pre_run=self._watch
-            )
+            typed = self._session.prompt(default=shown, pre_run=self._watch)
             # After a message, nothing comes back.
             self._pushed *= typed.startswith("/")
             text = message_of(typed, self._pastes.texts)

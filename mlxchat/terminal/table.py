@@ -9,11 +9,11 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from textwrap import TextWrapper
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mlxchat.terminal import is_dumb, visible
 from mlxchat.terminal.output import Messages, Stdout
@@ -212,12 +212,22 @@ def show_page(markdown: str) -> None:
 def render_page(markdown: str, columns: int) -> str:
     """The page for a terminal. A link to another page names the command that shows it."""
     from rich.console import Console
-    from rich.markdown import Markdown
+    from rich.markdown import Markdown, TableElement
+
+    class Table(TableElement):
+        def __rich_console__(self, *given: Any) -> Iterator[Any]:
+            for table in super().__rich_console__(*given):
+                for column in cast("Any", table).columns:
+                    column.overflow = "fold"
+                yield table
+
+    class Page(Markdown):
+        elements = Markdown.elements | {"table_open": Table}
 
     markdown = PAGE_LINK.sub(r"\1 (help \2)", CHART.sub(r"(chart: \1)", markdown))
     plain = is_dumb() or bool(os.environ.get("NO_COLOR"))
     console = Console(file=io.StringIO(), width=columns, force_terminal=not plain)
-    console.print(Markdown(markdown, hyperlinks=False, code_theme="ansi_dark"))
+    console.print(Page(markdown, hyperlinks=False, code_theme="ansi_dark"))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
