@@ -268,7 +268,7 @@ def test_a_chat_samples_unless_greedy_is_chosen(tiny_model: Path, tmp_path: Path
     produced one sentence over and over until Ctrl-C."""
     greedy = write_tiny_model(tmp_path / "m", generation_config={"do_sample": False})
     notice = (
-        "this model's generation_config.json asks for greedy decoding: --temp 0.8 gives other "
+        "this model's generation_config.json asks for greedy decoding: a temp of 0.8 gives other "
         "replies"
     )
     for model, chosen, expected, notices in (

@@ -89,7 +89,7 @@ def test_a_pipe_is_turns_or_with_a_dash_one_question_after_the_files(tmp_path: P
     ("line", "error"),
     [
         ("hello", "unknown command 'hello'; to ask it, use `mlxchat chat \"hello\"`"),
-        ("pull qwen3", "unknown command 'pull' (did you mean `mlxchat models pull`?)"),
+        ("pull qwen3", "unknown command 'pull' (did you mean `mlxchat models pull`?); …"),
         ("chat why so", 'quote the question: mlxchat chat "why so"'),
         ("''", "the question is empty"),
         ("SmolLM2", "SmolLM2 is a model or a path: to chat with a model, use `mlxchat -m Smol…"),

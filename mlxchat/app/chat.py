@@ -57,7 +57,7 @@ from mlxchat.store.snapshot import Written
 from mlxchat.text.tokens import Tokenizer
 from mlxchat.units import Observer
 
-HOTTER = "--temp 0.8 gives other replies"
+HOTTER = "a temp of 0.8 gives other replies"
 GREEDY_BY_MAKERS = f"this model's generation_config.json asks for greedy decoding: {HOTTER}"
 LOOP = "stopped: the reply repeats itself (answer again (/retry) or continue (/continue))"
 LEFT_OUT = "the chat template rejects these turns together: earlier ones are left out"
@@ -331,7 +331,7 @@ class Chat:
         old, new = instead_of, self.conversation.state.last
         if old and new and new is not old and (new.thought, new.reply) == (old.thought, old.reply):
             temp = self.conversation.sampling.temp
-            self._notify(f"the same reply again at a temperature of {temp:g}: {HOTTER}")
+            self._notify(f"the same reply again at a temp of {temp:g}: {HOTTER}")
 
     # Options
 

@@ -84,8 +84,9 @@ def check_question(words: Sequence[str], root: Any, *, has_subject: bool) -> Non
             f'about a file, `mlxchat -f {word} "question"`'
         )
     if hint or len(words) > 1 or (COMMAND_WORD.fullmatch(word) and not has_subject):
-        how = hint or f'; to ask it, use `mlxchat chat "{" ".join(words)}"`'
-        raise UsageError(f"unknown command {word!r}{how}")
+        ask = f'; to ask it, use `mlxchat chat "{" ".join(words)}"`'
+        is_elsewhere = hint and "did you mean" not in hint
+        raise UsageError(f"unknown command {word!r}{hint}{'' if is_elsewhere else ask}")
 
 
 def _paths(command: Any, before: tuple[str, ...] = ()) -> Iterator[str]:

@@ -241,7 +241,8 @@ class ChatScreen(Talk):
         elif stats.finish_reason == "length":
             self.screen.say(self._cut_off(stats))
         elif stats.finish_reason == "stop" and not stats.generated_tokens:
-            self.screen.say("the reply is empty: /retry asks again")
+            empty = not self.conversation.turns[-1].reply
+            self.screen.say("the reply is empty: /retry asks again" if empty else "nothing added")
         self.messages.stats(self.figures, self.shown.stats)
 
     def _cut_off(self, stats: Stats) -> str:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from mlxchat.chat.rendering import fitted
@@ -213,10 +214,12 @@ def _file(shown: ChatScreen, argument: str) -> None:
     # That of pathlib fails for an unknown user.
     path = str(Path(os.path.expanduser(named.replace("\0", "␀"))))  # noqa: PTH111
     if off:
-        below = f"{os.path.realpath(path)}/"
+        below, before = f"{os.path.realpath(path)}/", len(shown.attached)
         for key, (name, _) in [*shown.attached.items()]:
-            if named in ("", name) or f"{key}/".startswith(below):
+            if fnmatch(name, named or "*") or f"{key}/".startswith(below):
                 del shown.attached[key]
+        if named and len(shown.attached) == before:
+            raise UsageError(f"{named} is not attached")
     elif named:
         document = shown.worker.read(lambda: read_input(None, [path], None))
         for notice in document.notices:
