@@ -26,6 +26,7 @@ OTHER_NAMES = {
     "mv": ("rename",),
     "remove": ("rm",),
     "delete": ("rm",),
+    "export": ("show --json",),
 }
 
 # Arguments may begin with a dash: a negative number, a flag to search for.

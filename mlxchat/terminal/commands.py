@@ -178,9 +178,10 @@ def _undo(shown: ChatScreen, _: str) -> str:
         shown.screen.say(TAKEN_BACK[taken_back])
         return ""
     turn = shown.conversation.undo()
+    shown.attached.pop("", None)  # Those of a message that was taken back before.
     if turn.documents:
         name = f'attachments of "{first_words(turn.question)}"'
-        shown.attached[name] = name, turn.user[: turn.documents].removesuffix(SEPARATOR)
+        shown.attached[""] = name, turn.user[: turn.documents].removesuffix(SEPARATOR)
     shown.screen.say(f'removed "{first_words(turn.question)}": edit it below, or send it again')
     return turn.question
 
@@ -226,8 +227,7 @@ def _file(shown: ChatScreen, argument: str) -> None:
             shown.screen.say(notice)
         shown.attach(document.found)
     for name, text in [*shown.attached.values()][-MAX_LISTED:]:
-        chars = count(len(text.removeprefix(heading(name))), "character")
-        shown.screen.say(f"{name} ({chars})")
+        shown.screen.say(f"{name} ({count(len(text.removeprefix(heading(name))), 'character')})")
     attached = count(len(shown.attached), "attachment")
     shown.screen.say(f"{attached}: /file PATH adds one, /file off [PATH] drops them")
 
@@ -395,8 +395,7 @@ def _set(shown: ChatScreen, argument: str) -> None:
         shown.screen.say(f"{option.name} {before}: /set {option.name} VALUE changes it")
         return
     shown.chat.set(**{option.field: settable.value_of(option, typed)})
-    now = settable.text_of(option, shown.conversation)
-    shown.screen.say(f"{option.name} {now} (was {before})")
+    shown.screen.say(f"{option.name} {settable.text_of(option, shown.conversation)} (was {before})")
 
 
 @command("/think on|off|hide", "show, disable or hide the model's thoughts")
