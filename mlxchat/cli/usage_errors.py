@@ -30,9 +30,8 @@ def explain(error: TyperException, arguments: Sequence[str], root: Any) -> str:
     written = " ".join(error.format_message().split()).replace("Value error, ", "")
     message = f"{written[:1].lower()}{written[1:]}".removesuffix(".")
     context: Any = getattr(error, "ctx", None)
-    path = "mlxchat" if context is None else context.command_path
-    if path == "mlxchat chat" and arguments[:1] != ["chat"]:
-        path = "mlxchat"
+    words = " ".join(_paths(root)).split()
+    path = " ".join(["mlxchat", *takewhile(words.__contains__, arguments)])
     if message.startswith("no such option") and context is not None:
         option = str(vars(error)["option_name"])
         if hint := _hint_for_option(option, arguments, root, context.command.name):
@@ -49,6 +48,8 @@ def refuse_run_together(arguments: Sequence[str], command: Any) -> None:
     before = ""
     for each in takewhile(lambda each: each != "--", arguments):
         is_value = before in own and not own[before].is_flag
+        if is_value and not each and own[before].metavar in ("DIR", "FILE", "SCHEMA"):
+            raise UsageError(f"{before} must not be empty")
         if not is_value and ONE_DASH.fullmatch(each):
             hint = f"did you mean -{each}?" if f"-{each}" in own else hint_for(each)
             if hint is not None:
@@ -78,10 +79,12 @@ def check_question(words: Sequence[str], root: Any, *, has_subject: bool) -> Non
     word = " ".join(words[0].split())
     hint = _hint_for_command(word, list(_paths(root)))
     is_name = "/" in word or os.path.exists(word) or is_model(word)  # noqa: PTH110
-    if not hint and len(words) == 1 and is_name and " " not in word:
+    if word in root.commands:
+        raise UsageError(f"options come after the command: mlxchat {word} …")
+    if not hint and is_name and " " not in word:
         raise UsageError(
             f"{word} is a model or a path: to chat with a model, use `mlxchat -m {word}`; to ask "
-            f'about a file, `mlxchat -f {word} "question"`'
+            f'about a file, `mlxchat -f {word} "question"`; quote a pattern of files'
         )
     if hint or len(words) > 1 or (COMMAND_WORD.fullmatch(word) and not has_subject):
         ask = f'; to ask it, use `mlxchat chat "{" ".join(words)}"`'

@@ -21,13 +21,13 @@ from mlxchat.models.catalog import all_names, is_model
 from mlxchat.sessions import transcript
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing
-from mlxchat.terminal import settable, visible
+from mlxchat.terminal import settable
 from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen
 from mlxchat.terminal.editor import EXIT_WORDS, EndOfInput
 from mlxchat.terminal.figures import draw_window, first_words, staying_line, summary
 from mlxchat.terminal.progress import waiting
 from mlxchat.terminal.screen import copy_to_clipboard
-from mlxchat.terminal.table import minute
+from mlxchat.terminal.table import format_table, minute
 from mlxchat.text.documents import SEPARATOR, heading, read_input
 from mlxchat.units import count
 
@@ -362,13 +362,10 @@ def _load(shown: ChatScreen, argument: str) -> None:
 
 @command("/sessions", "list the sessions", needs_model=False)
 def _sessions(shown: ChatScreen, _: str) -> None:
-    found = listing()
-    for each in found:
-        turns, first = count(each.turns, "turn"), each.error or each.first
-        line = f"{each.name:24} {minute(each.updated)}  {turns:>10}  {first}"
-        shown.screen.draw([" ".join(visible(line).split("\n"))])
-    if not found:
-        shown.screen.say("no sessions yet")
+    rows = [(s.name, minute(s.updated), str(s.turns), s.error or s.first) for s in listing()]
+    headers = ("NAME", "UPDATED", "TURNS", "FIRST MESSAGE")
+    table = format_table(headers, rows, cut=headers[-1:], for_terminal=True)
+    shown.screen.draw(table.splitlines() if rows else ["no sessions yet"])
 
 
 @command("/model [NAME|PATH]", "show or change the model", lambda *_: all_names())
@@ -402,7 +399,7 @@ def _set(shown: ChatScreen, argument: str) -> None:
 def _think(shown: ChatScreen, argument: str) -> None:
     if argument not in COMMANDS["/think"].words:
         raise UsageError(f"usage: {COMMANDS['/think'].usage}")
-    if argument == "off" and not shown.conversation.model.tokenizer.thinks:
+    if not shown.conversation.model.tokenizer.thinks:
         raise UsageError("this model's replies have no thoughts")
     shown.chat.think(argument != "off")
     shown.think = argument
