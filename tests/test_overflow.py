@@ -74,7 +74,7 @@ def test_a_document_that_fits_is_read_as_a_whole(generate: Generate, report: Pat
     whole = generate(*arguments, window=20_000).stdout
     for way in Overflow:
         run = generate("--overflow", way, *arguments, window=20_000)
-        assert (run.returncode, run.stdout, run.stderr) == (0, whole, "")
+        assert (run.returncode, run.stdout, "most 4,096 tokens" in run.stderr) == (0, whole, True)
 
 
 NEEDS = "--overflow {} needs a question as the prompt, after the documents"

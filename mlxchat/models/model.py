@@ -161,6 +161,8 @@ def check_window(model: Model, max_kv_size: int | None, notify: Notify) -> None:
     """If a window of `max_kv_size` tokens does not fit, raise ModelError, or on macOS warn."""
     if max_kv_size is None:
         return
+    if max_kv_size > (trained := model.context_length or max_kv_size):
+        notify(f"a window of at most {trained:,} tokens is better: the model was trained with that")
     needed_bytes = max_kv_size * kv_bytes_per_token(model.network, model.dtype)
     free_bytes = model.free_memory_bytes()
     if needed_bytes > free_bytes:

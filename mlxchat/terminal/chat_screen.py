@@ -246,8 +246,7 @@ class ChatScreen(Talk):
         self.messages.stats(self.figures, self.shown.stats)
 
     def _cut_off(self, stats: Stats) -> str:
-        maximum = self.conversation.generation.max_tokens
-        if 0 < maximum <= stats.generated_tokens:
-            stopped = f"stopped at {count(maximum, 'token')} (max-tokens)"
-            return f"{stopped}: /continue continues the reply"
+        most = self.conversation.generation.max_tokens
+        if 0 < most <= stats.generated_tokens:
+            return f"stopped at {count(most, 'token')} (max-tokens): /continue continues the reply"
         return "stopped: the window is full"

@@ -173,8 +173,7 @@ TAKEN_BACK = {
 
 @command("/undo", "undo the last turn, /continue, /compact or /remember")
 def _undo(shown: ChatScreen, _: str) -> str:
-    taken_back = shown.conversation.take_back()
-    if taken_back is not None:
+    if (taken_back := shown.conversation.take_back()) is not None:
         shown.screen.say(TAKEN_BACK[taken_back])
         return ""
     turn = shown.conversation.undo()
@@ -384,8 +383,7 @@ def _set(shown: ChatScreen, argument: str) -> None:
     if not name:
         shown.screen.say(" · ".join(settable.all_of(shown.conversation)))
         return
-    option = settable.called(name)
-    if option is None:
+    if (option := settable.called(name)) is None:
         raise UsageError(f"unknown option {name!r}: {settable.instead_of(argument, COMMANDS)}")
     before = settable.text_of(option, shown.conversation) or "none"
     if not (typed := "".join(values).strip()):
