@@ -371,8 +371,7 @@ def read_together(
 
 
 def constrained_answer(case: Case) -> None:
-    """Answer under constraints while the window wraps; a family that cannot be bounded answers
-    without one."""
+    """Answer under constraints while the window wraps, or without one if it cannot be bounded."""
 
     def new_cache() -> Cache:
         try:

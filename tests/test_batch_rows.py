@@ -156,8 +156,7 @@ def test_a_row_that_fills_its_window_leaves_the_others_before_it_would_evict(
 
 
 def test_what_a_row_asks_for_is_for_that_row_only(tmp_path: Path) -> None:
-    """Constraints, ends, log-probabilities, and how long it thinks; the last row asks for nothing
-    else."""
+    """Constraints, ends, log-probabilities, how long it thinks; the last row asks for no more."""
     template = CHAT_TEMPLATE.replace("assistant\\n", "assistant\\n<think>")
     model = write_tiny_model(tmp_path / "thinks", chat_template=template)
     said = [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]

@@ -101,7 +101,11 @@ def test_set_shows_what_it_changed_and_takes_all_options_that_tab_offers(
     shown: ChatScreen, run: Run
 ) -> None:
     assert run("/set seed 5") == "seed 5 (was 7)\n"
-    assert run("/set logit_bias 5=1") == "logit-bias 5=1 (was none)\n"
+    shown.say("hi")
+    end = min(shown.conversation.model.tokenizer.eos_ids)
+    assert run(f"/set logit_bias {end}=999") == f"logit-bias {end}=999 (was none)\n"
+    assert "nothing added" in run("/continue")
+    assert run("/undo").startswith('removed "hi"')
     assert "lookup on ·\ntemp 0.8 · top-p 0.95" in run("/set")
     assert run("/set temperature=0.5") == "temp 0.5 (was 0.8)\n"
     for name in suggestions(shown, "/set", ""):

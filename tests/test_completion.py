@@ -23,8 +23,7 @@ Ask = Callable[..., list[str]]
 
 @pytest.fixture
 def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complete:
-    """Completes the last word as the shell does, but in this process; returns what the shell
-    reads."""
+    """Completes the last word as the shell does, in this process; returns what it reads."""
 
     def in_process(shell: str, *words: str) -> str:
         with monkeypatch.context() as patch:

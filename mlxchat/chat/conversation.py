@@ -395,10 +395,9 @@ class Conversation(Means):
         prefill: str | None = None,
         before: State | None = None,
     ) -> Generator[Said]:
-        """Answer the last turn of this state, or continue its answer. If this produces nothing, the
-        state is `before` again."""
+        """Answer the last turn of this state, or continue its answer; `before` if nothing comes."""
         before, asked = before or self.state, state.turns[-1]
-        at_most = 0 if asked.reply or asked.thought else self.recalls
+        at_most = 0 if (begun := bool(asked.reply or asked.thought)) else self.recalls
 
         def recall(now: State) -> Sequence[int]:
             return self._memory.find(asked.user, now, at_most) if at_most and now.forgotten else ()
@@ -418,9 +417,9 @@ class Conversation(Means):
             constraint=constraint,
             prefill=prefill,
         )
-        return self._answered(self.answering, before)
+        return self._answered(self.answering, before, begun)
 
-    def _answered(self, answering: Answering, before: State) -> Generator[Said]:
+    def _answered(self, answering: Answering, before: State, begun: bool) -> Generator[Said]:
         """A message that was sent stays if the device or a rank fails. A window that may be half
         updated is dropped: its contents cannot be trusted."""
         keeps = False
@@ -429,7 +428,8 @@ class Conversation(Means):
                 for said in reply:
                     self.state = answering.state
                     yield said
-            keeps = answering.has_answer or answering.stats.finish_reason != "interrupted"
+            is_left = begun or answering.stats.finish_reason == "interrupted"
+            keeps = answering.has_answer or not is_left
         except StoppedEncoding:
             pass
         except BaseException as error:

@@ -185,7 +185,7 @@ class ChatScreen(Talk):
 
     def _show(self, begin: Begin, kept: str) -> None:
         """Show the reply as it comes, and what is forgotten or recalled above or below it; `kept`
-        says what is as before if it is stopped before it begins."""
+        says what is as before if nothing comes."""
         last = self.conversation.state.last
         later: list[Change] = []
         has_begun = False
@@ -201,7 +201,9 @@ class ChatScreen(Talk):
         for change in later:
             self._announce(window_line(change), change.numbers)
         if self.conversation.state.last is last:
-            self.screen.say(f"stopped: {kept}")
+            stats = self.conversation.stats
+            has_ended = stats is not None and stats.finish_reason == "stop"
+            self.screen.say(f"{'nothing added' if has_ended else 'stopped'}: {kept}")
         else:
             self._show_end()
 
@@ -241,8 +243,7 @@ class ChatScreen(Talk):
         elif stats.finish_reason == "length":
             self.screen.say(self._cut_off(stats))
         elif stats.finish_reason == "stop" and not stats.generated_tokens:
-            empty = not self.conversation.turns[-1].reply
-            self.screen.say("the reply is empty: /retry asks again" if empty else "nothing added")
+            self.screen.say("the reply is empty: /retry asks again")
         self.messages.stats(self.figures, self.shown.stats)
 
     def _cut_off(self, stats: Stats) -> str:

@@ -94,8 +94,7 @@ def ring(ranks: int, arguments: Sequence[str], directory: Path) -> Iterator[list
 def together(
     directory: Path, *arguments: str, ranks: int = 2, stdin: str | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run on all ranks to its end, of which only rank 0 is heard. `stdin` is a line of input, and
-    then its end."""
+    """Run on all ranks to its end; only rank 0 is heard. `stdin` is a line, and then its end."""
     with ring(ranks, arguments, directory) as (first, *others):
         if stdin is not None:
             first.reads(stdin, is_last=True)
