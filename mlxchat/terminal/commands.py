@@ -362,7 +362,7 @@ def _load(shown: ChatScreen, argument: str) -> None:
 @command("/sessions", "list the sessions", needs_model=False)
 def _sessions(shown: ChatScreen, _: str) -> None:
     rows = [(s.name, minute(s.updated), str(s.turns), s.error or s.first) for s in listing()]
-    headers = ("NAME", "UPDATED", "TURNS", "FIRST MESSAGE")
+    headers = ("NAME", "USED", "TURNS", "FIRST MESSAGE")
     table = format_table(headers, rows, cut=headers[-1:], for_terminal=True)
     shown.screen.draw(table.splitlines() if rows else ["no sessions yet"])
 
