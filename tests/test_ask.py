@@ -92,6 +92,8 @@ def test_a_pipe_is_turns_or_with_a_dash_one_question_after_the_files(tmp_path: P
         ("pull qwen3", "unknown command 'pull' (did you mean `mlxchat models pull`?); …"),
         ("chat why so", 'quote the question: mlxchat chat "why so"'),
         ("''", "the question is empty"),
+        ("-n 3 generate it", "options come after the command: mlxchat generate …"),
+        ("generate -o '' it", "-o must not be empty"),
         ("SmolLM2", "SmolLM2 is a model or a path: to chat with a model, use `mlxchat -m Smol…"),
         ("'-5 + 3 is what?'", "no such option: -5; before a question that begins with a dash, …"),
     ],

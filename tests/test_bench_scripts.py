@@ -55,8 +55,7 @@ def test_losses_within_the_window_are_those_of_plain_attention(tiny_model: Path)
 def test_a_chat_and_a_long_text_are_drawn(
     figures: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The chat overflows the window; "everything" reads all turns' tokens and the replies, each of
-    full length."""
+    """The chat overflows the window; "everything" reads all turns and the replies in full."""
     turns, parts = figures("chat"), figures("stream", str(text))
     shifted = [each for each in turns if each["way"] == "shift"]
     assert shifted[-1]["forgotten_turns"] > 0

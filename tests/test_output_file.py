@@ -157,8 +157,7 @@ def test_a_file_changed_since_is_refused_and_left_alone(
 
 
 def run(out: Path, pieces: list[str]) -> tuple[list[tuple[int, Position]], str]:
-    """Write the pieces, with a checkpoint every tenth; return those made before the disk failed,
-    and the error."""
+    """Write pieces, with a checkpoint every tenth; return those before the disk failed, and why."""
     checkpoints: list[tuple[int, Position]] = []
     try:
         with OutputFile.open(out) as output:

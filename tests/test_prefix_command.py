@@ -81,8 +81,7 @@ def test_a_document_is_read_once_for_all_questions(ask: Any) -> None:
 def test_checkpoints_short_prompts_and_unsaved_chats_leave_the_cache_alone(
     ask: Any, tiny_model: Path
 ) -> None:
-    """Prefilling in other steps differs by rounding, but a run with checkpoints must be
-    reproducible."""
+    """Other steps of prefill round otherwise, but a run with checkpoints must be reproducible."""
     model = ("-m", str(tiny_model), "-n", "3")
     run_in_process("generate", *model, "hello")
     line = TEXTS["long.md"].replace("\n", " ")

@@ -188,8 +188,7 @@ def test_other_chats_write_while_a_backup_is_made(
 def test_the_older_backup_stays_unless_the_new_one_is_sound(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A destroyed page is copied without an error. What a killed one left is removed by the
-    next."""
+    """A destroyed page is copied without an error. The next removes what a killed one left."""
     copy = backup.path_of(database)
     before = copy.read_bytes()
     (database.parent / f".{copy.name}.k1ll3d").touch()

@@ -141,6 +141,9 @@ def test_text_messages_errors_and_progress_have_one_line_each(terminal: Terminal
             bar(10, 1_000)
             wait_for("reading 10/1,000 tokens · ", terminal)
             answer.write("An answer")
+            bar(20, 1_000)
+            threading.Event().wait(0.1)
+            assert "reading 20/" not in terminal.written
             Messages().warn("the disk is full")
             answer.write(" goes on.")
             show_error("cannot write a\nb\x1b[2J")
