@@ -380,7 +380,7 @@ def _model(shown: ChatScreen, argument: str) -> None:
 @command("/set [OPTION VALUE]", "show or change options such as temp", settable.options_or_values)
 def _set(shown: ChatScreen, argument: str) -> None:
     name, *values = re.split(r"[ =]", argument, maxsplit=1)
-    if not name:
+    if not argument:
         shown.screen.say(" · ".join(settable.all_of(shown.conversation)))
         return
     if (option := settable.called(name)) is None:
