@@ -102,18 +102,28 @@ def test_an_answer_that_is_not_what_was_asked_for_has_its_own_status(
     assert line.get("complete") is (None if "error" in line else status == 0)
 
 
-def test_a_finished_batch_loads_no_model_and_its_output_is_no_input(
+def test_a_finished_batch_loads_no_model_has_the_same_status_and_its_output_is_no_input(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A pattern that matches the output would have had a second run summarize the results."""
     write("a.txt", "one")
-    batch = ("batch", "--files", "*.txt", "-o", "out.txt", "--stats")
-    assert run_in_process(*batch).returncode == 0
+    batch = (
+        "batch",
+        "--files",
+        "*.txt",
+        "-o",
+        "out.txt",
+        "--stats",
+        "-n2",
+        "--choice",
+        "certainly",
+    )
+    assert run_in_process(*batch).returncode == 4
     before = Path("out.txt").read_text()
     monkeypatch.delattr(batch_run, "open_model")
     done = run_in_process(*batch)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "1 row, 1 already finished\n"
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr == "1 row, 1 already finished\nmlxchat: 1 answer is not complete\n"
     assert Path("out.txt").read_text() == before
 
 

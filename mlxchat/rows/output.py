@@ -85,10 +85,11 @@ class Result:
 
 @dataclass
 class Finished:
-    """What an output already has: the keys of answered `rows`, hashes of the lines of failed ones,
-    and the numbers of `damaged` lines. The file is good up to `good_bytes`."""
+    """What an output already has: the keys of answered `rows`, and whether an answer is not
+    complete; hashes of the lines of failed ones; and the numbers of `damaged` lines. The file is
+    good up to `good_bytes`."""
 
-    rows: set[bytes] = field(default_factory=set[bytes])
+    rows: dict[bytes, bool] = field(default_factory=dict[bytes, bool])
     failures: set[bytes] = field(default_factory=set[bytes])
     damaged: list[int] = field(default_factory=list[int])
     good_bytes: int = 0
@@ -96,13 +97,13 @@ class Finished:
     def add(self, line: bytes) -> bool:
         """Add the row of a line. Returns whether it is the line of a result. Raises ValueError or
         RecursionError if it is not JSON."""
-        match json.loads(line):
+        match found := json.loads(line):
             case {"error": str()}:
                 self.failures.add(_hash(line))
             case {"finish_reason": _, "row": int(number)}:
-                self.rows.add(key_of(None, number))
+                self.rows[key_of(None, number)] = found.get("complete") is False
             case {"finish_reason": _, "id": int() | str() as id_}:
-                self.rows.add(key_of(id_, None))
+                self.rows[key_of(id_, None)] = found.get("complete") is False
             case _:
                 return False
         return True
@@ -181,9 +182,9 @@ class ResultFile(OutputFile):
 class BatchFigures:
     """The progress of a batch of `total` rows (None if unknown), and the tokens of this run.
 
-    `skipped` rows were finished by an earlier run; `incomplete` are among `finished`; `invalid`
-    answers to a constraint, among `failed`. `first_error` is that of the first row
-    that failed. `seconds` are those since generation began: loading the model does not count.
+    `skipped` rows were finished by an earlier run; `incomplete` are among both; `invalid` answers
+    to a constraint, among `failed`. `first_error` is that of the first row that failed. `seconds`
+    are those since generation began: loading the model does not count.
     """
 
     total: int | None = None
@@ -240,6 +241,7 @@ class Pending:
                 return None
             if row.key in self._finished.rows:
                 self.figures.skipped += 1
+                self.figures.incomplete += self._finished.rows[row.key]
             elif row.error is None:
                 return row
             else:
