@@ -112,8 +112,8 @@ def test_patterns_of_listed_names_leave_a_way_out() -> None:
     ("schema", "notice"),
     [
         (
-            {"type": "object", "properties": {"minLenght": {"minLenght": 3}}, "readonly": True},
-            "'minLenght' has no effect: did you mean 'minLength'?",
+            {"type": "object", "properties": {"tpye": {"tpye": "null"}}, "readonly": True},
+            "'tpye' has no effect: did you mean 'type'?",
         ),
         ({"type": "string", "format": "color"}, "the schema's format 'color' has no effect"),
         (

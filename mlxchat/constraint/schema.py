@@ -220,7 +220,7 @@ class Schema:
     def _look_for_misspelled(self, schema: dict[str, Any]) -> None:
         known = self.keywords | _SCHEMAS | _DROPPED | {"const"}
         for key in schema.keys() - known:
-            for meant in _closest(key, self.keywords, 1, 0.8):
+            for meant in _closest(key, self.keywords, 1, 0.75):
                 self.misspelled[f"{key!r} has no effect: did you mean {meant!r}?"] = None
 
 
