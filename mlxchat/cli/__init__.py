@@ -9,6 +9,7 @@ import os
 import sys
 from contextlib import redirect_stderr, suppress
 from io import StringIO
+from itertools import takewhile
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -92,7 +93,8 @@ class ChatByDefault(Group):
             ctx.meta[chat.IMPLIED] = True
             if args and not args[0].startswith("-"):
                 # A mistyped command gets a hint even if its options are unknown to chat.
-                check_question(args[:1], self, has_subject=True)
+                words = [*takewhile(lambda each: not each.startswith("-"), args)]
+                check_question(words, self, has_subject=True)
             args = ["chat", *args]
         return super().parse_args(ctx, args)
 

@@ -58,11 +58,7 @@ def generate(
     ] = None,
     resume: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Resume a run from its checkpoint",
-            show_default=False,
-        ),
+        typer.Option(metavar="DIR", help="Resume a run from its checkpoint", show_default=False),
     ] = None,
     template: Template = None,
     **values: Any,

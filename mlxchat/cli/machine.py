@@ -38,9 +38,7 @@ def bench(
     against: Annotated[
         Literal["mlx-lm"] | None,
         typer.Option(
-            metavar="mlx-lm",
-            help="Also measure mlx-lm, on the same weights",
-            show_default=False,
+            metavar="mlx-lm", help="Also measure mlx-lm, on the same weights", show_default=False
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure less, in about a minute")] = False,

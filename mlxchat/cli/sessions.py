@@ -81,8 +81,7 @@ def rename(name: Name, new: Annotated[str, typer.Argument(metavar="NEW", help="N
 @session_app.command(epilog="Example: mlxchat session rm holidays")
 def rm(
     names: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME…", help="Sessions", autocompletion=complete_session),
+        list[str], typer.Argument(metavar="NAME…", help="Sessions", autocompletion=complete_session)
     ],
     yes: Yes = False,
 ) -> None:

@@ -30,8 +30,9 @@ def explain(error: TyperException, arguments: Sequence[str], root: Any) -> str:
     written = " ".join(error.format_message().split()).replace("Value error, ", "")
     message = f"{written[:1].lower()}{written[1:]}".removesuffix(".")
     context: Any = getattr(error, "ctx", None)
-    words = " ".join(_paths(root)).split()
-    path = " ".join(["mlxchat", *takewhile(words.__contains__, arguments)])
+    given = " ".join(("mlxchat", *arguments, ""))
+    paths = ["mlxchat", *(f"mlxchat {each}" for each in _paths(root))]
+    path = max((each for each in paths if given.startswith(f"{each} ")), key=len)
     if message.startswith("no such option") and context is not None:
         option = str(vars(error)["option_name"])
         if hint := _hint_for_option(option, arguments, root, context.command.name):
