@@ -31,6 +31,7 @@ class Must:
 
 FINITE = Must("be a finite number", math.isfinite)
 NOT_EMPTY = Must("not be empty", bool)
+A_FILE = Must("be a file (leave it out for stdout)", lambda path: str(path) != "-")
 
 
 def at_least(low: float) -> Must:
@@ -123,11 +124,12 @@ class Option:
         if value is None:
             return
         for each in value if isinstance(value, tuple) else (value,):
+            got = each if isinstance(each, Path) else repr(each)
             if self.choices and each not in self.choices:
                 wanted = f"must be one of {', '.join(self.choices)}"
-                raise UsageError(f"{self.flag} {wanted}, got {each!r}")
+                raise UsageError(f"{self.flag} {wanted}, got {got}")
             if self.must is not None and not self.must.holds(each):
-                raise UsageError(f"{self.flag} must {self.must.words}, got {each!r}")
+                raise UsageError(f"{self.flag} must {self.must.words}, got {got}")
 
 
 def option(default: Any, help_text: str, **more: Any) -> Any:
@@ -199,12 +201,7 @@ OF_TEMPLATE = (
 )
 
 # At most one of each can be given.
-ONE_OF = (
-    CONSTRAINTS,
-    ("until", "lasting_s"),
-    INPUT_FORMS,
-    ("latest", "session", "save"),
-)
+ONE_OF = (CONSTRAINTS, ("until", "lasting_s"), INPUT_FORMS, ("latest", "session", "save"))
 
 # A field, those that it excludes, and what to say after both, or instead. A field counts if it is
 # not at its default; `overflow=map` stands for one of its values.

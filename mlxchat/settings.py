@@ -47,10 +47,7 @@ class CacheSettings:
         must=at_least(0),
     )
     prefill_step_size: int = option(
-        DEFAULT_PREFILL_STEP_SIZE,
-        "Prompt tokens per step",
-        metavar="TOKENS",
-        must=at_least(1),
+        DEFAULT_PREFILL_STEP_SIZE, "Prompt tokens per step", metavar="TOKENS", must=at_least(1)
     )
 
     def __post_init__(self) -> None:
@@ -257,7 +254,6 @@ class Overflow(StrEnum):
 
 
 def random_seed() -> int:
-    """A random seed."""
     return int.from_bytes(os.urandom(4))
 
 

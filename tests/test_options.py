@@ -29,8 +29,9 @@ def test_no_option_takes_an_invalid_value_and_it_says_which(command: str) -> Non
             with pytest.raises(UsageError, match=rf"^{option.flag} must be .*, got 'hot'$"):
                 option.value_of("hot")
         if option.must is not None:
+            wrong = Path("-") if option.type is Path else math.nan
             with pytest.raises(UsageError, match=rf"^{option.flag} must .*, got "):
-                option.check("" if option.many or option.type is str else math.nan)
+                option.check("" if option.many or option.type is str else wrong)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -9,12 +9,4 @@ from mlxchat.request.batch import BatchInput, BatchRequest
 from mlxchat.request.commands import ChatOptions
 from mlxchat.request.generate import Answer, Overnight, Request, Setup
 
-__all__ = [
-    "Answer",
-    "BatchInput",
-    "BatchRequest",
-    "ChatOptions",
-    "Overnight",
-    "Request",
-    "Setup",
-]
+__all__ = ["Answer", "BatchInput", "BatchRequest", "ChatOptions", "Overnight", "Request", "Setup"]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from mlxchat.errors import UsageError
 from mlxchat.options import (
+    A_FILE,
     CONSTRAINTS,
     NOT_EMPTY,
     Must,
@@ -167,12 +168,10 @@ class Overnight:
         short="o",
         common=True,
         if_unset="stdout, or output.txt in the checkpoint",
+        must=A_FILE,
     )
     checkpoint: Path | None = option(
-        None,
-        "Save checkpoints to a new directory, to resume from",
-        common=True,
-        metavar="DIR",
+        None, "Save checkpoints to a new directory, to resume from", common=True, metavar="DIR"
     )
     checkpoint_every: int = option(
         2_000, "Tokens between checkpoints", metavar="TOKENS", must=at_least(1)
@@ -186,10 +185,6 @@ class Overnight:
         """Whether to keep the machine awake."""
         return any(each is not None for each in (self.checkpoint, self.until, self.lasting_s))
 
-    def action_on_loop(self, *, endless: bool) -> OnLoop:
-        """What to do if the text repeats itself; `endless` text goes on all the same."""
-        return self.on_loop or (OnLoop.WARN if endless else OnLoop.STOP)
-
     def deadline_s(self, now_s: float) -> float | None:
         """The deadline in seconds since the epoch, if generation begins now."""
         if self.lasting_s is not None:
@@ -197,7 +192,6 @@ class Overnight:
         return None if self.until is None else self.until.timestamp()
 
     def output_path(self) -> Path | None:
-        """The output file, if any."""
         if self.output is not None:
             return self.output.expanduser()
         return None if self.checkpoint is None else self.checkpoint / "output.txt"

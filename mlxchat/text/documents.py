@@ -224,13 +224,13 @@ def _read(name: str, source: Source) -> Document:
         if not isinstance(source, Path):
             stack.enter_context(source)
         stream.seek(0)
-        begin = stream.read(len(codecs.BOM_UTF8))
+        begin = stream.read(len(codecs.BOM_UTF8)) or b""  # None: a device has nothing yet.
         if begin.startswith(UTF16_MARKS):
             raise _NotText(name, "UTF-16", ": convert it first with iconv -f UTF-16 -t UTF-8")
         start = at = stream.seek(len(begin) if begin == codecs.BOM_UTF8 else 0)
-        piece: bytes | None = None
+        piece = begin
         while piece != b"":
-            piece = stream.read(READ_BYTES)
+            piece = stream.read(READ_BYTES) or b""
             if (position := piece.find(b"\0")) >= 0:
                 raise _NotText(name, "binary", f": it contains a NUL at byte {at + position:,}")
             is_blank = is_blank and not piece.strip()
