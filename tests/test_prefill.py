@@ -32,7 +32,7 @@ def test_every_format_reads_the_beginning_as_the_answer(scripted: Scripted, text
     asked = tokenizer.prompt("Is it a duck?")
     prompt = tokenizer.with_beginning(asked, text)
     assert prompt.ids[: len(asked.ids)].tolist() == asked.ids.tolist() == prompt.asked.tolist()
-    answer = prompt.answer_begun.tolist()
+    answer = prompt.ids[len(prompt.ids) - prompt.answer :].tolist()
     assert not set(answer) & tokenizer.control_ids
     assert tokenizer.decode(answer) == text
     reader, _, begun = tokenizer.reader_after(prompt)

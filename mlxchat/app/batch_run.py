@@ -298,7 +298,7 @@ class SideBySide:
                 (len(others) + 2) * (tokens - held) <= TOKENS_TOGETHER
                 and (most is None or tokens <= most)
                 and self._has_seat(other, [run, *others])
-                and self._prefixes.start_of(other.prompt.ids) is begun.start
+                and self._prefixes.longest_known(other.prompt.ids)[1] is begun.start
             ):
                 others.append(other)
                 longest = tokens

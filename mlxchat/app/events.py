@@ -95,13 +95,7 @@ class EventWriter:
         return _line(event)
 
     def done(
-        self,
-        stats: Stats,
-        model: str,
-        seed: int,
-        *,
-        error: str | None = None,
-        value: Any = None,
+        self, stats: Stats, model: str, seed: int, *, error: str | None = None, value: Any = None
     ) -> str:
         """The last line; `error` is the message of the error that ended the generation, if any, and
         `value` that of a constrained answer."""

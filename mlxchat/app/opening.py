@@ -80,11 +80,7 @@ def _found(setup: Setup, observer: Observer) -> ResolvedModel:
 
 
 def load_model(
-    setup: Setup,
-    found: ResolvedModel,
-    notify: Notify,
-    check: Check = None,
-    ranks: Alone = ALONE,
+    setup: Setup, found: ResolvedModel, notify: Notify, check: Check = None, ranks: Alone = ALONE
 ) -> Model:
     """Load the model, shared among `ranks` if there are several.
 

@@ -16,15 +16,7 @@ from mlxchat.engine.reply import Reply
 from mlxchat.errors import MlxchatError
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
-from mlxchat.request import (
-    Answer,
-    BatchInput,
-    BatchRequest,
-    ChatOptions,
-    Overnight,
-    Request,
-    Setup,
-)
+from mlxchat.request import Answer, BatchInput, BatchRequest, ChatOptions, Overnight, Request, Setup
 from mlxchat.request.batch import RowTemplate
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.store.prefix_cache import DiskBlocks

@@ -323,7 +323,7 @@ class Run:
         request, point = self.request, self._resume_point
         # A code block would never be complete.
         endless = request.ignore_eos and not request.answer.extract
-        stops = request.overnight.action_on_loop(endless=endless) is OnLoop.STOP
+        on_loop = request.overnight.on_loop or (OnLoop.WARN if endless else OnLoop.STOP)
         detector = LoopDetector()
         for id_ in () if point is None else deque(point.latest, point.generated):
             detector.add(id_)
@@ -334,12 +334,12 @@ class Run:
             if detector.looping and not was_looping:
                 share = f"{detector.share:.0%} of the latest tokens repeat earlier ones"
                 text = f"the text repeats itself at token {reply.generated:,}: {share}"
-                if stops:
+                if on_loop is OnLoop.STOP:
                     text += "; stopped (--on-loop warn continues)"
                 if self.loaded.sampling.dry_multiplier == 0:
                     text += f"; --dry-multiplier {USUAL_MULTIPLIER} prevents that from the start"
                 self.observer.warn(text)
-            return "loop" if stops and detector.looping else None
+            return "loop" if on_loop is OnLoop.STOP and detector.looping else None
 
         return see
 

@@ -29,5 +29,4 @@ BENCHES = (
 
 
 def load(name: str) -> Any:
-    """The benchmark's module."""
     return import_module(f"mlxchat.bench.{name}")

@@ -75,7 +75,7 @@ def comparisons(subject: Subject) -> list[Comparison[Case, Generated]]:
     shared = {min(SHARED_ROWS, amounts.prompts): _shared_prompts(subject, amounts)}
     sides: dict[str, Generate] = {OURS: _side_by_side}
     if subject.against:
-        sides[theirs.NAME] = _by_mlx_lm
+        sides[theirs.NAME] = theirs.generate_batch
     alone = {ALONE: _one_by_one}
     return [
         Comparison(
@@ -182,11 +182,7 @@ def _side_by_side(
     """As `mlxchat batch` does, without files. Raises ModelError if a row fails."""
     model, settings = subject.model, CacheSettings(None)
     request = BatchRequest(
-        setup=Setup(prefix_cache=False),
-        rows=rows,
-        max_tokens=tokens,
-        ignore_eos=True,
-        lookup=False,
+        setup=Setup(prefix_cache=False), rows=rows, max_tokens=tokens, ignore_eos=True, lookup=False
     )
     cache = model.make_cache(None, settings.keep)
     loaded = Loaded(model.name, model, settings, SamplingSettings(seed=0), cache)
@@ -208,8 +204,3 @@ def _one_by_one(subject: Subject, prompts: Sequence[str], rows: int, tokens: int
         ids = model.tokenizer.prompt(prompt).ids
         for token in generate(Reply(model, ids, model.make_cache(), settings=settings)):
             yield token.id is not None
-
-
-def _by_mlx_lm(subject: Subject, prompts: Sequence[str], rows: int, tokens: int) -> Iterator[int]:
-    ids = [subject.model.tokenizer.prompt(prompt).ids for prompt in prompts]
-    return theirs.generate_batch(subject.model, ids, tokens, rows)

@@ -47,7 +47,6 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """From at least one value."""
         return cls(statistics.median(values), min(values), max(values), len(values))
 
 
@@ -83,7 +82,6 @@ class Comparison(Generic[K, V]):
             self.runs = runs
 
     def figures(self) -> list[Figures]:
-        """The figures so far."""
         return [each for key in self.runs for each in self.figures_of(key, self.runs)]
 
 
@@ -120,8 +118,6 @@ def ratios(values: Sequence[float], others: Sequence[float]) -> Spread | None:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells as they are displayed."""
-
     title: str
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -202,7 +198,7 @@ def circumstances(bench: str, subject: Subject, machine: Record, *, complete: bo
     """What all figures of a benchmark have in common, as it ends. If every run loads the model
     itself, `dtype` is the value of the option, and `weights_bytes` is None."""
     dtype, weights_bytes = subject.dtype, None
-    if subject.has_model:
+    if "model" in vars(subject):
         dtype = str(subject.model.dtype).rpartition(".")[2]
         arrays = (array for _, array in named_parameters(subject.model.network))
         weights_bytes = sum(array.nbytes for array in arrays)

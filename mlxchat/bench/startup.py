@@ -19,12 +19,14 @@ TITLE = "Seconds from the start of the process, with the model's files in memory
 
 def comparisons(subject: Subject) -> list[Comparison[str, float]]:
     """Each run is a process of mlxchat."""
+    adapter = [] if subject.adapter is None else ["--adapter", subject.adapter]
     generate = [sys.executable, "-m", "mlxchat", "generate"]
     commands = {
         HELP: [*generate, "--help"],
         FIRST_TOKEN: [
-            *(*generate, "-m", str(subject.directory), *subject.program_options()),
-            *("--offline", "--no-json", "--no-prefix-cache", "-n", "1", "--raw", PROMPT),
+            *(*generate, "-m", str(subject.directory), "--device", subject.device),
+            *("--dtype", subject.dtype, *adapter, "--offline", "--no-json", "--no-prefix-cache"),
+            *("-n", "1", "--raw", PROMPT),
         ],
     }
     sides: dict[str, Side[float]] = {}
@@ -44,10 +46,7 @@ def process_seconds(command: Sequence[str]) -> float:
     with tempfile.TemporaryFile() as errors:
         started_s = time.perf_counter()
         with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
         ) as process:
             assert process.stdout is not None
             try:

@@ -45,16 +45,7 @@ class Subject:
     def model(self) -> Model:
         return self.load()
 
-    @property
-    def has_model(self) -> bool:
-        return "model" in self.__dict__
-
     def prompt_ids(self, count: int) -> TokenIds:
         """`count` ids of plain sentences, repeated as necessary."""
         once = self.model.tokenizer.encode("\n".join(SENTENCES) + "\n")
         return np.resize(once, count)
-
-    def program_options(self) -> list[str]:
-        """The options with which `mlxchat generate` runs this subject in a process of its own."""
-        options = ["--device", self.device, "--dtype", self.dtype]
-        return options if self.adapter is None else [*options, "--adapter", self.adapter]

@@ -13,7 +13,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from mlxchat.bench.subject import THEIRS
+from mlxchat.bench.subject import THEIRS, Subject
 from mlxchat.cache.powers import mlx_lms_own
 from mlxchat.models.model import Model
 from mlxchat.text.encoder import TokenIds
@@ -45,18 +45,20 @@ def generate(
 
 
 def generate_batch(
-    model: Model, prompts: Sequence[TokenIds], max_tokens: int, rows: int
+    subject: Subject, prompts: Sequence[str], rows: int, max_tokens: int
 ) -> Iterator[int]:
     """The loop of mlx-lm's `batch_generate`, which itself returns nothing before the end: yields
     the number of tokens that each step gives to its `rows`. There is no end token."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
     from mlx_lm.generate import BatchGenerator
 
+    model = subject.model
     with mlx_lms_own():
         generator = BatchGenerator(
             model.network, stop_tokens=[], completion_batch_size=rows, prefill_batch_size=rows
         )
-        generator.insert([ids.tolist() for ids in prompts], [max_tokens] * len(prompts))
+        ids = [model.tokenizer.prompt(prompt).ids.tolist() for prompt in prompts]
+        generator.insert(ids, [max_tokens] * len(prompts))
         while responses := generator.next_generated():
             yield len(responses)
         generator.close()

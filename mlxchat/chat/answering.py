@@ -239,10 +239,7 @@ class Answering:
             return None
         variables = {**self.rendering.variables, **self.rendering.template_args}
         return Constrained(
-            self.constraint,
-            self.rendering.tokenizer,
-            prompt,
-            may_think=allows_thinking(variables),
+            self.constraint, self.rendering.tokenizer, prompt, may_think=allows_thinking(variables)
         )
 
     def _within_window(self, written: int) -> GenerationSettings:

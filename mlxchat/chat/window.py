@@ -89,10 +89,7 @@ class Window:
         return self.ledger.window is not None and len(self.ledger) >= self.ledger.window
 
     def become(
-        self,
-        ids: TokenIds,
-        earlier: Iterable[Window] = (),
-        begin: BeginPrefix | None = None,
+        self, ids: TokenIds, earlier: Iterable[Window] = (), begin: BeginPrefix | None = None
     ) -> int:
         """Hold the longest prefix of `ids: (T,)` that needs no computing, and at most T - 1; return
         its length. If a layer cannot be rewound, this is one of the `earlier` windows, or empty. An

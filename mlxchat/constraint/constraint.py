@@ -143,10 +143,7 @@ def _not_enforced(check: Schema, warnings: Iterable[str]) -> Iterator[str]:
 
 
 # First words of llguidance's warnings.
-_MEANINGS = {
-    "oneOf": "oneOf's exactly one",
-    "min/maxProperties": "minProperties and maxProperties",
-}
+_MEANINGS = {"oneOf": "oneOf's exactly one", "min/maxProperties": "minProperties and maxProperties"}
 
 
 def _parse_schema(text: str, may_be_file: bool) -> Any:

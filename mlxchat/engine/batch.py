@@ -65,7 +65,7 @@ class SharedPrefixes:
 
         Reads a prefix if it is shared with `following` prompts; `read` may stop early.
         """
-        start, known = self._longest_known(ids)
+        start, known = self.longest_known(ids)
         # One more, which is never part of a prefix.
         within = ids if self._window is None else ids[: self._window + 1]
         stop = shared_length(within, following, start)
@@ -78,12 +78,8 @@ class SharedPrefixes:
                 self._prefixes = [*self._prefixes, (ids[:stop].copy(), known)][-MAX_PREFIXES:]
         return Begun(cache, start + done, start + reused, known)
 
-    def start_of(self, ids: TokenIds) -> Cache | None:
-        """The cache of the longest known prefix of these tokens."""
-        return self._longest_known(ids)[1]
-
-    def _longest_known(self, ids: TokenIds) -> tuple[int, Cache | None]:
-        """Its length and its cache."""
+    def longest_known(self, ids: TokenIds) -> tuple[int, Cache | None]:
+        """The length and the cache of the longest known prefix of these tokens."""
         known = [x for x in self._prefixes if common_length(ids[:-1], x[0]) == len(x[0])]
         if not known:
             return 0, None

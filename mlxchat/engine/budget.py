@@ -32,7 +32,6 @@ class Budget:
         self._close()
 
     def accept(self, id_: int) -> None:
-        """Add the next token."""
         self.was_forced = bool(self.forced)
         if self.forced:
             self.forced.popleft()

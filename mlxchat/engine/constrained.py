@@ -180,7 +180,8 @@ class Constrained:
         self._has_begun = False
         self._check = constraint.problem
         if prompt is not None and prompt.written:
-            if matcher.accepts(prompt.answer_begun.tolist()) < prompt.answer:
+            answer = prompt.ids[len(prompt.ids) - prompt.answer :]
+            if matcher.accepts(answer.tolist()) < prompt.answer:
                 raise UsageError(
                     f"--prefill is not a beginning that {flag(constraint.kind)} allows"
                 )

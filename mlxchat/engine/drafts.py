@@ -72,7 +72,6 @@ class History:
             self.add(id_)
 
     def add(self, id_: int) -> None:
-        """Add one token."""
         if len(self) == self._capacity:
             kept = self._ids[self._capacity // 2 :]
             self._clear()

@@ -110,13 +110,7 @@ def load_directory(
     del stored
     if adapter is not None:
         apply_adapter(adapter, build_skeleton(config))
-    target = _target_dtype(
-        dtype,
-        parameter_count(network, arrays),
-        stored_bytes,
-        notify,
-        ranks,
-    )
+    target = _target_dtype(dtype, parameter_count(network, arrays), stored_bytes, notify, ranks)
     network = _fill(network, config, directory, arrays, target, divide=divide)
     install_powers(network)
     activations = activation_dtype(network)
@@ -216,10 +210,7 @@ def _fill(
 
 
 def _fill_with_arrays(
-    network: nn.Module,
-    config: dict[str, Any],
-    given: dict[str, mx.array],
-    target: mx.Dtype | None,
+    network: nn.Module, config: dict[str, Any], given: dict[str, mx.array], target: mx.Dtype | None
 ) -> None:
     # Here, too.
     arrays = dict(given)

@@ -178,7 +178,9 @@ class Session:
                 raise records.already_exists(found.name)
             if self._id is not None:
                 with session_errors("rename the session"):
-                    self._database.write(lambda connection: self._write_name(connection, name))
+                    self._database.write(
+                        lambda c: records.update_session(c, replace(self._row(c), name=name))
+                    )
         except BaseException:
             if lock is not self._lock:
                 _remove(lock)
@@ -257,9 +259,6 @@ class Session:
             self.outage = None
         except (OSError, SessionError) as error:
             self._report(error)
-
-    def _write_name(self, connection: sqlite3.Connection, name: str) -> None:
-        records.update_session(connection, replace(self._row(connection), name=name))
 
     def _row(self, connection: sqlite3.Connection) -> SessionRecord:
         assert self._id is not None

@@ -15,14 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from mlxchat.errors import OutputError
-from mlxchat.files import (
-    force_to_disk,
-    is_at,
-    open_locked,
-    reported_as,
-    sync_directory,
-    write_all,
-)
+from mlxchat.files import force_to_disk, is_at, open_locked, reported_as, sync_directory, write_all
 
 TAIL_BYTES = 4096
 MODE = 0o644  # of a new file, before the umask

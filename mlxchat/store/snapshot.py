@@ -85,11 +85,7 @@ def take(cache: Cache, ledger: Ledger, fingerprint: Fingerprint, facts: dict[str
     own = {
         "fingerprint": fingerprint,
         "placement": [asdict(window.placement) for window in windows(cache)],
-        "ledger": {
-            "window": ledger.window,
-            "keep": ledger.keep,
-            "overflowed": ledger.overflowed,
-        },
+        "ledger": {"window": ledger.window, "keep": ledger.keep, "overflowed": ledger.overflowed},
         "facts": facts,
     }
     return Snapshot(tensors, own)

@@ -67,11 +67,6 @@ class Prompt:
         """The ids of the reply."""
         return self.ids[len(self.ids) - self.written :]
 
-    @property
-    def answer_begun(self) -> TokenIds:
-        """The ids of the answer."""
-        return self.ids[len(self.ids) - self.answer :]
-
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
@@ -258,10 +253,7 @@ class Tokenizer:
         return encoded
 
     def _renderer(
-        self,
-        system: str | None,
-        variables: Mapping[str, Any] | None,
-        texts: Iterable[str],
+        self, system: str | None, variables: Mapping[str, Any] | None, texts: Iterable[str]
     ) -> tuple[Callable[[Sequence[Message]], str], str, str]:
         """A function that renders messages after the system text, and two characters that occur in
         none of the `texts`: one to cut control tokens with, as in `system` and `variables`."""
