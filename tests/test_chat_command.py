@@ -136,7 +136,7 @@ def test_a_piped_chat_ends_with_what_failed_and_how_to_continue(
     *_, last = events_of(done.stdout)
     assert (last["event"], last["turn"], last["finish_reason"]) == ("done", 2, "error")
     assert last["error"].startswith(FAILED)
-    error = f"mlxchat: error: {last['error']}; --session mine continues the chat\n"
+    error = f"mlxchat: error: {last['error']}; saved; resume with: mlxchat --session mine\n"
     assert (done.returncode, done.stderr) == (1, error)
     device.repair()
     again = run_in_process("chat", *how, stdin="four\n")

@@ -93,7 +93,7 @@ def test_a_reply_is_rendered_unless_it_is_to_be_plain(
     steps = [
         (PROMPT, "Add two numbers\r"),
         (r"> Add two numbers\n(.*\n)+>$", "/undo\r"),
-        (r"edit it below.*\n> Add two numbers$", "/pin 9\r"),
+        (r"edit the message below.*\n> Add two numbers$", "/pin 9\r"),
         (r"> /pin 9\nno messages yet\n> Add two numbers$", CTRL_C + CTRL_D),
     ]
     terminal = chat(saying(CODE), "--no-save", *options, steps=steps)
@@ -101,7 +101,7 @@ def test_a_reply_is_rendered_unless_it_is_to_be_plain(
         "> Add two numbers",
         *reply.splitlines(),
         "> /undo",
-        'removed "Add two numbers": edit it below, or send it again',
+        'removed "Add two numbers": edit the message below, or send it again',
         "> /pin 9",
         "no messages yet",
         ">",
@@ -124,7 +124,7 @@ def test_files_are_attached_and_only_a_chat_that_is_saved_has_a_history(
     monkeypatch.chdir(tmp_path)
     steps = [
         (r"^a\.md \(4 characters\)\n1 attachment[^>]*\n>", "Who?\r/undo\r"),
-        ("send it again\n> Who\\?$[^$]*1 attached", CTRL_C + "/undo\r"),
+        ("send it again with 1 attachment\n> Who\\?$[^$]*1 attached", CTRL_C + "/undo\r"),
         ("^no messages yet$", "/reset\r"),
         ("^new conversation ─+\n[^─]", "exit\r"),
     ]

@@ -178,7 +178,11 @@ def test_a_file_is_attached_once_and_names_neither_the_turn_nor_a_session(
     assert "  1: Who is it?\n" in run("/context")
     shown.retry()
     run("/undo")
-    assert run("/file").startswith('attachments of "Who is it?" (12 characters)\n1 att')
+    assert run("/file").split() == ["a.md", *listed.split()]
+    # Of an earlier process.
+    shown.conversation.add(Turn("# a.md\n\nAda.\n\nWhere?", documents=14))
+    run("/undo")
+    assert run("/file").startswith('attachments of "Where?" (12 characters)\n1 attachment')
 
 
 def test_an_empty_reply_is_reported(
@@ -192,17 +196,20 @@ def test_an_empty_reply_is_reported(
 
 
 def test_schema_constrains_the_next_answer_only(shown: ChatScreen, run: Run) -> None:
-    assert run('/schema {"enum": [7]}') == "the answer to your next message will be JSON\n"
+    assert run('/schema {"enum": [7]}') == "your next message gets an answer in JSON\n"
+    shown.say("how many?")
+    assert run("/undo").endswith("send it again with /schema\n")
     shown.say("how many?")
     shown.retry()
+    with pytest.raises(UsageError, match="an answer in JSON is not continued: /retry"):
+        run("/continue")
     shown.say("again")
     assert [turn.reply == "7" for turn in shown.conversation.turns] == [True, False]
     run('/schema {"enum": [7]}')
     assert "ordinary answer" in run("/schema off")
-    for wrong, words in (("/schema", "usage: /schema"), ('/schema {"type": "strin"}', "strin")):
-        with pytest.raises(UsageError, match=words):
-            run(wrong)
-    assert shown.constraint is None
+    with pytest.raises(UsageError, match="strin"):
+        run('/schema {"type": "strin"}')
+    assert run("/schema") == "your next message gets an ordinary answer\n"
 
 
 def test_what_is_remembered_is_listed_removed_taken_back_and_offered(

@@ -32,7 +32,7 @@ ACTIONS = {
     "fill": st.integers(100, 260),
     "stopped": st.integers(0, 6),
     "interrupted": st.integers(0, 6),
-    "there_and_back": st.integers(0, 5),
+    "there_and_back": st.integers(0, 6),
     "forget": st.integers(1, 3),
     "pin": st.integers(0, 2),
     "system": st.integers(0, 20),
@@ -44,7 +44,7 @@ OTHERS = ["undo", "retry", "go_on", "take_back", "clear", "unpin", "compact", "r
 # A third of all actions only say something, and some take back what they do.
 action = st.one_of(
     *[st.tuples(st.just("say"), st.integers(1, 90))] * 12,
-    *[st.tuples(st.just("there_and_back"), st.integers(0, 5))] * 4,
+    *[st.tuples(st.just("there_and_back"), st.integers(0, 6))] * 4,
     *[st.tuples(st.just("fill"), ACTIONS["fill"])] * 4,
     *(st.tuples(st.just(name), numbers) for name, numbers in ACTIONS.items()),
     *(st.tuples(st.just(name), st.just(0)) for name in OTHERS),
@@ -218,7 +218,16 @@ class Played:
         """Take back what was just done: all is as before, what was forgotten for it included, but
         what was pinned meanwhile."""
         before, said = view(self.conversation), list(self.said)
-        there = (self.say, self.fill, self.ask, self.go_on, self.compact, self.remember)[n]
+        kinds = ("reply", "note", "remembered", "forgotten")
+        there = (
+            self.say,
+            self.fill,
+            self.ask,
+            self.go_on,
+            self.compact,
+            self.remember,
+            self.forget,
+        )[n]
         there(90)
         if n == 1:
             self.pin(1)
@@ -226,7 +235,7 @@ class Played:
             if n < 3:
                 self.conversation.undo()
             else:
-                assert self.conversation.take_back() == ("reply", "note", "remembered")[n - 3]
+                assert self.conversation.take_back() == kinds[n - 3]
             assert view(self.conversation) == before
             self.said, self.remembered = said, [*self.conversation.state.remembered]
 

@@ -219,7 +219,9 @@ class Conversation(Means):
     def forget(self, count: int) -> int:
         """Forget the `count` oldest turns that are not pinned; return how many were forgotten."""
         oldest = [n for n in self.state.in_view if not self.turns[n - 1].pinned][:count]
-        self.state = self.state.forget(oldest)
+        if oldest:
+            self._past.append(Earlier(self.state, None))
+            self.state = self.state.forget(oldest)
         return len(oldest)
 
     def clear(self) -> None:
@@ -302,14 +304,12 @@ class Conversation(Means):
         return turn
 
     def take_back(self) -> str | None:
-        """Take back the last action if it changed the "reply" (`continue_reply`), the "note"
-        (`compact`, `set_note`) or what is "remembered"; return which, or None."""
+        """Take back the last action if it changed what is "remembered", the "note" (`compact`,
+        `set_note`), the "reply" (`continue_reply`) or what is "forgotten"; return which."""
         last = self._past[-1].state if self._past else None
         if last is None or len(last.turns) != len(self.turns):
             return None
-        changed = "reply" if last.note == self.state.note else "note"
-        if last.remembered != self.state.remembered:
-            changed = "remembered"
+        changed = last.changed_in(self.state)
         self._go_back(self._past.pop())
         return changed
 

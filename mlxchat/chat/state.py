@@ -208,6 +208,16 @@ class State:
         """The last turn since everything was cleared."""
         return self.turns[-1] if len(self.turns) > self.cleared else None
 
+    def changed_in(self, later: State) -> str:
+        """What an action on the same turns has changed."""
+        if self.remembered != later.remembered:
+            return "remembered"
+        if self.note != later.note:
+            return "note"
+        before, now = self.turns[-1], later.turns[-1]
+        same = before.reply == now.reply and before.thought == now.thought
+        return "forgotten" if same else "reply"
+
     # Other states
 
     def only(self, *turns: Turn) -> State:

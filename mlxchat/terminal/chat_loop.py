@@ -1,6 +1,6 @@
 """A chat on a terminal: read a line, answer it or run its command, repeat."""
 
-import shlex
+import re
 import signal
 from contextlib import nullcontext, suppress
 
@@ -17,6 +17,7 @@ from mlxchat.terminal import is_dumb
 from mlxchat.terminal.chat_screen import ChatScreen
 from mlxchat.terminal.commands import COMMANDS, as_command, run_command, suggestions
 from mlxchat.terminal.editor import Editor, EndOfInput, PlainInput
+from mlxchat.terminal.settable import as_in_chat
 from mlxchat.terminal.worker import ending_by
 from mlxchat.units import count
 
@@ -58,7 +59,8 @@ class ChatLoop(ChatScreen):
                 command = as_command(text)
                 if command is not None:
                     return run_command(self, command) or ""
-                message = text.removeprefix("/") if text[:2] == "//" else text
+                # Not a comment in what is pasted.
+                message = text.removeprefix("/") if re.fullmatch(r"//\S.*", text) else text
                 return "" if self.say(message) else text
         except KeyboardInterrupt:
             # Something other than a reply was interrupted: keep the typed text.
@@ -70,7 +72,7 @@ class ChatLoop(ChatScreen):
             if has_failed or isinstance(error, ClosedPipe | SnapshotError):
                 raise
             lost = "; nothing said so far is lost" if isinstance(error, DeviceError) else ""
-            self.screen.complain(f"{error}{lost}")
+            self.screen.complain(as_in_chat(f"{error}{lost}", COMMANDS))
             return ""
         finally:
             self.chat.save()
@@ -104,20 +106,14 @@ class ChatLoop(ChatScreen):
             parts.append(f"{len(conversation.state.forgotten)} forgotten")
         if self.attached:
             parts.append(f"{len(self.attached)} attached")
+        if self.constraint is not None:
+            parts.append("JSON next")
         if conversation.stats is not None and conversation.stats.decode_tokens_per_s:
             parts.append(f"{conversation.stats.decode_tokens_per_s:.1f} tok/s")
         return " · ".join(parts)
 
     def take_leave(self) -> None:
         """Say where the chat is saved."""
-        session = self.chat.session
         self.say_notices()
-        if session is None or not self.chat.is_ready or not self.conversation.turns:
-            return
-        turns, saved = session.saved_turns, "saved"
-        if self.chat.not_saved is not None:
-            after = f" after turn {turns}" if turns else ""
-            saved = f"not saved{after}: {self.chat.not_saved}"
-        if turns or self.chat.not_saved is None:
-            saved += f"; resume with: mlxchat --session {shlex.quote(session.name)}"
-        self.screen.say(saved)
+        if self.chat.session is not None and self.chat.is_ready and self.conversation.turns:
+            self.screen.say(self.saved())

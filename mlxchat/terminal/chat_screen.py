@@ -19,8 +19,9 @@ from mlxchat.terminal.editor import edit
 from mlxchat.terminal.figures import compacted_line, first_words, incomplete, turn_line, window_line
 from mlxchat.terminal.reply import PlainView, reply_view
 from mlxchat.terminal.screen import Screen
-from mlxchat.terminal.talk import Begin, Found, Talk
+from mlxchat.terminal.talk import Attached, Begin, Found, Talk
 from mlxchat.terminal.worker import Worker, ctrl_c_ignored
+from mlxchat.text.documents import SEPARATOR
 from mlxchat.units import beginning, count
 
 # Characters shown of a line found by /recall, and of the last message of a resumed session.
@@ -33,22 +34,18 @@ class ChatScreen(Talk):
     """A chat with a person, which slash commands act on."""
 
     def __init__(
-        self,
-        chat: Chat,
-        worker: Worker,
-        shown: ChatShown,
-        *,
-        think: str = "on",
-        files: Found = (),
+        self, chat: Chat, worker: Worker, shown: ChatShown, *, think: str = "on", files: Found = ()
     ) -> None:
         """`think` is on, off or hide."""
         super().__init__(chat, worker, shown, files)
         self.screen = Screen()
         self.think = think
-        # The constraint on the next answer, and that on the last.
+        # That on the next answer.
         self.constraint: Constraint | None = None
-        self._obeyed: Constraint | None = None
         self.figures = ""
+        # What was sent with messages, and the attachments of the last one taken back.
+        self._sent: dict[str, tuple[Attached, Constraint | None]] = {}
+        self._again: Attached = {}
 
     def wait_for_model(self) -> None:
         super().wait_for_model()
@@ -82,16 +79,28 @@ class ChatScreen(Talk):
         quoted = first_words(line, MAX_QUOTED_CHARS)
         self.screen.say(f"your next message will quote turn {turn}: {quoted}")
 
+    def prepare_again(self, turn: Turn) -> None:
+        """Let what was sent with a message taken back wait for the next, not that of one before."""
+        documents = turn.user[: turn.documents].removesuffix(SEPARATOR)
+        name = f'attachments of "{first_words(turn.question)}"'
+        unknown = {"": (name, documents)} if documents else {}
+        others = {key: each for key, each in self.attached.items() if key not in self._again}
+        self._again, self.constraint = self._sent.get(turn.user, (unknown, None))
+        self.attached = self._again | others
+
+    def kept(self) -> str:
+        """What can be done with a message that has no reply."""
+        files = [count(len(self.attached), "attachment")] if self.attached else []
+        also = " and ".join(files + ["/schema"] * (self.constraint is not None))
+        return f"edit the message below, or send it again{also and f' with {also}'}"
+
     def say(self, text: str) -> bool:
         """Send a message, after the attached files and quotes, and show the reply.
 
         False if it was taken back, because it was stopped before its reply began or is rejected:
         then what is attached, and a constraint, wait for the next message.
         """
-        kept = "edit the message below, or send it again"
-        if self.attached:
-            kept += f" with {count(len(self.attached), 'attachment')}"
-        documents = self.documents
+        kept, documents = self.kept(), self.documents
         sent = Turn(documents + text, finish_reason="interrupted", documents=len(documents))
         try:
             self.wait_for_model()
@@ -104,12 +113,11 @@ class ChatScreen(Talk):
         return self.work(lambda: self._say(sent, kept))
 
     def _say(self, sent: Turn, kept: str) -> bool:
-        conversation, obeyed = self.conversation, self._obeyed
+        conversation = self.conversation
         before = len(conversation.turns)
-        self._obeyed = self.constraint
         try:
             say = partial(self.chat.say, sent.user, documents=sent.documents)
-            self._show(lambda watch: say(watch, constraint=self._obeyed), kept)
+            self._show(partial(say, constraint=self.constraint), kept, self.constraint)
         except (DeviceError, OutputError):
             raise
         except MlxchatError as error:
@@ -121,22 +129,27 @@ class ChatScreen(Talk):
                 # There is no next prompt: the session has the message.
                 conversation.add(sent)
             if is_said := len(conversation.turns) > before:
-                self.attached.clear()
-                self.constraint = None
-            else:
-                self._obeyed = obeyed
+                self._sent[sent.user] = self.attached, self.constraint
+                self.attached, self._again, self.constraint = {}, {}, None
         return is_said
 
     # The reply
 
     def retry(self) -> None:
         """Answer the last message again, and show the reply."""
-        kept = "the old reply stays"
-        self._show(lambda watch: self.chat.retry(watch, constraint=self._obeyed), kept)
+        constraint = self._last_constraint()
+        retry = partial(self.chat.retry, constraint=constraint)
+        self._show(retry, "the old reply stays", constraint)
 
     def continue_reply(self) -> None:
-        """Continue the last reply, and show it."""
+        """Continue the last reply, and show it. Raises UsageError if it is in JSON."""
+        if self._last_constraint() is not None:
+            raise UsageError("an answer in JSON is not continued: /retry writes another one")
         self._show(self.chat.continue_reply, "the reply stays as it is")
+
+    def _last_constraint(self) -> Constraint | None:
+        last = self.conversation.state.last
+        return None if last is None else self._sent.get(last.user, ({}, None))[1]
 
     def compact(self, words: str) -> None:
         """Replace all turns in view but the last with a note, and show it."""
@@ -183,13 +196,13 @@ class ChatScreen(Talk):
                 view.add(thought, True, True)
             view.add(turns[-1].reply)
 
-    def _show(self, begin: Begin, kept: str) -> None:
+    def _show(self, begin: Begin, kept: str, constraint: Constraint | None = None) -> None:
         """Show the reply as it comes, and what is forgotten or recalled above or below it; `kept`
         says what is as before if nothing comes."""
         last = self.conversation.state.last
         later: list[Change] = []
         has_begun = False
-        with self.answering(begin) as reply, self._new_view() as view:
+        with self.answering(begin) as reply, self._new_view(constraint) as view:
             for said in reply:
                 if not isinstance(said, Change):
                     has_begun = True
@@ -223,11 +236,11 @@ class ChatScreen(Talk):
             return True
         return False
 
-    def _new_view(self) -> PlainView:
+    def _new_view(self, constraint: Constraint | None = None) -> PlainView:
         # "off" hides the thoughts of models that think regardless.
         thinking = "on" if self.think == "on" else "hide"
         # JSON is not Markdown.
-        return reply_view(plain=self.shown.plain or self._obeyed is not None, thinking=thinking)
+        return reply_view(plain=self.shown.plain or constraint is not None, thinking=thinking)
 
     def _show_end(self) -> None:
         stats = self.conversation.stats
@@ -249,5 +262,6 @@ class ChatScreen(Talk):
     def _cut_off(self, stats: Stats) -> str:
         most = self.conversation.generation.max_tokens
         if 0 < most <= stats.generated_tokens:
-            return f"stopped at {count(most, 'token')} (max-tokens): /continue continues the reply"
+            how = "/continue continues the reply" if stats.complete is None else "/retry asks again"
+            return f"stopped at {count(most, 'token')} (max-tokens): {how}"
         return "stopped: the window is full"

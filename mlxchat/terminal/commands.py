@@ -28,7 +28,7 @@ from mlxchat.terminal.figures import draw_window, first_words, staying_line, sum
 from mlxchat.terminal.progress import waiting
 from mlxchat.terminal.screen import copy_to_clipboard
 from mlxchat.terminal.table import format_table, minute
-from mlxchat.text.documents import SEPARATOR, heading, read_input
+from mlxchat.text.documents import heading, read_input
 from mlxchat.units import count
 
 # A handler gets the text after the command; it may return a draft for the next prompt.
@@ -84,10 +84,12 @@ def command(
 
 
 def as_command(text: str) -> str | None:
-    """The command that a typed line is, or None for a message. `//` begins a message."""
+    """The command that a typed line is, or None for a message: `//` begins one, and so may a `/`
+    that begins several lines."""
     if text.strip().lower() in EXIT_WORDS:
         return "/exit"
-    return text if text.startswith("/") and not text.startswith("//") else None
+    is_text = "\n" in text and text.split(maxsplit=1)[0] not in COMMANDS
+    return text if text[:1] == "/" != text[1:2] and not is_text else None
 
 
 def run_command(shown: ChatScreen, line: str) -> str | None:
@@ -168,20 +170,18 @@ TAKEN_BACK = {
     "reply": "removed what /continue added",
     "note": "undid /compact: the note and the window are as before",
     "remembered": "undid /remember: the lines and the window are as before",
+    "forgotten": "undid /forget: the turns are back",
 }
 
 
-@command("/undo", "undo the last turn, /continue, /compact or /remember")
+@command("/undo", "undo the last turn, /continue, /compact, /remember or /forget")
 def _undo(shown: ChatScreen, _: str) -> str:
     if (taken_back := shown.conversation.take_back()) is not None:
         shown.screen.say(TAKEN_BACK[taken_back])
         return ""
     turn = shown.conversation.undo()
-    shown.attached.pop("", None)  # Those of a message that was taken back before.
-    if turn.documents:
-        name = f'attachments of "{first_words(turn.question)}"'
-        shown.attached[""] = name, turn.user[: turn.documents].removesuffix(SEPARATOR)
-    shown.screen.say(f'removed "{first_words(turn.question)}": edit it below, or send it again')
+    shown.prepare_again(turn)
+    shown.screen.say(f'removed "{first_words(turn.question)}": {shown.kept()}')
     return turn.question
 
 
@@ -231,16 +231,14 @@ def _file(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"{attached}: /file PATH adds one, /file off [PATH] drops them")
 
 
-@command("/schema SCHEMA|off", "answer your next message in JSON", needs_model=False)
+@command("/schema [SCHEMA|off]", "answer your next message in JSON", needs_model=False)
 def _schema(shown: ChatScreen, argument: str) -> None:
-    if argument == "off":
-        shown.constraint = None
-        shown.screen.say("your next message gets an ordinary answer")
-        return
-    shown.constraint = Constraint.from_schema(argument)
-    for notice in shown.constraint.notices:
+    if argument:
+        shown.constraint = None if argument == "off" else Constraint.from_schema(argument)
+    for notice in () if shown.constraint is None else shown.constraint.notices:
         shown.screen.say(notice)
-    shown.screen.say("the answer to your next message will be JSON")
+    form = "an ordinary answer" if shown.constraint is None else "an answer in JSON"
+    shown.screen.say(f"your next message gets {form}")
 
 
 @command("/context", "show what fills the window")

@@ -282,15 +282,14 @@ class PlainInput:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._line: Future[bytes] | None = None
+        self._draft = ""
 
     def read(self, draft: str = "") -> str:
-        """Return the next message. A `draft` is shown, and an empty line sends it.
-
-        Raises EndOfInput.
-        """
-        draft = message_of(draft)
+        """Return the next message. A `draft` is shown, an empty line sends it, and it comes back
+        after a command. Raises EndOfInput."""
+        draft = message_of(draft) or self._draft
         if draft.strip():
-            self._write(f"{visible(draft)}\n(Enter sends this, anything else replaces it)\n")
+            self._write(f"{visible(draft)}\n(Enter sends this, another message replaces it)\n")
         interrupted = False
         while True:
             try:
@@ -307,6 +306,7 @@ class PlainInput:
             interrupted = False
             text = message_of(typed) if typed else draft
             if text.strip():
+                self._draft = draft if text.startswith("/") else ""
                 return text
 
     def _next_line(self, prompt: str) -> str:

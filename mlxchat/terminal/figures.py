@@ -40,7 +40,6 @@ def stats_line(stats: Stats, written: Written | None = None) -> str:
 
 
 def turn_line(turn: int, stats: Stats, seconds: float) -> str:
-    """The figures of one turn."""
     return f"turn {turn} · {seconds:.2f} s · {stats_line(stats)}"
 
 

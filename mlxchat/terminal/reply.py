@@ -102,7 +102,6 @@ class PlainView:
         self._put(text)
 
     def finish(self) -> None:
-        """End the last line."""
         if self._last not in ("", "\n"):
             self._put_anyway("\n")
 

@@ -71,7 +71,6 @@ def _how_to_continue(batch: BatchRun) -> str:
 
 
 def figures_line(figures: BatchFigures) -> str:
-    """The closing figures."""
     parts = [count(figures.done, "row")]
     if figures.skipped:
         parts[0] += f", {figures.skipped:,} already finished"

@@ -41,8 +41,6 @@ STDOUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """The options of the command."""
-
     entries: tuple[Benchmark, ...]
     setup: Setup
     against: bool

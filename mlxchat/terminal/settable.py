@@ -46,6 +46,12 @@ def instead_of(argument: str, commands: Collection[str]) -> str:
     return hint or (f"did you mean {near[0]}?" if near else "/set lists them")
 
 
+def as_in_chat(text: str, commands: Collection[str]) -> str:
+    """The text with the program's options spelled as in a chat; in backquotes, they stay."""
+    ours = {f"--{each[1:]}": each for each in commands} | {f"--{each}": each for each in SETTABLE}
+    return re.sub(r"`[^`]*`|--[a-z-]+", lambda found: ours.get(found[0], found[0]), text)
+
+
 def value_of(option: Option, typed: str) -> Any:
     """Its value. Raises UsageError, with the nearest value in its range."""
     try:
@@ -59,7 +65,6 @@ def value_of(option: Option, typed: str) -> Any:
 
 
 def all_of(conversation: Conversation) -> Iterator[str]:
-    """The options with their values."""
     for each in SETTABLE.values():
         if text := text_of(each, conversation):
             yield f"{each.name} {text}"

@@ -41,6 +41,7 @@ T = TypeVar("T")
 # Starts a reply, as `Chat.continue_reply` does.
 Begin = Callable[[Watch], Generator[Said]]
 Found = Sequence[tuple[Document, str]]  # with their texts
+Attached = dict[str, tuple[str, str]]  # names and texts, by path
 
 
 class Talk:
@@ -51,8 +52,8 @@ class Talk:
         """Starts to load the model; `files` go before the first message."""
         self.chat, self.worker, self.shown = chat, worker, shown
         self.messages = Messages(shown.quiet)
-        # What goes before the next message: names and texts, by path.
-        self.attached: dict[str, tuple[str, str]] = {}
+        # What goes before the next message.
+        self.attached: Attached = {}
         # What signals ask of the latest work.
         self.stop = Stop()
         self.seconds = 0.0
@@ -79,6 +80,16 @@ class Talk:
 
     def take_leave(self) -> None:
         """The chat is closed."""
+
+    def saved(self) -> str:
+        """Whether the chat is saved, and how to resume it."""
+        session, problem = self.chat.session, self.chat.not_saved
+        if session is None:
+            return "not saved (--no-save)"
+        turns = session.saved_turns
+        saved = "saved" if problem is None else f"not saved{f' after turn {turns}' * (turns > 0)}"
+        how = f"; resume with: mlxchat --session {shlex.quote(session.name)}"
+        return f"{saved}{f': {problem}' if problem else ''}{how if turns or not problem else ''}"
 
     @property
     def conversation(self) -> Conversation:
@@ -187,7 +198,7 @@ class PipedChat(Talk):
                     return self._status or self.stop.status
         except DeviceError as error:
             self._stdout.end_line()
-            raise DeviceError(f"{error}; {self._how_to_resume()}") from error
+            raise DeviceError(f"{error}; {self.saved()}") from error
         return self._status
 
     def _next(self) -> Spoken | None:
@@ -198,14 +209,6 @@ class PipedChat(Talk):
         if spoken is None and ranks.leads:
             return None
         return self.worker.call(lambda: ranks.same(lambda: spoken))
-
-    def _how_to_resume(self) -> str:
-        session = self.chat.session
-        if session is None:
-            return "the chat was not saved (--no-save)"
-        if self.chat.not_saved is not None:
-            return f"the chat was not saved: {self.chat.not_saved}"
-        return f"--session {shlex.quote(session.name)} continues the chat"
 
     def _take(self, spoken: Spoken) -> None:
         """Answer the turn. An error costs this turn only."""
@@ -276,6 +279,13 @@ class PipedChat(Talk):
         if stats.complete is False:
             self.messages.warn(incomplete(stats))
             self._status = self._status or ExitStatus.INCOMPLETE
+
+    def take_leave(self) -> None:
+        stats = self.conversation.stats
+        if self.chat.not_saved is not None:
+            self.messages.warn(self.saved())
+        elif stats is not None and stats.finish_reason in ("length", "interrupted"):
+            self.messages.note(f"stopped ({stats.finish_reason}): {self.saved()}")
 
     # What is written
 

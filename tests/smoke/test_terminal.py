@@ -59,7 +59,8 @@ def test_a_dumb_terminal_gets_no_escape_sequences(
     chat.send("/set max-tokens 100000\r", shows="^> /set max-tokens 100000\n[^$]*\n>$")
     chat.send("/retry\r", shows="^> /retry\nw0 .*w20 ")
     chat.send(CTRL_C, shows="^stopped\n>$")
-    chat.send("/undo\r", shows="^one\ntwo\n\\(Enter sends this, anything else replaces it\\)\n>$")
+    chat.send("/undo\r", shows="^one\ntwo\n\\(Enter sends this, another message replaces it\\)\n>$")
+    chat.send("/file\r", shows="^0 attachments: [^>]*\none\ntwo\n\\(Enter sends [^>]*\n>$")
     chat.send(CTRL_C, shows="^Ctrl-C again or Ctrl-D to leave\n>$")
     chat.send(CTRL_C)
     assert chat.ends() == 0
