@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -191,9 +192,13 @@ def constraint_in(fields: Mapping[str, Any], *, may_be_file: bool = False) -> Co
     short form, but no file's name, since the fields may come from a stranger; "regex" and "grammar"
     are texts, "choice" is a list of them.
 
-    Other fields are ignored. Raises UsageError.
+    Other fields are ignored, unless they look misspelled. Raises UsageError.
     """
-    given = [name for name in ("schema", "regex", "choice", "grammar") if name in fields]
+    kinds = ("schema", "regex", "choice", "grammar")
+    for name in fields.keys() - {*kinds}:
+        for meant in get_close_matches(name, kinds, n=1, cutoff=0.75):
+            raise UsageError(f"{name} is no field here: did you mean {meant}?")
+    given = [name for name in kinds if name in fields]
     if not given:
         return None
     if len(given) > 1:
