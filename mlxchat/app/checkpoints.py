@@ -78,7 +78,7 @@ class Checkpointer:
             ledger = Ledger(loaded.settings.max_kv_size, loaded.keep)
         self.ledger = ledger
         self.begun = begun
-        self._checkpoint, self._state = checkpoint, checkpoint.state
+        self.checkpoint, self._state = checkpoint, checkpoint.state
         self._loaded = loaded
         self._file = file
         self._fingerprint = loaded.fingerprint()
@@ -121,7 +121,7 @@ class Checkpointer:
                 self._state.report(error)
         if not is_resumable or finish_reason == "loop":
             self._file.sync()
-            self._checkpoint.end(finish_reason)
+            self.checkpoint.end(finish_reason)
         self._state.background.wait()
         self._state.report()
         return self._state.background.written

@@ -262,6 +262,8 @@ class ChatScreen(Talk):
     def _cut_off(self, stats: Stats) -> str:
         most = self.conversation.generation.max_tokens
         if 0 < most <= stats.generated_tokens:
-            how = "/continue continues the reply" if stats.complete is None else "/retry asks again"
+            how = "/continue continues the reply"
+            if stats.complete is not None:
+                how = "/set max-tokens raises that, then /retry"
             return f"stopped at {count(most, 'token')} (max-tokens): {how}"
         return "stopped: the window is full"

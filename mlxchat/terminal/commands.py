@@ -6,6 +6,7 @@ A command is one function, declared by `command`.
 import difflib
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -207,10 +208,19 @@ def _system(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"system prompt: {shown.conversation.state.system or 'none'}")
 
 
-@command("/file [PATH|off]", "attach files to your message; off PATH drops one", needs_model=False)
+@command(
+    "/file [PATH|off]",
+    "attach files to your message; off PATH drops one",
+    lambda shown, _: (f"off {name}" for name, _ in shown.attached.values()),
+    needs_model=False,
+)
 def _file(shown: ChatScreen, argument: str) -> None:
     off = re.fullmatch("off(?: +(.*))?", argument)
     named = argument if off is None else off[1] or ""
+    with suppress(ValueError):
+        # As a shell writes it, and a terminal that a file is dropped on.
+        words = shlex.split(named)
+        named = words[0] if len(words) == 1 and not os.path.lexists(named) else named
     # That of pathlib fails for an unknown user.
     path = str(Path(os.path.expanduser(named.replace("\0", "␀"))))  # noqa: PTH111
     if off:

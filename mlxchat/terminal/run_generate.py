@@ -1,5 +1,6 @@
 """Runs `mlxchat generate`: its text, its progress on a terminal, and its exit status."""
 
+import shlex
 from collections.abc import Callable
 from typing import Unpack
 
@@ -59,6 +60,9 @@ def _generate(opened: Open, ranks: Alone, worker: Worker, shown: Shown) -> int:
     stats = begun.stats
     if stats.prompt_tokens:
         messages.stats(stats_line(stats, begun.saved), shown.stats)
+    if stop.status is not None and begun.saver is not None:
+        directory = shlex.quote(str(begun.saver.checkpoint.directory))
+        messages.note(f"stopped: mlxchat generate --resume {directory} continues")
     if stats.complete is False:
         messages.warn(incomplete(stats))
         return ExitStatus.INCOMPLETE
