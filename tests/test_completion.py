@@ -1,10 +1,8 @@
 """Completion as shells request it: through variables, in one process per press of Tab."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-import typer
 
 from mlxchat import cli, paths
 from mlxchat.chat.state import Turn
@@ -12,10 +10,9 @@ from mlxchat.models.catalog import BUILT_IN_ALIASES
 from mlxchat.models.gguf import directory_name, embedded_gguf
 from mlxchat.models.hub_cache import hub_cache_dir
 from mlxchat.sessions.session import Session
+from tests import docs
 from tests.fake_hub import put_in_cache
 from tests.in_process import write_config
-
-ROOT: Any = typer.main.get_command(cli.app)
 
 Complete = Callable[..., str]
 Ask = Callable[..., list[str]]
@@ -78,7 +75,7 @@ def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(
 
 @pytest.mark.parametrize("path", ["", "session", "config"])
 def test_tab_offers_the_commands_in_help_and_no_other(path: str, ask: Ask) -> None:
-    group = ROOT.commands[path] if path else ROOT
+    group = docs.PROGRAM.commands[path] if path else docs.PROGRAM
     offered = ask(*path.split(), "")
     assert {each for each in offered if not each.startswith("-")} == {*group.commands}
 

@@ -1,5 +1,5 @@
-"""Overnight runs of `mlxchat generate`: when they end, and what is said then. That nothing is lost
-is in `test_runs` and `smoke/test_kills`."""
+"""Overnight runs of `mlxchat generate`: when they end, and what is said then, also if the device
+fails. That nothing is lost is in `test_runs` and `smoke/test_kills`."""
 
 import json
 import re
@@ -9,7 +9,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from mlxchat.app.run import Run
 from scripts.tiny_model import write_tiny_model
+from tests.failing_device import FailingDevice, failing_evaluations
 from tests.in_process import run_in_process
 
 TEXT = "The sea was calm, and nothing moved. "
@@ -82,3 +84,31 @@ def test_no_checkpoint_is_overwritten(tiny_model: Path, tmp_path: Path) -> None:
         code, stderr = generate_here(*arguments)
         assert (code, said in stderr) == (2, True)
     assert list(tmp_path.iterdir()) == [night]
+
+
+def test_after_any_failed_evaluation_the_run_can_be_resumed(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    device, first, tokens = FailingDevice(monkeypatch), 0, Run.tokens
+
+    def begin(*given: Any, **how: Any) -> Any:
+        """The model is loaded, and the prompt encoded."""
+        device.breaks_at(first, min(first, 1))
+        return tokens(*given, **how)
+
+    monkeypatch.setattr(Run, "tokens", begin)
+    generate = ("generate", "-m", str(tiny_model), *ENDLESS, "-n", "4", "--prefill-step-size", "16")
+    whole = run_in_process(*generate, TEXT).stdout.removesuffix("\n")
+    for number in failing_evaluations():
+        first, night = number, tmp_path / f"night{number}"
+        saving = ("--checkpoint", str(night), "--checkpoint-every", "2")
+        done = run_in_process(*generate, *saving, TEXT)
+        if not device.has_failed:
+            assert number > 10
+            break
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert done.stderr.startswith("mlxchat: error: out of memory: ")
+        first = 0
+        resumed = run_in_process("generate", "--resume", str(night))
+        assert (resumed.returncode, resumed.stderr) == (0, "")
+        assert (night / "output.txt").read_text() == whole
