@@ -18,6 +18,7 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import Forgot
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.models.model import Model
+from mlxchat.request.written import thinking_variables
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.text.encoder import TokenIds
 from mlxchat.text.template import ChatTemplate
@@ -25,6 +26,7 @@ from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import byte_tokenizer, tiny_config
 from tests import chat_templates
 from tests.conftest import build_random_model
+from tests.scripted_model import Scripted
 
 END_IDS = (256, 258)
 
@@ -54,6 +56,16 @@ def make_conversation(
         sampling=SamplingSettings(temp=1.0, seed=1),
         generation=GenerationSettings(max_tokens=max_tokens),
         **options,
+    )
+
+
+def converse(scripted: Scripted, window: int | None = None, *, thinks: bool = True) -> Conversation:
+    """A conversation with the model of a reply format."""
+    return Conversation(
+        scripted.model(),
+        CacheSettings(window, keep=0, prefill_step_size=64),
+        generation=GenerationSettings(max_tokens=200),
+        variables=thinking_variables(thinks),
     )
 
 

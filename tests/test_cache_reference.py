@@ -81,7 +81,8 @@ def check(name: str, size: tuple[int, int], operations: Operations, limit: int, 
     rng = np.random.default_rng(seed)
     for operation_name, n in operations:
         held = tokens_held(cache)
-        if operation_name in ("rewind", "evict") and not _settled(cache):
+        is_settled = all(w.max_size and w.size() <= w.max_size for w in windows(cache))
+        if operation_name in ("rewind", "evict") and not is_settled:
             # A prefill step still holds what the reference has already evicted, so removing
             # something now rightly leaves more visible.
             continue
@@ -145,10 +146,6 @@ def test_any_sequence_of_operations_gives_the_logits_of_the_reference(
 )
 def test_so_do_sequences_that_went_wrong(size: tuple[int, int], operations: Operations) -> None:
     check("llama", size, [*operations, ("decode", 3)], 64 if size[0] < 32 else 128, 0)
-
-
-def _settled(cache: Cache) -> bool:
-    return all(window.max_size and window.size() <= window.max_size for window in windows(cache))
 
 
 def rewind_both(cache: Cache, reference: list[Any], n: int) -> None:

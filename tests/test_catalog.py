@@ -28,10 +28,6 @@ TYPE_OF_ALIAS = {
 }
 
 
-def type_of(alias: str) -> str:
-    return TYPE_OF_ALIAS[max(filter(alias.startswith, TYPE_OF_ALIAS), key=len)]
-
-
 def test_each_name_can_be_typed_and_stands_for_one_model_in_the_order_of_their_memory() -> None:
     assert all(is_hub_id(model.hub_id) and not is_hub_id(model.alias) for model in CATALOG)
     assert len({model.hub_id for model in CATALOG}) == len(HUB_ALIASES) == len(CATALOG)
@@ -42,7 +38,7 @@ def test_each_name_can_be_typed_and_stands_for_one_model_in_the_order_of_their_m
 def test_a_window_bounds_every_model_and_a_chat_knows_how_to_sample_it() -> None:
     verdicts = listed_verdicts()
     for model in CATALOG:
-        model_type = type_of(model.alias)
+        model_type = TYPE_OF_ALIAS[max(filter(model.alias.startswith, TYPE_OF_ALIAS), key=len)]
         verdict = verdicts[MODULE_OF_TYPE.get(model_type, model_type)]
         assert verdict.memory.startswith("bounded"), model.alias
         assert verdict.positions == "bounded", model.alias

@@ -19,16 +19,11 @@ from mlxchat.engine.drafts import Drafter, History
 from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply
 from mlxchat.models.model import Model
-from mlxchat.request.written import thinking_variables
-from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
-from mlxchat.text.template import ChatTemplate
-from mlxchat.text.tokens import Tokenizer
+from mlxchat.settings import GenerationSettings, SamplingSettings
 from scripts.families import build_family
 from scripts.tiny_model import byte_tokenizer
-from tests import chat_templates
-from tests.conversations import END_IDS, prompt_of
+from tests.conversations import converse, make_model, prompt_of
 from tests.reply_formats import FORMATS, MISTRAL
-from tests.scripted_model import Scripted
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -45,8 +40,7 @@ SCHEMA: dict[str, Any] = {
 
 @cache
 def a_model() -> Model:
-    tokenizer = Tokenizer(byte_tokenizer(), ChatTemplate(chat_templates.CHATML, {}), END_IDS)
-    return Model("llama", build_family("llama"), tokenizer, mx.float32, 4096, {})
+    return make_model(net=build_family("llama"))
 
 
 def answer(
@@ -168,15 +162,6 @@ def test_no_thought_begins_within_a_character() -> None:
 
 # What the scripts answer, "Yes!", is none of these.
 CHOICES = ["left", "right"]
-
-
-def converse(scripted: Scripted, *, thinks: bool = True) -> Conversation:
-    return Conversation(
-        scripted.model(),
-        CacheSettings(None, keep=0, prefill_step_size=64),
-        generation=GenerationSettings(max_tokens=200),
-        variables=thinking_variables(thinks),
-    )
 
 
 def say(conversation: Conversation, constraint: Constraint | None) -> tuple[str, str, bool | None]:

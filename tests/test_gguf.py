@@ -29,15 +29,11 @@ from hypothesis import strategies as st
 from mlxchat.errors import MlxchatError, ModelBroken, ModelError, ModelUnsupported
 from mlxchat.models.gguf import PARTIAL, WAITING, import_gguf, weights
 from mlxchat.models.load import load_directory
-from mlxchat.models.skeleton import build_skeleton, named_parameters
+from mlxchat.models.skeleton import build_skeleton, named_parameters, read_config
 from tests.conftest import examples
 from tests.gguf_files import CHAT_TEMPLATE, CONTROL, TinyGguf, reference_logits, tiny_gguf
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
-
-
-def read_config(directory: Path) -> dict[str, Any]:
-    return json.loads((directory / "config.json").read_text())
 
 
 def load(directory: Path) -> Any:

@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers
 
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import MAX_FORCED, Matcher, Vocabulary, apply_mask
@@ -17,6 +17,7 @@ from mlxchat.errors import ConstraintError, ModelUnsupported
 from mlxchat.text.tokens import Tokenizer
 from scripts.bench_answers import SCHEMAS
 from scripts.tiny_model import byte_tokenizer
+from tests.test_tokens import make_tokenizer, trained_byte_level
 
 PERSON = Constraint.from_schema("name, age int")
 
@@ -101,16 +102,8 @@ def random_answer(
 
 def test_answers_to_schemas_of_all_kinds_come_to_an_end_and_are_valid_or_have_a_problem() -> None:
     """With tokens of several bytes, as they are frequent in JSON."""
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(False), decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=1_000,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<|im_end|>"],
-        show_progress=False,
-    )
-    backend.train_from_iterator(map(json.dumps, SCHEMAS.values()), trainer)
-    tokenizer = Tokenizer(backend, None, [0])
+    backend = trained_byte_level([*map(json.dumps, SCHEMAS.values())], 1_000)
+    tokenizer = make_tokenizer(backend)
     vocabulary, tokens = Vocabulary(tokenizer), tokenizer.token_bytes()
     closing = {id_ for id_, token in enumerate(tokens) if {*token} & {*b'"}],:'}}
     problems = 0

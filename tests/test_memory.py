@@ -15,9 +15,9 @@ from mlxchat.errors import ModelError
 from mlxchat.models import catalog
 from mlxchat.models import load as loading
 from mlxchat.models import model as models_module
-from mlxchat.models.load import load_directory
-from mlxchat.models.model import Model, automatic_window, check_window
+from mlxchat.models.model import automatic_window, check_window
 from mlxchat.models.skeleton import held_bytes
+from tests.test_load import load
 
 GIB = 2**30
 
@@ -139,15 +139,11 @@ def test_the_outcome_for_each_model_on_each_machine(
     assert found == expected
 
 
-def tiny(tiny_model: Path) -> Model:
-    return load_directory(tiny_model, "tiny", dtype="stored", notify=lambda _: None)
-
-
 def test_weights_are_counted_once_before_and_after_they_are_read(
     tiny_model: Path, metal: Any
 ) -> None:
     """Otherwise a window chosen before lazy weights are read would leave no room for them."""
-    model = tiny(tiny_model)
+    model = load(tiny_model, "stored")
     weights = held_bytes(model.network)
     fake = metal(MAC_16)
     free = platform.free_memory_bytes()
@@ -157,7 +153,7 @@ def test_weights_are_counted_once_before_and_after_they_are_read(
 
 
 def test_a_window_that_does_not_fit_is_a_warning_on_macos(tiny_model: Path, metal: Any) -> None:
-    model = tiny(tiny_model)
+    model = load(tiny_model, "stored")
     fake = metal(MAC_8)
     assert MAC_8.recommended is not None
     fake.active = MAC_8.recommended - 10_000

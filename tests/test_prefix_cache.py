@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from errno import ENOSPC
 from itertools import takewhile
 from pathlib import Path
@@ -26,10 +27,8 @@ from mlxchat.models.model import Alone, Model
 from mlxchat.store import prefix_cache
 from mlxchat.store.prefix_cache import DiskBlocks, PrefixCache
 from mlxchat.store.snapshot import Background, ModelPrint, StateFile
-from mlxchat.text.template import ChatTemplate
-from mlxchat.text.tokens import Tokenizer
 from scripts.families import build_family
-from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
+from tests import conversations
 from tests.conftest import build_random_model, examples
 from tests.failing_disk import FailingDisk
 
@@ -49,8 +48,8 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_model(
     network: nn.Module | None = None, dtype: mx.Dtype = mx.float32, **options: Any
 ) -> Model:
-    tokenizer = Tokenizer(byte_tokenizer(), ChatTemplate(CHAT_TEMPLATE, {}), (258,))
-    return Model("tiny", network or build_random_model(), tokenizer, dtype, 4096, {}, **options)
+    model = conversations.make_model(net=network or build_random_model())
+    return replace(model, dtype=dtype, **options)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 import io
 import re
+from collections.abc import Callable
+from itertools import count
 
 import pyte
 import pytest
@@ -72,7 +74,7 @@ def written(console: Console) -> str:
 def stream(pieces: list[str], height: int = HEIGHT) -> str:
     """What is written of a reply in these pieces."""
     console = terminal(height)
-    with MarkdownView(console, clock=EveryDrawing()) as view:
+    with MarkdownView(console, clock=every_drawing()) as view:
         for piece in pieces:
             view.add(piece)
     return written(console)
@@ -94,15 +96,9 @@ def cut(text: str, cuts: list[int]) -> list[str]:
 cuts = st.lists(st.integers(0, 10_000), max_size=60)
 
 
-class EveryDrawing:
+def every_drawing() -> Callable[[], float]:
     """A clock by which every drawing is due and takes no time."""
-
-    def __init__(self) -> None:
-        self._readings = 0
-
-    def __call__(self) -> float:
-        self._readings += 1
-        return float((self._readings + 1) // 2)
+    return (reading // 2 for reading in count(2)).__next__
 
 
 @settings(max_examples=examples(40))
@@ -134,7 +130,7 @@ def test_a_reply_during_which_the_terminal_is_resized_is_written_once(reply: str
     """Rows that some terminals had wrapped again, and others not, were miscounted, and those that
     had scrolled away were printed again."""
     console = terminal(height=40)
-    with MarkdownView(console, clock=EveryDrawing()) as view:
+    with MarkdownView(console, clock=every_drawing()) as view:
         for number, start in enumerate(range(0, len(reply), 20)):
             view.add(reply[start : start + 20])
             console.width = WIDTH - number % 3 * 10
@@ -159,7 +155,7 @@ def test_thoughts_are_shown_apart_and_empty_ones_are_not(
     view = (
         PlainView(console.file.write, thinking)
         if plain
-        else MarkdownView(console, thinking, clock=EveryDrawing())
+        else MarkdownView(console, thinking, clock=every_drawing())
     )
     for thought in thoughts:
         view.add(thought, True, True)

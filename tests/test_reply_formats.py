@@ -10,29 +10,20 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import Forgot, State, Turn
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import CacheError, TemplateError
-from mlxchat.request.written import thinking_variables
 from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from mlxchat.sessions.transcript import as_markdown
-from mlxchat.settings import CacheSettings, GenerationSettings
+from mlxchat.settings import GenerationSettings
 from mlxchat.text.tokens import ChatMessage
 from scripts.tiny_model import CHAT_TEMPLATE
 from tests import reply_formats as formats
+from tests.conversations import converse
 from tests.scripted_model import Scripted
 
 
 @pytest.fixture(params=formats.FORMATS)
 def scripted(request: pytest.FixtureRequest) -> Scripted:
     return formats.FORMATS[request.param]
-
-
-def converse(scripted: Scripted, window: int | None = None, max_tokens: int = 200) -> Conversation:
-    return Conversation(
-        scripted.model(),
-        CacheSettings(window, keep=0, prefill_step_size=64),
-        generation=GenerationSettings(max_tokens=max_tokens),
-        variables=thinking_variables(True),
-    )
 
 
 def say(conversation: Conversation, text: str) -> list[Token]:

@@ -15,12 +15,9 @@ from mlxchat.cache.layers import Cache, windows
 from mlxchat.chat.window import Ledger
 from mlxchat.engine.prefill import prefill
 from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotTooLarge
-from mlxchat.models.model import Model
 from mlxchat.store import snapshot, tensor_file
 from mlxchat.store.snapshot import ModelPrint
-from mlxchat.text.template import ChatTemplate
-from mlxchat.text.tokens import Tokenizer
-from scripts.tiny_model import byte_tokenizer
+from tests import conversations
 from tests.conftest import build_random_model
 from tests.reference import logits
 from tests.test_prefix_cache import make_model
@@ -40,7 +37,7 @@ LENGTHS = [
     (60, 33),
     (30, 150),
 ]
-MODEL = make_model(build_random_model())
+MODEL = make_model()
 
 
 @pytest.fixture(autouse=True)
@@ -124,8 +121,7 @@ def test_a_change_of_any_byte_and_any_other_length_is_refused(saved: bytes, tmp_
 def test_differences_from_what_it_was_made_with_are_named(saved: bytes, tmp_path: Path) -> None:
     path = tmp_path / "snapshot"
     path.write_bytes(saved)
-    other_template = Tokenizer(byte_tokenizer(), ChatTemplate("{{ messages }}", {}), (258,))
-    retold = Model("tiny", MODEL.network, other_template, mx.float32, 4096, {})
+    retold = conversations.make_model("{{ messages }}", MODEL.network)
     heavier = make_model(build_random_model(seed=1))
     for other, window, keep, system, difference in [
         (heavier, WINDOW, KEEP, None, "a different set of weights"),
