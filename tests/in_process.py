@@ -40,6 +40,13 @@ def run_in_process(
     return subprocess.CompletedProcess(arguments, status, *texts)
 
 
+def run_quietly(*arguments: str, stdin: str | bytes | None = None) -> str:
+    """Check that the program succeeds and writes nothing to stderr; returns its stdout."""
+    done = run_in_process(*arguments, stdin=stdin)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 def write_config(text: str) -> Path:
     path = paths.config_file()
     path.parent.mkdir(parents=True, exist_ok=True)

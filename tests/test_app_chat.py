@@ -189,9 +189,7 @@ def test_a_chat_that_is_not_saved_is_not_left_for_another(
         with Chat.open(options(), session=name) as chat:
             say(chat, f"I am {name}")
 
-    def is_full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    is_full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     with Chat.open(options(), session="mine") as chat:
         say(chat, "before")
         with monkeypatch.context() as patch:

@@ -13,7 +13,7 @@ from mlxchat import paths
 from mlxchat.app.prompt import read_into
 from mlxchat.errors import UsageError
 from mlxchat.sessions.listing import listing, read_session
-from tests.in_process import run_in_process, write_config
+from tests.in_process import run_in_process, run_quietly, write_config
 
 CONFIG = """
 [generate]
@@ -47,12 +47,11 @@ def asked() -> list[list[str]]:
 
 
 def test_a_question_is_answered_once_and_only_the_reply_is_on_stdout() -> None:
-    done = run_in_process("Why is the sky blue?")
-    assert (done.returncode, done.stderr) == (0, "")
+    written = run_quietly("Why is the sky blue?")
     (session,) = everything()
     (turn,) = read_session(session.name).turns
     assert turn.user == "Why is the sky blue?"
-    assert done.stdout == turn.reply + "\n" * (not turn.reply.endswith("\n"))
+    assert written == turn.reply + "\n" * (not turn.reply.endswith("\n"))
 
 
 def test_continue_asks_in_the_last_session_which_is_listed_and_has_a_cache_from_then_on() -> None:
@@ -78,8 +77,7 @@ def test_a_piped_document_goes_before_the_question() -> None:
 def test_a_pipe_is_turns_or_with_a_dash_one_question_after_the_files(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("One.")
     for how in ("chat", "-"):
-        done = run_in_process(how, "-f", str(tmp_path / "a.md"), stdin="Who?\nAnd why?\n")
-        assert (done.returncode, done.stderr) == (0, "")
+        run_quietly(how, "-f", str(tmp_path / "a.md"), stdin="Who?\nAnd why?\n")
     begins = f"# {tmp_path}/a.md\n\nOne.\n\n"
     assert asked() == [[f"{begins}Who?\nAnd why?\n"], [f"{begins}Who?", "And why?"]]
     assert "pipe" in run_in_process("-").stderr
@@ -125,9 +123,8 @@ def test_the_input_goes_to_its_place_or_after_the_prompt() -> None:
 
 
 def test_a_document_is_answered_with_the_prompt_and_its_options() -> None:
-    done = run_in_process("-p", "commit", "--json", stdin="the change")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout.splitlines()[-1])["generated_tokens"] <= 4
+    events = run_quietly("-p", "commit", "--json", stdin="the change")
+    assert json.loads(events.splitlines()[-1])["generated_tokens"] <= 4
     saved = read_session(everything()[0].name)
     assert saved.system == "Be brief."
     assert [each.user for each in saved.turns] == [

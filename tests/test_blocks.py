@@ -120,13 +120,11 @@ def test_a_narrow_window_holds_no_more_than_in_prefill() -> None:
 
 def test_progress_reaches_the_total_and_never_goes_back() -> None:
     prompt = prompt_of([0, 1], between=3)
-    reports: list[tuple[int, int]] = []
+    reports: list[tuple[int, ...]] = []
     held: list[np.ndarray] = []
-
-    def report(done: int, total: int) -> None:
-        reports.append((done, total))
-
-    read(LLAMA, prompt, KeptBlocks(), on_progress=report, on_held=held.append)
+    read(
+        LLAMA, prompt, KeptBlocks(), on_progress=lambda *at: reports.append(at), on_held=held.append
+    )
     assert reports[-1] == (len(prompt.ids), len(prompt.ids))
     assert np.array_equal(np.concatenate(held), prompt.ids)
     dones = [done for done, _ in reports]

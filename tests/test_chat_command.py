@@ -22,26 +22,23 @@ from mlxchat.terminal import chat_loop, visible
 from mlxchat.terminal.editor import EndOfInput
 from mlxchat.terminal.worker import Worker
 from tests.failing_device import FailingDevice, failing_evaluations
-from tests.in_process import run_in_process
+from tests.in_process import run_in_process, run_quietly
 from tests.json_events import events_of
 
 
 def test_each_line_is_answered_and_nothing_else_is_on_stdout(tiny_model: Path) -> None:
     how = ("chat", "-m", str(tiny_model), "-n", "5", "--temp", "1", "--seed", "1")
-    done = run_in_process(*how, stdin="hello\n\nhow are you?\n")
-    assert (done.returncode, done.stderr) == (0, "")
+    written = run_quietly(*how, stdin="hello\n\nhow are you?\n")
     again = run_in_process(*how, "--json", stdin="hello\nhow are you?\n")
     replies = [event["text"] for event in events_of(again.stdout) if event["event"] == "done"]
     assert len(replies) == 2
-    assert done.stdout == "".join(r if r.endswith("\n") else f"{r}\n" for r in replies)
+    assert written == "".join(r if r.endswith("\n") else f"{r}\n" for r in replies)
 
 
 def test_events_have_the_turns_number_and_follow_the_schema(tiny_model: Path) -> None:
     how = ("chat", "-m", str(tiny_model), "-n", "20", "--temp", "0", "--max-kv-size", "240")
     asked = "".join(f"question {number} {'x' * 30}\n" for number in range(6))
-    done = run_in_process(*how, "--json", stdin=asked)
-    assert (done.returncode, done.stderr) == (0, "")
-    start, *events = events_of(done.stdout)
+    start, *events = events_of(run_quietly(*how, "--json", stdin=asked))
     assert (start["event"], start["max_kv_size"]) == ("start", 240)
     turns = {turn: list(each) for turn, each in groupby(events, lambda event: event["turn"])}
     assert list(turns) == [1, 2, 3, 4, 5, 6]
@@ -139,8 +136,7 @@ def test_a_piped_chat_ends_with_what_failed_and_how_to_continue(
     error = f"mlxchat: error: {last['error']}; saved; resume with: mlxchat --session mine\n"
     assert (done.returncode, done.stderr) == (1, error)
     device.repair()
-    again = run_in_process("chat", *how, stdin="four\n")
-    assert (again.returncode, again.stderr) == (0, "")
+    run_quietly("chat", *how, stdin="four\n")
     assert [turn.user[:4] for turn in read_session("mine").turns] == ["one ", "two ", "four"]
 
 

@@ -5,14 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from mlxchat import cli, paths
-from mlxchat.chat.state import Turn
 from mlxchat.models.catalog import BUILT_IN_ALIASES
 from mlxchat.models.gguf import directory_name, embedded_gguf
 from mlxchat.models.hub_cache import hub_cache_dir
-from mlxchat.sessions.session import Session
 from tests import docs
 from tests.fake_hub import put_in_cache
 from tests.in_process import write_config
+from tests.test_session_store import make_session
 
 Complete = Callable[..., str]
 Ask = Callable[..., list[str]]
@@ -57,8 +56,7 @@ def ask(complete: Complete) -> Ask:
 def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(ask: Ask) -> None:
     write_config('[aliases]\nqwork = "/models/work"\n')
     put_in_cache(hub_cache_dir(), "qorg/tiny", {"config.json": b"{}", "model.safetensors": b""})
-    with Session.open("holidays", create=True) as session:
-        session.record(None, [Turn("hello", "yes", finish_reason="stop")])
+    make_session("holidays")
     embedded = embedded_gguf()
     assert embedded is not None
     (paths.imported_models_dir() / directory_name(embedded)).mkdir(parents=True)

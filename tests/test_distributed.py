@@ -14,6 +14,7 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import mlx.core as mx
 import numpy as np
@@ -216,12 +217,7 @@ def test_a_rank_exits_by_itself_if_it_waits_for_one_that_is_gone(
     is_armed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """MLX may lose the error and wait for ever, also while loading. Waiting for a user is fine."""
-    looks = iter(range(5))
-
-    def sleep(_: float) -> None:
-        if next(looks, None) is None:
-            raise TimeoutError
-
+    sleep = Mock(side_effect=[*[None] * 5, TimeoutError])
     watch = Watchdog._watch
     dog = watchdog(monkeypatch, 1, 2, {0})
     monkeypatch.setattr(lost, "GONE_S", 0.0)

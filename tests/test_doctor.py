@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -109,9 +110,7 @@ def test_the_default_model_is_reported(
 
 
 def test_no_check_can_stop_the_others(monkeypatch: pytest.MonkeyPatch):
-    def fails() -> Iterable[Finding]:
-        raise RuntimeError("broken")
-
+    fails = Mock(side_effect=RuntimeError("broken"))
     names = ["versions", "memory", "configuration", "directories"]
     for name in names:
         monkeypatch.setitem(doctor.CHECKS, name, fails)

@@ -12,7 +12,7 @@ from mlxchat.errors import OutputError
 from mlxchat.terminal.output import Stdout
 from mlxchat.text.tokens import Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
-from tests.in_process import run_in_process
+from tests.in_process import run_in_process, run_quietly
 from tests.json_events import events_of
 from tests.scripted_model import Scripted
 from tests.scripted_program import say_scripts
@@ -74,8 +74,7 @@ def test_stdout_that_is_closed_or_full_is_an_error() -> None:
 def test_it_runs_without_a_writable_home(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, "/proc/nowhere")
-    done = run_in_process("generate", "-m", str(tiny_model), "-n", "2", "Hello")
-    assert (done.returncode, done.stderr) == (0, "")
+    run_quietly("generate", "-m", str(tiny_model), "-n", "2", "Hello")
 
 
 @pytest.mark.parametrize(
@@ -95,10 +94,8 @@ def test_the_output_ends_with_one_newline_unless_it_is_empty(
     say_scripts(monkeypatch)
     model = Scripted(CHAT_TEMPLATE, (), f"{text}<|im_end|>").write(tmp_path / "model")
     arguments = ["generate", "-m", str(model), *options, "Hello"]
-    done = run_in_process(*arguments)
-    assert (done.returncode, done.stdout, done.stderr) == (0, written, "")
-    done = run_in_process(*arguments, "-o", str(tmp_path / "out.txt"))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert run_quietly(*arguments) == written
+    assert run_quietly(*arguments, "-o", str(tmp_path / "out.txt")) == ""
     assert (tmp_path / "out.txt").read_text() == written
 
 

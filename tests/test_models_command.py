@@ -13,7 +13,7 @@ from scripts.families import write_family
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.fake_hub import put_in_cache, tiny_model_files
 from tests.gguf_files import tiny_gguf
-from tests.in_process import run_in_process
+from tests.in_process import run_in_process, run_quietly
 
 # scripts.tiny_model's default has 2 layers, 2 key-value heads of 8 values, float32.
 TINY_KV_BYTES = 2 * 2 * 2 * 8 * 4
@@ -28,9 +28,8 @@ def cached_tiny(tiny_model: Path) -> Path:
 
 def listed() -> list[dict[str, object]]:
     """The output of `list --json`, without the embedded model that may be installed."""
-    done = run_in_process("models", "list", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    return [each for each in map(json.loads, done.stdout.splitlines()) if each["name"] != "smollm2"]
+    lines = run_quietly("models", "list", "--json").splitlines()
+    return [each for each in map(json.loads, lines) if each["name"] != "smollm2"]
 
 
 def test_list_shows_the_facts_about_a_cached_model(cached_tiny: Path):
@@ -118,9 +117,7 @@ def test_rm_removes_one_model_from_the_hubs_cache_and_never_the_users_own_direct
     """A copy of a repository has the same commits, and the library deleted the copy instead."""
     other = put_in_cache(hub_cache_dir(), "org/other", {"config.json": b"{}"})
     assert other.name == cached_tiny.name
-    done = run_in_process("models", "rm", "--yes", "org/tiny")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("deleted org/tiny, ")
+    assert run_quietly("models", "rm", "--yes", "org/tiny").startswith("deleted org/tiny, ")
     assert not repo_dir("org/tiny").exists()
     assert (other / "config.json").is_file()
     for name, status, error in (

@@ -12,7 +12,7 @@ import pytest
 from mlxchat.app.run import Run
 from scripts.tiny_model import write_tiny_model
 from tests.failing_device import FailingDevice, failing_evaluations
-from tests.in_process import run_in_process
+from tests.in_process import run_in_process, run_quietly
 
 TEXT = "The sea was calm, and nothing moved. "
 ENDLESS = ["--raw", "--ignore-eos", "--temp", "1", "--seed", "3", "--max-kv-size", "64"]
@@ -109,6 +109,5 @@ def test_after_any_failed_evaluation_the_run_can_be_resumed(
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
         assert done.stderr.startswith("mlxchat: error: out of memory: ")
         first = 0
-        resumed = run_in_process("generate", "--resume", str(night))
-        assert (resumed.returncode, resumed.stderr) == (0, "")
+        run_quietly("generate", "--resume", str(night))
         assert (night / "output.txt").read_text() == whole

@@ -22,7 +22,7 @@ from mlxchat.units import format_bytes
 from scripts.families import family_config
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.conftest import build_random_model
-from tests.in_process import run_in_process
+from tests.in_process import run_in_process, run_quietly
 from tests.test_prefix_cache import PLENTY, make_model, text
 
 TEXTS = {
@@ -47,12 +47,9 @@ def ask(tiny_model: Path) -> Any:
     """Ask about documents; returns the last event."""
 
     def ask(*arguments: str, question: str = "What is this?") -> dict[str, Any]:
-        done = run_in_process(
-            *("generate", "-m", str(tiny_model), "--json", "--temp", "0", "-n", "10"),
-            *("--ignore-eos", *arguments, question),
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        return json.loads(done.stdout.splitlines()[-1])
+        how = ("generate", "-m", str(tiny_model), "--json", "--temp", "0", "-n", "10")
+        events = run_quietly(*how, "--ignore-eos", *arguments, question)
+        return json.loads(events.splitlines()[-1])
 
     return ask
 

@@ -5,6 +5,7 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,16 +16,12 @@ from mlxchat.sessions.database import FORMAT, Database, names_by_use
 from mlxchat.sessions.listing import listing, read_session, search
 from mlxchat.sessions.session import Session
 from tests.killed import kill
-
-
-def make_session() -> None:
-    with Session.open("mine", create=True) as session:
-        session.record(None, [Turn("hello", "yes", finish_reason="stop")])
+from tests.test_session_store import make_session
 
 
 def test_a_database_of_a_newer_version_is_refused_by_number(sessions: Path) -> None:
     version = FORMAT + 1
-    make_session()
+    make_session("mine")
     with sqlite3.connect(sessions / "sessions.db") as connection:
         connection.execute(f"PRAGMA user_version = {version}")
     before = (sessions / "sessions.db").read_bytes()
@@ -39,14 +36,10 @@ def test_a_session_on_a_full_disk_is_read_and_continues_unsaved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without room for the memory that SQLite shares, even reading failed."""
-    make_session()
-
-    def fail(*_: object) -> None:
-        error = sqlite3.OperationalError("disk I/O error")
-        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
-        raise error
-
-    monkeypatch.setattr(database_module, "connect", fail)
+    make_session("mine")
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    monkeypatch.setattr(database_module, "connect", Mock(side_effect=error))
     with Session.open("mine") as session:
         turns = [*session.contents.turns, Turn("more")]
         with pytest.raises(SessionError, match="disk I/O error: the chat continues unsaved"):
@@ -133,7 +126,7 @@ def test_a_transaction_does_not_write_into_a_file_that_another_process_has_repla
     sessions: Path,
 ) -> None:
     """Not even if that happens just before it begins: it waits for the lock meanwhile."""
-    make_session()
+    make_session("mine")
     copy = sessions / "copy"
     with Database() as database:
         database.write(lambda connection: copy.write_bytes(database.path.read_bytes()))

@@ -115,13 +115,8 @@ def test_the_wired_limit_is_changed_only_after_all_computation(
     waited: list[mx.Stream | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[int] = []
-
-    def set_wired_limit(limit: int) -> int:
-        limits.append(limit)
-        return 7
-
     monkeypatch.setattr(platform, "recommended_working_set_bytes", lambda: 1000)
-    monkeypatch.setattr(mx, "set_wired_limit", set_wired_limit)
+    monkeypatch.setattr(mx, "set_wired_limit", lambda limit: limits.append(limit) or 7)
     with platform.wired_limit():
         assert waited == []
     assert waited == [None, mx.default_stream(mx.cpu)]
