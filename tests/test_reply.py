@@ -138,6 +138,16 @@ def test_a_reply_during_which_the_terminal_is_resized_is_written_once(reply: str
     assert letters(written(console), 40) == in_one_piece(reply)
 
 
+def test_a_list_that_is_written_while_the_terminal_is_resized_stays_one() -> None:
+    console = terminal(height=40)
+    with MarkdownView(console, clock=every_drawing()) as view:
+        view.add("1. Bread with")
+        console.width = WIDTH - 10
+        for text in ("", " any meal.\n2. Tea", " is good."):
+            view.add(text)
+    assert "2 Tea is good." in [line.strip() for line in display(written(console), 40)]
+
+
 @pytest.mark.parametrize("thinking", ["on", "hide"])
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize(

@@ -264,7 +264,10 @@ def check_resumable(checkpoint: Checkpoint, request: Request, changes: Mapping[s
     is_continued = REMEDIES.get(ended or "") in changes and not (ended == "length" and is_lower)
     if ended is not None and not is_continued:
         status = ExitStatus.LOOP if ended == "loop" else ExitStatus.OK
-        raise RunEnded(f"the run in {checkpoint.directory} has already ended: {ended}", status)
+        path, message = request.overnight.output_path(), f"has already ended: {ended}"
+        if path is not None and not path.exists():
+            message, status = f"{message}; its text, {path}, is gone", ExitStatus.FAILURE
+        raise RunEnded(f"the run in {checkpoint.directory} {message}", status)
     if until is not None and until.timestamp() <= time.time():
         raise RunEnded(
             f"the run in {checkpoint.directory} was to end at {until.astimezone():%Y-%m-%d %H:%M}: "

@@ -428,6 +428,8 @@ class Chat:
         saving = Saving(session, self._notify, self.ranks)
         if self._saving is not None:
             self._saving.close(conversation)
+        else:
+            self._notify(f"unlike the chat so far, session {session.name!r} is saved")
         self._saving = saving
         conversation.resume(None, [])
         rendering = conversation.rendering

@@ -126,13 +126,21 @@ def with_remembered(
     more = replace(state, remembered=(*state.remembered, text))
     if window is None:
         return more
-    held, most = rendering.remembered_tokens(state), window // REMEMBERED_SHARE
-    tokens = rendering.remembered_tokens(more) - held
-    room = max(int(min(most - held, room_for_more(rendering, state, window))), 0)
+    held, most = rendering.remembered_tokens(state), most_remembered(rendering, state, window)
+    tokens, room = rendering.remembered_tokens(more) - held, most - held
     if tokens > room:
-        instead = "remove a line (/remember off N)" if state.remembered else "shorten it"
+        instead = "shorten it, or " if most else ""
+        if state.remembered:
+            instead = "remove a line (/remember off N), or "
         raise UsageError(
             f"no room to remember this: it has {tokens:,} tokens, and {room:,} of {most:,} are "
-            f"free: {instead}, or use a larger --max-kv-size"
+            f"free: {instead}use a larger --max-kv-size"
         )
     return more
+
+
+def most_remembered(rendering: Rendering, state: State, window: int) -> int:
+    """The most tokens that may be remembered: an eighth of the window, if there is room."""
+    held = rendering.remembered_tokens(state)
+    room = min(window // REMEMBERED_SHARE - held, room_for_more(rendering, state, window))
+    return held + max(int(room), 0)

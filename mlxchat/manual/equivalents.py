@@ -48,6 +48,7 @@ OURS = {
         "ollama show": "mlxchat models info",
         "ollama rm": "mlxchat models rm",
         "FROM": "--model",
+        "-v": "mlxchat --version",
         "--format": '--schema; --schema \'{"type": "object"}\' for json',
         "--hidethinking": "--think hide",
         "temperature": "--temp",

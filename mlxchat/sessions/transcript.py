@@ -17,7 +17,7 @@ from typing import Any
 
 from mlxchat.chat.state import REMEMBERED_BEGINS, State, Turn
 from mlxchat.errors import OutputError, SessionError
-from mlxchat.files import make_private_directory, open_to_read, reported_as, write_atomically
+from mlxchat.files import open_to_read, reported_as, write_atomically
 from mlxchat.sessions.records import NOTE, REMEMBERED, Saved
 
 # Of a file of messages, and of the time of one.
@@ -41,7 +41,6 @@ def export(path: Path, state: State, *, thoughts: bool = True) -> None:
     else:
         text = as_markdown(state, thoughts=thoughts)
     with reported_as(OutputError, f"write {path}"):
-        make_private_directory(path.parent)
         write_atomically(path, text.encode("utf-8", "replace"))
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from mlxchat.app.chat import Chat
-from mlxchat.chat.note import REMEMBERED_SHARE, with_remembered
+from mlxchat.chat.note import most_remembered, with_remembered
 from mlxchat.chat.state import Change, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Stats
@@ -172,10 +172,12 @@ class ChatScreen(Talk):
             self.chat.unremember(int(off[1]))
         elif argument:
             self.chat.remember(int(argument) if re.fullmatch(r"-?\d{1,9}", argument) else argument)
-        usage, lines = self.conversation.usage(), self.conversation.state.remembered
+        now, usage = self.conversation, self.conversation.usage()
+        lines = now.state.remembered
         for number, line in enumerate(lines, 1):
             self.screen.say(f"{number}: {' '.join(line.split())}")
-        most = f" of {usage.window // REMEMBERED_SHARE:,}" if usage.window else ""
+        window = usage.window
+        most = f" of {most_remembered(now.rendering, now.state, window):,}" if window else ""
         how = "/remember off N removes a line" if lines else "/remember TEXT adds one"
         kept = f"{count(len(lines), 'line')} ({usage.remembered:,}{most} tokens)"
         self.screen.say(f"remembered {kept}: {how}")

@@ -155,6 +155,8 @@ class MarkdownView(PlainView):
         # Whether an empty row separates it from what is printed.
         self._has_gap = False
         self._has_printed = self._may_have_moved = False
+        # Whether the end of a list's line is to come below what stands.
+        self._is_cut = False
         self._moves = TerminalLine.moves
         self._due_s = 0.0
 
@@ -186,6 +188,9 @@ class MarkdownView(PlainView):
         if self._may_have_moved or self._moves != TerminalLine.moves:
             self._moves = TerminalLine.moves
             self._let_stand()
+        if self._is_cut and "\n" in self._source:
+            # A list that begins at 2 does not interrupt a paragraph, such as the end of item 1.
+            self._source, self._is_cut = self._source.replace("\n", "\n\n", 1), False
         if self._is_hidden:
             self._source = "" if is_done else self._source
             self._rows = self._write(rows_of(self._console, THINKING) if self._source else [])
@@ -228,6 +233,7 @@ class MarkdownView(PlainView):
             # Some rows were left out for lack of room: only here are rows repeated.
             self._write(self._rendered(self._source[:end]))
         self._source = (f"{fence}\n" if fence else "") + self._source[end:]
+        self._is_cut = cuts.scrolls and not fence
         self._kept, self._has_gap, self._has_printed = 0, False, True
 
     def _rendered(self, source: str) -> list[str]:
