@@ -160,10 +160,8 @@ class Chat:
         return self._conversation is not None
 
     def begin(self) -> Conversation:
-        """Load the model, and begin the conversation or resume the one in the session.
-
-        Raises the errors of loading.
-        """
+        """Load the model, and begin the conversation or resume that in the session. Raises the
+        errors of loading."""
         options, loaded = self._options, self._load(self._found)
         conversation = Conversation(
             loaded.model,
