@@ -3,6 +3,7 @@ prompts of one's own, `[prompts.NAME]` and `-p NAME`."""
 
 import io
 import json
+import re
 import shlex
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from mlxchat.app.prompt import read_into
 from mlxchat.errors import UsageError
 from mlxchat.sessions.listing import listing, read_session
 from tests.in_process import run_in_process, run_quietly, write_config
+from tests.terminal import on_terminal
 
 CONFIG = """
 [generate]
@@ -87,6 +89,12 @@ def test_a_pipe_is_turns_or_with_a_dash_one_question_after_the_files(tmp_path: P
     ("line", "error"),
     [
         ("hello", "unknown command 'hello'; to ask it, use `mlxchat chat \"hello\"`"),
+        (
+            "what is it -n 2",
+            "unknown command 'what' (did you mean `mlxchat chat`?); to ask it, "
+            'use `mlxchat chat "what is it"`',
+        ),
+        ("cache prune", "no such command 'prune' (see mlxchat cache --help)"),
         ("pull qwen3", "unknown command 'pull' (did you mean `mlxchat models pull`?); …"),
         ("chat why so", 'quote the question: mlxchat chat "why so"'),
         ("''", "the question is empty"),
@@ -104,6 +112,13 @@ def test_words_that_are_not_a_question_are_refused_with_a_hint(line: str, error:
     assert done.stderr.startswith(expected)
     assert error.endswith("…") or done.stderr == f"{expected}\n"
     assert everything() == []
+
+
+@pytest.mark.usefixtures("ordinary_terminal")
+def test_a_question_that_is_cut_off_says_how_to_go_on() -> None:
+    _, terminal = on_terminal("What is a lighthouse?", "-n", "2", steps=[])
+    how = r"\nmlxchat: stopped \(length\): saved; resume with: mlxchat --session [\d-]+\n"
+    assert re.search(how, terminal.written.replace("\r", ""))
 
 
 def test_the_input_goes_to_its_place_or_after_the_prompt() -> None:

@@ -5,19 +5,21 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from mlxchat.app.chat import Chat
 from mlxchat.chat.state import Turn
-from mlxchat.errors import UsageError
+from mlxchat.errors import OutputError, UsageError
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.commands import ChatShown
 from mlxchat.sessions.session import QUESTION, Session
 from mlxchat.settings import GenerationSettings
 from mlxchat.terminal.chat_screen import ChatScreen
-from mlxchat.terminal.commands import run_command, suggestions
+from mlxchat.terminal.commands import COMMANDS, as_command, run_command, suggestions
 from mlxchat.terminal.screen import Screen
+from mlxchat.terminal.settable import as_in_chat
 from mlxchat.terminal.worker import Worker
 from tests.in_process import run_in_process
 
@@ -112,6 +114,27 @@ def test_set_shows_what_it_changed_and_takes_all_options_that_tab_offers(
         assert f": /set {name}" in run(f"/set {name}").replace("\n", " ")
 
 
+def test_options_are_named_as_in_a_chat() -> None:
+    said = "--schema needs --max-tokens: see `mlxchat --file`, --until"
+    assert as_in_chat(said, COMMANDS) == said.replace("--schema", "/schema").replace("--max", "max")
+
+
+def test_several_lines_that_begin_with_no_command_are_a_message() -> None:
+    """A comment in pasted code was an unknown command, or lost its first character."""
+    for text in ("/* main */\nint main() {}", "/usr/bin is\na folder", "//help me", "// a\nb"):
+        assert as_command(text) is None
+    assert as_command("/edit one\ntwo") == "/edit one\ntwo"
+
+
+def test_the_list_of_sessions_fits_a_narrow_terminal(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session.open("a-long-name", create=True) as session:
+        session.record(None, [Turn("A long first message " * 5)])
+    monkeypatch.setenv("COLUMNS", "40")
+    assert max(map(len, run("/sessions").splitlines())) <= 40
+
+
 def test_tab_suggests_arguments(shown: ChatScreen) -> None:
     for name in ("old", "2026-11-27-014509"):
         with Session.open(name, create=True) as session:
@@ -147,6 +170,9 @@ def test_model_and_think_change_the_conversation_that_goes_on(
     assert shown.conversation.model is not before
     assert run("/think off") == "thoughts: off\n"
     assert shown.conversation.rendering.variables["enable_thinking"] is False
+    without = patch.object(type(shown.conversation.model.tokenizer), "thinks", False)
+    with without, pytest.raises(UsageError, match="this model's replies have no thoughts"):
+        run("/think on")
     assert [turn.user for turn in shown.conversation.turns] == ["hello"]
 
 
@@ -183,6 +209,17 @@ def test_a_file_is_attached_once_and_names_neither_the_turn_nor_a_session(
     shown.conversation.add(Turn("# a.md\n\nAda.\n\nWhere?", documents=14))
     run("/undo")
     assert run("/file").startswith('attachments of "Where?" (12 characters)\n1 attachment')
+
+
+def test_what_was_sent_with_a_message_returns_with_it_alone(shown: ChatScreen, run: Run) -> None:
+    shown.conversation.add(Turn("one"))
+    shown.attached["b"] = "b.md", "Bob."
+    shown.say("two")
+    shown.attached["c"] = "c.md", "Cleo."
+    run("/undo")
+    assert [*shown.attached] == ["b", "c"]
+    run("/undo")
+    assert [*shown.attached] == ["c"]
 
 
 def test_an_empty_reply_is_reported(
@@ -267,6 +304,8 @@ def test_an_export_is_what_session_show_prints(shown: ChatScreen, run: Run, tmp_
     shown.say("I am Bo.")
     shown.conversation.set_note("Ada:\n> a cat")
     run("/remember Be kind.")
+    with pytest.raises(OutputError, match="No such file or directory"):
+        run(f"/export {tmp_path}/none/a.md")
     for name, form in (("a.jsonl", ["--json"]), ("a.md", [])):
         run(f"/export {tmp_path / name}")
         written = run_in_process("session", "show", "mine", *form).stdout

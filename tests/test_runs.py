@@ -135,6 +135,9 @@ def test_a_run_cut_off_anywhere_and_resumed_writes_the_same_text(
             with pytest.raises(RunEnded, match="already ended: length"), resume(night, **change):
                 pass
         assert text_of(night) == whole
+        (night / "output.txt").unlink()
+        with pytest.raises(RunEnded, match=r"output\.txt, is gone"), resume(night):
+            pass
 
 
 @given(st.integers(0, 60), st.sampled_from([1, 2, 1000]), st.sampled_from([KINDS, ["replace"]]))
