@@ -44,7 +44,7 @@ class ChatScreen(Talk):
         self.constraint: Constraint | None = None
         self.figures = ""
         # What was sent with messages, and the attachments of the last one taken back.
-        self._sent: dict[str, tuple[Attached, Constraint | None]] = {}
+        self.sent: dict[str, tuple[Attached, Constraint | None]] = {}
         self._again: Attached = {}
 
     def wait_for_model(self) -> None:
@@ -85,7 +85,7 @@ class ChatScreen(Talk):
         name = f'attachments of "{first_words(turn.question)}"'
         unknown = {"": (name, documents)} if documents else {}
         others = {key: each for key, each in self.attached.items() if key not in self._again}
-        self._again, self.constraint = self._sent.get(turn.user, (unknown, None))
+        self._again, self.constraint = self.sent.get(turn.user, (unknown, None))
         self.attached = self._again | others
 
     def kept(self) -> str:
@@ -129,7 +129,7 @@ class ChatScreen(Talk):
                 # There is no next prompt: the session has the message.
                 conversation.add(sent)
             if is_said := len(conversation.turns) > before:
-                self._sent[sent.user] = self.attached, self.constraint
+                self.sent[sent.user] = self.attached, self.constraint
                 self.attached, self._again, self.constraint = {}, {}, None
         return is_said
 
@@ -149,7 +149,7 @@ class ChatScreen(Talk):
 
     def _last_constraint(self) -> Constraint | None:
         last = self.conversation.state.last
-        return None if last is None else self._sent.get(last.user, ({}, None))[1]
+        return None if last is None else self.sent.get(last.user, ({}, None))[1]
 
     def compact(self, words: str) -> None:
         """Replace all turns in view but the last with a note, and show it."""

@@ -360,6 +360,7 @@ def _load(shown: ChatScreen, argument: str) -> None:
     if is_model(argument) and argument not in names_by_use():
         raise UsageError(f"{argument} is a model, not a session: use /model {argument}")
     shown.chat.change_session(argument)
+    shown.sent.clear()
     shown.show_last_exchange()
     chat = shown.conversation
     fitting, _ = fitted(chat.rendering, chat.state.add(Turn("a")), chat.settings.max_kv_size)
