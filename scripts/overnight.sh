@@ -42,6 +42,6 @@ while :; do
         echo "overnight.sh: giving up after $failures failures, the last with status $status" >&2
         exit $status
     fi
-    echo "overnight.sh: exited with status $status; continuing from the latest checkpoint" >&2
+    echo "overnight.sh: exited with status $status; trying again" >&2
     sleep "${MLXCHAT_PAUSE:-5}"
 done

@@ -206,8 +206,7 @@ def record_of(request: Request, loaded: Loaded) -> RunRecord:
     model = setup.model
     if model is None or Path(model).expanduser().exists():
         model = loaded.found
-    path, until_s = long.output_path(), long.deadline_s(time.time())
-    assert path is not None
+    until_s = long.deadline_s(time.time())
     setup = replace(
         setup,
         model=model,
@@ -219,7 +218,8 @@ def record_of(request: Request, loaded: Loaded) -> RunRecord:
     )
     long = replace(
         long,
-        output=path.resolve(),
+        # Without one, it is in the checkpoint, which may be moved or copied.
+        output=None if long.output is None else long.output.expanduser().resolve(),
         until=None if until_s is None else datetime.fromtimestamp(until_s).astimezone(),
         lasting_s=None,
     )
