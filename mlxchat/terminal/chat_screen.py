@@ -40,7 +40,7 @@ class ChatScreen(Talk):
         super().__init__(chat, worker, shown, files)
         self.screen = Screen()
         self.think = think
-        # That on the next answer.
+        # The constraint on the next answer.
         self.constraint: Constraint | None = None
         self.figures = ""
         # What was sent with messages, and the attachments of the last one taken back.
