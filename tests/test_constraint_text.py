@@ -123,7 +123,7 @@ def test_what_cannot_be_enforced_is_refused_in_one_line(
         ('{"type":', "invalid JSON: Expecting value: line 1 column 9"),
         ('{"a": 1, "a": 2}', "name 'a' is given twice"),
         ('{"minimum": NaN}', "NaN is not a finite number"),
-        ("person", "cannot read person: No such file or directory"),
+        ("person", "cannot read person: No such file or directory; as a field, write 'person str'"),
         ("name, age year", "'age year': after the name comes a type"),
         ("utf-16", "not UTF-8"),
         ("large", "larger than"),

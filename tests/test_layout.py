@@ -36,8 +36,8 @@ CEILINGS = {
     "rows": 875,
     "distributed": 600,
     "app": 3_240,
-    "bench": 925,
-    "terminal": 3_620,
+    "bench": 905,
+    "terminal": 3_640,
     "doctor": 250,
     "cli": 1_590,
 }

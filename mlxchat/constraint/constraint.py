@@ -170,7 +170,9 @@ def _read(path: Path) -> str:
     except UnicodeDecodeError as error:
         _refuse("schema", f"{path} is not UTF-8 text", cause=error)
     except OSError as error:
-        _refuse("schema", f"cannot read {path}: {error.strerror}", cause=error)
+        is_name = isinstance(error, FileNotFoundError) and str(path).isidentifier()
+        hint = f"; as a field, write '{path} str'" if is_name else ""
+        _refuse("schema", f"cannot read {path}: {error.strerror}{hint}", cause=error)
 
 
 def _parse_json(text: str) -> Any:

@@ -231,7 +231,8 @@ def _file(shown: ChatScreen, argument: str) -> None:
         if named and len(shown.attached) == before:
             raise UsageError(f"{named} is not attached")
     elif named:
-        document = shown.worker.read(lambda: read_input(None, [path], None))
+        with waiting(f"reading {named} …", quiet=False):
+            document = shown.worker.read(lambda: read_input(None, [path], None))
         for notice in document.notices:
             shown.screen.say(notice)
         shown.attach(document.found)
