@@ -268,6 +268,8 @@ def test_clear_does_not_wait_for_the_model(
 def test_the_status_has_no_more_tokens_than_a_smaller_window(tiny_model: Path) -> None:
     how = ("-m", str(tiny_model), "-n", "1", "--session", "mine")
     run_in_process(*how, "word " * 100)
+    # A resumed chat's are counted as soon as it begins.
+    on_terminal(*how, steps=[(r"\d\d/\S+ · 1 turn", CTRL_D)])
     on_terminal(*how, "--max-kv-size", "200", steps=[(PROMPT, "/unpin\r"), ("200/200 ·", CTRL_D)])
 
 

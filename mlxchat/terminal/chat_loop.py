@@ -25,8 +25,8 @@ from mlxchat.units import count
 class ChatLoop(ChatScreen):
     """A chat with a person, until they leave."""
 
-    # How much of the window is used at the prompt.
-    _tokens = 0
+    # How much of the window is used at the prompt, and by what.
+    _tokens, _counted = 0, None
 
     def converse(self) -> int:
         # Takes a moment, in which the model is loaded.
@@ -47,9 +47,7 @@ class ChatLoop(ChatScreen):
 
     def _turn(self, draft: str) -> str:
         """Read and process one line; return a draft for the next prompt."""
-        if self.chat.is_ready:
-            now = self.conversation
-            self._tokens = min(now.tokens, now.settings.max_kv_size or now.tokens)
+        self._counted = None
         # The line editor switches from the held settings to its own and back, so that keys are
         # never echoed in between.
         with self.worker.keys.lent() if is_dumb() else nullcontext():
@@ -100,6 +98,10 @@ class ChatLoop(ChatScreen):
             return f"{self.chat.model_name} · loading …"
         conversation = self.conversation
         window = conversation.settings.max_kv_size
+        if self._counted is not conversation.state:
+            # A resumed chat begins, or is cleared, while the prompt waits.
+            self._counted, tokens = conversation.state, conversation.tokens
+            self._tokens = min(tokens, window or tokens)
         held = f"{self._tokens:,}/{'∞' if window is None else f'{window:,}'}"
         parts = [conversation.model.name, held, count(len(conversation.state.retained), "turn")]
         if conversation.state.forgotten:
