@@ -410,9 +410,14 @@ def _spoken(line: str, name: str, notice: str | None) -> Spoken:
         value = json.loads(line) if line.startswith("{") else None
     except (ValueError, RecursionError):
         value = None
-    if not isinstance(value, dict) or not {"role", "content"} <= value.keys():
+    # Another object with a role is someone's data.
+    if (
+        not isinstance(value, dict)
+        or "role" not in value
+        or ("content" not in value and value["role"] not in ("user", "system", "developer"))
+    ):
         return Spoken("user", line, notice)
-    role, content = value.pop("role"), value.pop("content")
+    role, content = value.pop("role"), value.pop("content", None)
     # As OpenAI's library writes them.
     role = "system" if role == "developer" else role
     if content and isinstance(content, list) and all(map(_is_text_part, content)):
