@@ -22,12 +22,15 @@ Read = Callable[..., str]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Reads a message, typed at the prompt or in steps."""
+    """Reads a message, typed at the prompt or in steps, or typed `ahead` of a draft."""
 
-    def read_typed(typed: str, *steps: Step, history: str = "history") -> str:
+    def read_typed(
+        typed: str, *steps: Step, history: str = "history", draft: str = "", ahead: str = ""
+    ) -> str:
         redraws = iter(range(1, 1_000))
-        terminal = Terminal([(PROMPT, typed), *steps])
+        terminal = Terminal([(PROMPT, typed)] * bool(typed) + [*steps])
         with terminal.opened():
+            terminal.type(ahead)
             editor = Editor(
                 history_file=tmp_path / history,
                 commands={"/help": "all", "/hello": "greets", "/file PATH": "adds a file"},
@@ -37,12 +40,22 @@ def read(tmp_path: Path) -> Read:
                     ["two words"] * ((command, typed) == ("/hello", "t"))
                 ),
             )
-            message = editor.read()
+            message = editor.read(draft)
         terminal.check_all_steps_are_taken()
         assert "redraw" not in terminal.text()
         return message
 
     return read_typed
+
+
+def test_what_is_typed_ahead_of_a_draft_that_comes_back_is_a_message_of_its_own(
+    read: Read,
+) -> None:
+    """It was glued to the draft, and sent with it."""
+    added = ("^> one\n  two\n  three\n$", "\r")
+    assert read("", added, draft="one", ahead="two\nthree\n") == "one\ntwo\nthree"
+    assert read("", draft="one", ahead="/help\n") == "/help"
+    assert read("", ahead="two\n") == "two"
 
 
 @pytest.mark.parametrize(

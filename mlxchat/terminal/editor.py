@@ -4,6 +4,7 @@ cursor. And the user's own editor. Callers handle slash commands."""
 import asyncio
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -107,6 +108,10 @@ class Editor:
         EndOfInput, or what has ended the prompt."""
         self._warned, self._error = False, None
         self._draft, self._pushed = draft or self._pushed, ""
+        # What was typed before a draft came back is a message of its own.
+        waiting = select.select([self._session.input], [], [], 0)[0]
+        self._is_behind = bool(self._draft.strip() and waiting)
+        self._draft = f"{self._draft.rstrip()}\n" if self._is_behind else self._draft
         shown = self._pastes.fold(self._draft)
         self._session.app.erase_when_done = False
         try:
@@ -144,7 +149,16 @@ class Editor:
         for sends in ("enter", "c-o"):
             keys.add(sends, filter=at_prompt)(_send)
         keys.add(Keys.BracketedPaste, filter=at_prompt)(self._pastes.paste)
-        # Enter typed ahead arrives as a newline character.
+        # Enter typed ahead arrives as a newline character, and does not send a draft.
+        adds = Condition(
+            lambda: (
+                self._is_behind
+                and self._session.default_buffer.text.startswith(self._pastes.fold(self._draft))
+            )
+        )
+        keys.add("c-j", filter=at_prompt & adds)(
+            lambda event: event.current_buffer.insert_text("\n")
+        )
         for enter in ("enter", "c-j"):
             keys.add("escape", enter, filter=at_prompt)(
                 lambda event: event.current_buffer.insert_text("\n")
