@@ -89,6 +89,7 @@ def test_what_cannot_be_done_is_refused_and_names_what_can(run: Run) -> None:
         "/set temp -1": "temp must be at least 0, got -1.0: the nearest is 0",
         "/set min-p 1.5": "min-p must be between 0 and 1, got 1.5: the nearest is 1",
         "/clear up": "/clear takes no argument",
+        "/exit\nnow": "/exit takes no argument",
         "/recall": "usage: /recall WORD …",
         "/compact edit": "no note yet: /compact writes one",
         "/compact off": "no note yet: /compact writes one",

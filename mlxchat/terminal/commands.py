@@ -96,7 +96,8 @@ def as_command(text: str) -> str | None:
 def run_command(shown: ChatScreen, line: str) -> str | None:
     """Run the command; return a draft for the next prompt. Raises UsageError for an unknown
     command, with the nearest one."""
-    name, _, argument = line.partition(" ")
+    # The text after it may begin on the next line.
+    name, argument = (*line.split(maxsplit=1), "")[:2]
     found = COMMANDS.get(OTHER_NAMES.get(name, name))
     if found is None:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
