@@ -79,7 +79,8 @@ def test_the_line_of_a_complete_answer_has_its_value_and_no_line_end_within() ->
 def test_an_error_of_the_input_is_written_once_and_one_of_the_run_is_tried_again(
     source: Path, out: Path
 ) -> None:
-    source.write_text('nope\n{"id":1,"prompt":"a"}\n{"id":1,"prompt":"a"}\n{"id":2,"prompt":"b"}')
+    read = '{"id":1,"prompt":"a"}\n{"id":1,"prompt":"a"}\n{"id":2,"prompt":"b"}'
+    source.write_text(f'nope\n{read}\n{{"prompt":"c","temp":-1}}')
 
     def run(fails: bool) -> Pending:
         with Rows(BatchInput(path=source)) as rows, ResultFile(out) as output:
@@ -90,17 +91,18 @@ def test_an_error_of_the_input_is_written_once_and_one_of_the_run_is_tried_again
             return todo
 
     first = run(fails=True).figures
-    assert (first.finished, first.failed) == (1, 3)
+    assert (first.finished, first.failed) == (1, 4)
     second = run(fails=False).figures
-    assert (second.skipped, second.finished, second.failed) == (1, 1, 2)
+    assert (second.skipped, second.finished, second.failed) == (1, 1, 3)
     third = run(fails=False).figures
-    assert (third.skipped, third.finished, third.failed) == (2, 0, 2)
+    assert (third.skipped, third.finished, third.failed) == (2, 0, 3)
     written = [(each["id"], each.get("row"), each.get("error")) for each in records(out)]
     assert written == [
         (None, 1, "invalid JSON: expected ident at column 2; --lines reads text"),
         (1, None, None),
         (None, 3, "id 1 is used by an earlier row"),
         (2, 4, "out of memory"),
+        (5, 5, "temp must be at least 0, got -1.0"),
         (2, None, None),
     ]
 

@@ -59,7 +59,7 @@ def test_an_id_is_kept_as_given_and_belongs_to_one_row(ids: list[Any]) -> None:
     for number, (id_, row) in enumerate(zip(ids, rows, strict=True), 1):
         is_used = id_ not in (None, "") and repr(id_) in map(repr, ids[: number - 1])
         error = f"id {json.dumps(id_)} is used by an earlier row" if is_used else None
-        kept = None if is_used or id_ == "" else id_
+        kept = "" if is_used else None if id_ == "" else id_
         assert (row.number, row.id, row.error) == (number, kept, error)
     results = [Result(row, finish_reason="stop") for row in rows if row.error is None]
     lines = [json.loads(each.line()) for each in results]
@@ -88,7 +88,7 @@ MALFORMED: list[tuple[Any, str]] = [
     ({"prompt": "a", "tmep": 1}, "unknown field 'tmep'; did you mean temp?"),
     ({"prompt": "a", "temperature": 1}, "unknown field 'temperature'; did you mean temp?"),
     ({"prompt": "a", "temp": "0.5"}, "temp must be a valid number, got '0.5'"),
-    (b'{"prompt":"a","temp":1e999}', "--temp must be at least 0, got inf"),
+    (b'{"prompt":"a","temp":1e999}', "temp must be at least 0, got inf"),
     (said(USER, prompt="b"), "prompt and messages cannot be combined"),
     (said(USER, ("assistant", "b")), "the last message must be the user's"),
     (said(("system", "a"), USER, system="c"), "system and a system message cannot be combined"),

@@ -156,12 +156,12 @@ class Rows:
     def _read(self, stream: BinaryIO | None) -> Iterator[Row]:
         seen: set[bytes] = set()
         for number, id_, fields_of in self._found(stream):
-            row = Row(number, id_)
+            row = Row(number, id_ or "")
             try:
                 fields = fields_of()
                 row = Row(number, check_id(fields.get("id", id_)))
                 if row.id is not None and row.key in seen:
-                    row = Row(number)
+                    row = Row(number, "")
                     raise RowError(f"id {json.dumps(fields['id'])} is used by an earlier row")
                 if self.template is not None:
                     fields = self._filled(fields, self.template, is_first=not seen)

@@ -70,7 +70,7 @@ class Row:
     two ids; a row without one has None, and is called by its number. `options` are values by
     field, such as temp and max_tokens, which are checked, except for constraints. A system message
     is not in `messages` but in the options. A malformed row has an `error` and nothing to run; its
-    `id` is None if it has no valid and unique one.
+    `id` is empty if it cannot be read, is invalid, or is another row's.
     """
 
     number: int
@@ -236,7 +236,7 @@ def _option(name: str, value: Any) -> Any:
     try:
         option.check(checked)
     except UsageError as error:
-        raise RowError(str(error)) from error
+        raise RowError(str(error).replace(option.flag, name, 1)) from error
     return checked
 
 
