@@ -191,6 +191,21 @@ def test_a_message_that_is_stopped_before_its_reply_comes_back_with_its_files(
     assert turn.user.endswith("\n\nCompare them")
 
 
+def test_a_file_that_never_comes_holds_up_no_other(tiny_model: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "one").write_text("contents\n")
+    wait = f"/file {tmp_path / 'pipe'}"
+    steps = [
+        (PROMPT, f"{wait}\r"),
+        ("reading ", interrupt),
+        (f"^stopped\n> {wait}$", f"{CTRL_U}/file {tmp_path / 'one'}\r"),
+        ("^1 attachment: ", CTRL_D),
+    ]
+    chat(tiny_model, steps=steps)
+    # The thread that waits for it ends.
+    os.close(os.open(tmp_path / "pipe", os.O_WRONLY))
+
+
 def test_what_is_stopped_while_the_model_loads_comes_back_and_a_message_is_kept(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, released: threading.Event
 ) -> None:

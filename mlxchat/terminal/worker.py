@@ -140,7 +140,6 @@ class Worker:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "worker", initializer=_leave_to_main_thread)
-        self._reader = ThreadPoolExecutor(1, "reader", initializer=_leave_to_main_thread)
         # Numbers of signals; None if a job has ended.
         self._events: SimpleQueue[int | None] = SimpleQueue()
         self._latest: Future[Any] | None = None
@@ -206,7 +205,12 @@ class Worker:
         return self.wait(self.start_reading(job))
 
     def start_reading(self, job: Callable[[], T]) -> Future[T]:
-        return self._submit(self._reader, job)
+        # Nothing waits for the thread of a job that has been given up.
+        reader = ThreadPoolExecutor(1, "reader", initializer=_leave_to_main_thread)
+        try:
+            return self._submit(reader, job)
+        finally:
+            reader.shutdown(wait=False)
 
     def call_last(self, job: Callable[[], T]) -> T:
         """Do the job and return its result: here if the worker is busy with something that nobody
