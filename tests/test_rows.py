@@ -1,5 +1,6 @@
 """Rows of a batch in all their forms, well-formed and malformed."""
 
+import errno
 import io
 import json
 import os
@@ -230,15 +231,17 @@ def test_each_file_is_a_row_with_its_path_as_id(tmp_path: Path) -> None:
         (tmp_path / f"{name}.txt").write_bytes(data)
     (tmp_path / "d.txt").mkdir()
     os.mkfifo(tmp_path / "f.txt")
+    (tmp_path / "g.txt").symlink_to("g.txt")
     rows = Rows(BatchInput(pattern=f"{tmp_path}/*.txt", template=RowTemplate.parse("{input}|")))
-    assert rows.count() == 5
-    a, b, c, e, f = (str(tmp_path / f"{name}.txt") for name in "abcef")
+    assert rows.count() == 6
+    a, b, c, e, f, g = (str(tmp_path / f"{name}.txt") for name in "abcefg")
     assert list(rows) == [
         Row(1, a, prompt="one\n|"),
         Row(2, b, prompt="two|"),
         Row(3, c, error="not UTF-8: invalid byte 0xFF; convert the file to UTF-8"),
         Row(4, e, error="the file is empty"),
         Row(5, f, error="cannot read the file: not a regular file"),
+        Row(6, g, error=f"cannot read the file: {os.strerror(errno.ELOOP)}"),
     ]
 
 

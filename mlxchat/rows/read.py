@@ -250,9 +250,10 @@ def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
         return {"input": text, "text": text, "prompt": text, "file": path}
 
     pattern = str(Path(rows.source.pattern or "").expanduser())
-    output = None if rows.output is None else rows.output.expanduser().resolve()
+    output = None if rows.output is None else os.path.realpath(rows.output.expanduser())
     found = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207
-    paths = [each for each in found if not Path(each).is_dir() and Path(each).resolve() != output]
+    # That of pathlib fails for a link to itself.
+    paths = [each for each in found if not Path(each).is_dir() and os.path.realpath(each) != output]
     if not paths:
         raise UsageError(f"--files: no file matches {pattern}")
     for number, path in enumerate(paths, 1):
