@@ -118,13 +118,13 @@ class Saving:
         self._saved_turns = 0
         self._file.failed = lambda reason: notify(f"cannot save the cache: {reason}")
         self._file.recovered = lambda: notify("the cache is saved again")
+        for notice in _contents(session).notices:
+            notify(notice)
 
     def resume(self, conversation: Conversation, *, system: str | None) -> None:
         """Fill the conversation with the contents of the session, including the cache if possible.
         A system prompt replaces the saved one."""
         saved = self._ranks.same(lambda: _contents(self.session))
-        for notice in saved.notices:
-            self._notify(notice)
         if saved.state != State():
             others = {"note": saved.note, "remembered": saved.remembered}
             conversation.resume(saved.system if system is None else system, saved.turns, **others)
