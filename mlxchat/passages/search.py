@@ -17,6 +17,8 @@ ENOUGH_OF_BEST = 0.3
 WITH_NEIGHBOURS = 3
 # After this many passages that are too long for the rest of the room, it counts as full.
 MAX_TOO_LONG = 4
+# Passages of a document that are compared if no rare word is asked for.
+MOST_OFTEN = 20_000
 # If not even the best one has room, it is cut to no less than this.
 MIN_CHARS = 40
 # Places that a notice names.
@@ -75,9 +77,9 @@ class Search:
     def __len__(self) -> int:
         return self._count
 
-    def with_word(self, word: str) -> list[int]:
-        """The passages that contain the word; if it says little, only some."""
-        limit = max(COMMON, self._count // 10) + 1
+    def with_word(self, word: str, often: bool = False, /) -> list[int]:
+        """The passages that contain the word; if it is in many, only some."""
+        limit = MOST_OFTEN if often else max(COMMON, self._count // 10) + 1
         return [
             first + number
             for first, index in zip(self._firsts, self._indexes, strict=True)
@@ -86,7 +88,7 @@ class Search:
 
     def find(self, question: str, room: int, cost_of: Callable[[Passage], int]) -> Found:
         """Passages that cost at most `room`. Raises Outdated."""
-        fits = by_share(self, question)
+        fits = by_share(self, question) or by_share(self, question, often=True)
         enough = ENOUGH_OF_BEST * fits[0].share if fits else 0.0
         ranked = [fit.number for fit in fits if fit.share >= enough]
         wanted = self._with_neighbours(ranked) if fits else iter(range(self._count))

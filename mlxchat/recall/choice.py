@@ -212,8 +212,7 @@ class Text:
 
 
 class Index:
-    """Texts, searchable by word: in memory, growing with each text. Words match in all their forms
-    (Porter's)."""
+    """Texts in memory, searchable by word: words match in all their forms (Porter's)."""
 
     def __init__(self) -> None:
         # Used by one thread at a time, but not always by the same one.
@@ -241,7 +240,7 @@ class Index:
             self._known[own] = Text(own, own & names(text), says, is_own, [number])
             self.texts.append(self._known[own])
 
-    def with_word(self, word: str) -> list[int]:
+    def with_word(self, word: str, often: bool = False, /) -> list[int]:
         """The places of the texts that contain the word."""
         # In quotes, nothing in it is an operator; a word contains no quotes.
         query = "SELECT rowid FROM texts WHERE texts MATCH ?"
@@ -290,8 +289,8 @@ class Searchable(Protocol):
 
     def __len__(self) -> int: ...
 
-    def with_word(self, word: str) -> Sequence[int]:
-        """The texts that contain a word; if it says little, maybe only some."""
+    def with_word(self, word: str, often: bool = False, /) -> Sequence[int]:
+        """The texts that contain a word; if it is in many, maybe only some, unless `often`."""
         ...
 
 
@@ -345,9 +344,10 @@ def _enough(texts: int, own: float, words: int) -> float:
     return ENOUGH - LESS_IF_OWN * own + of_many * (2 - own) / 2
 
 
-def by_share(index: Searchable, message: str) -> list[Fit]:
-    """The texts that contain anything that the message is about, those with most of it first."""
-    looked_up = list(_look_up(index, message))
+def by_share(index: Searchable, message: str, *, often: bool = False) -> list[Fit]:
+    """The texts that contain anything that the message is about, those with most of it first; if it
+    is `often`, even if so many contain it that it says little, or it is a short number alone."""
+    looked_up = list(_look_up(index, message, often))
     needed = sum(word.needed for word in looked_up)
     of_text: dict[int, list[_Word]] = {}
     for word in looked_up:
@@ -357,7 +357,7 @@ def by_share(index: Searchable, message: str) -> list[Fit]:
         Fit(number, _share(found, needed), tuple(word.text for word in found))
         for number, found in of_text.items()
         # A number that counts something is no match alone.
-        if not all(is_short_number(word.text) for word in found)
+        if often or not all(is_short_number(word.text) for word in found)
     ]
     return sorted(fits, key=lambda fit: (round(fit.share, 6), fit.number), reverse=True)
 
@@ -373,11 +373,11 @@ class _Word:
     numbers: Sequence[int]
 
 
-def _look_up(index: Searchable, message: str) -> Iterator[_Word]:
+def _look_up(index: Searchable, message: str, often: bool) -> Iterator[_Word]:
     named = names(message)
     of_kind = kinds(message) - named - EVERYDAY_WORDS
     for word in informative(message)[:MOST_WORDS]:
-        found = index.with_word(word)
+        found = index.with_word(word, often)
         # A word that nobody said before counts as one that was said once.
         information = log(1 + len(index) / (max(len(found), 1) + 0.5))
         if word in named:
@@ -385,7 +385,7 @@ def _look_up(index: Searchable, message: str) -> Iterator[_Word]:
         elif word in EVERYDAY_WORDS:
             information *= WEIGHT_OF_EVERYDAY
         needed = information * (WEIGHT_OF_KIND if word in of_kind else 1)
-        numbers = () if _says_little(len(found), len(index)) else found
+        numbers = found if often or not _says_little(len(found), len(index)) else ()
         yield _Word(word, information, needed, numbers)
 
 
