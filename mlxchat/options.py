@@ -34,6 +34,14 @@ NOT_EMPTY = Must("not be empty", bool)
 A_FILE = Must("be a file (leave it out for stdout)", lambda path: str(path) != "-")
 
 
+def check_utf8(name: str, *texts: Any) -> None:
+    """Raise UsageError for text with surrogates, which stand for bytes that are not UTF-8."""
+    if any(
+        "\ud800" <= char <= "\udfff" for each in texts if isinstance(each, str) for char in each
+    ):
+        raise UsageError(f"{name} is not UTF-8 text")
+
+
 def at_least(low: float) -> Must:
     return Must(f"be at least {low:g}", lambda value: low <= value < math.inf, (low,))
 
@@ -97,6 +105,7 @@ class Option:
         if written is None:
             return None
         value = [written] if self.many and isinstance(written, str) else written
+        check_utf8(self.flag, *(value if isinstance(value, list | tuple) else [value]))
         if self.parse is not None:
             try:
                 value = self.parse(value)

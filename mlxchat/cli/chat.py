@@ -8,7 +8,7 @@ import typer
 from mlxchat.cli.options import Template, build, given_names, setup_of, with_options
 from mlxchat.cli.usage_errors import check_question
 from mlxchat.errors import UsageError
-from mlxchat.options import flag, options_of
+from mlxchat.options import flag, options_of, refuse_pairs
 from mlxchat.request.commands import COMMANDS, ChatShown
 
 # Whether the arguments do not name `chat`.
@@ -64,6 +64,7 @@ def chat(
     )
     shown = build(ChatShown, values)
     answer = build(Answer, values) if asks else _no_answer(chosen)
+    refuse_pairs(shown, answer)
     words = None if question is None else question[0]
     raise typer.Exit(run(options, shown, words, answer, template))
 

@@ -162,7 +162,7 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
     pages. Pages open in $PAGER, or less.
     """
     root: Any = context.find_root().command
-    words = topic or []
+    words = " ".join(topic or ()).split()
     if not words:
         pages = [f"  {name:<17}{manual.summary(name)}\n" for name in manual.PAGES]
         more = (

@@ -79,7 +79,8 @@ def check_question(words: Sequence[str], root: Any, *, has_subject: bool) -> Non
 
     word = " ".join(words[0].split())
     hint = _hint_for_command(word, list(_paths(root)))
-    is_name = "/" in word or os.path.exists(word) or is_model(word)  # noqa: PTH110
+    is_path = "/" in word or (word != "-" and os.path.exists(word))  # noqa: PTH110
+    is_name = is_path or is_model(word)
     if word in root.commands:
         raise UsageError(f"options come after the command: mlxchat {word} …")
     if not hint and is_name and " " not in word:

@@ -28,7 +28,7 @@ from mlxchat import paths
 from mlxchat.errors import ConfigError, OutputError, UsageError
 from mlxchat.files import open_to_read, reported_as, write_atomically
 from mlxchat.manual.equivalents import option_for
-from mlxchat.options import FROM_TEXT
+from mlxchat.options import FROM_TEXT, check_utf8
 from mlxchat.request.commands import COMMANDS
 
 MODEL_VARIABLE = "MLXCHAT_MODEL"
@@ -242,6 +242,7 @@ def set_key(path: Path, key: tuple[str, ...], values: list[str]) -> bool:
     """
     import tomlkit
 
+    check_utf8(".".join(key), *key, *values)
     text = read_text(path)
     _parsed(path, text)
     document: Any = tomlkit.parse(text)
@@ -263,8 +264,7 @@ def set_key(path: Path, key: tuple[str, ...], values: list[str]) -> bool:
 
 
 def _as_toml(key: tuple[str, ...], values: list[str]) -> Any:
-    """A list for a repeatable option, a number or a truth value for an option of such a type, else
-    text."""
+    """A list for a repeatable option, a number or truth value for one of that type, else text."""
     options = COMMANDS.get("generate" if key[0] == "prompts" else key[0], {})
     option = next((each for each in options.values() if each.name == key[-1]), None)
     if len(values) > 1 or (option is not None and option.many):
