@@ -255,7 +255,8 @@ def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
     # That of pathlib fails for a link to itself.
     paths = [each for each in found if not Path(each).is_dir() and os.path.realpath(each) != output]
     if not paths:
-        raise UsageError(f"--files: no file matches {pattern}")
+        hint = f"; for the files in it: '{pattern}/*'" if Path(pattern).is_dir() else ""
+        raise UsageError(f"--files: no file matches {pattern}{hint}")
     for number, path in enumerate(paths, 1):
         yield number, path, partial(fields, path)
 

@@ -146,8 +146,7 @@ def shortened(value: Any) -> str:
 
 
 def of_openai(line: Fields) -> dict[str, Any]:
-    """The fields of ours that ask for the same as a line of OpenAI's batch files. Raises
-    RowError."""
+    """Our fields that ask for the same as a line of OpenAI's batch files. Raises RowError."""
     body: dict[str, Any] = _given(valid(dict[str, Any], line["body"], "body"))
     fields: dict[str, Any] = {
         RENAMED.get(name, name): value
@@ -196,13 +195,14 @@ def _unknown(name: str) -> RowError:
 
 
 def _given(value: Any) -> Any:
-    """Without the fields that ask for nothing. A schema without keywords allows any value."""
+    """Without the fields that ask for nothing. A schema without keywords allows any value, and
+    an empty choice none."""
     if not isinstance(value, Mapping):
         return value
     return {
         name: each
         for name, each in value.items()
-        if each not in NOTHING or (name == "schema" and each == {})
+        if each not in NOTHING or (name, each) in (("schema", {}), ("choice", []))
     }
 
 
@@ -259,8 +259,7 @@ class _Message(_Object):
 
 
 def _conversation(said: Sequence[_Message]) -> tuple[dict[str, str], tuple[Message, ...]]:
-    """The system prompt, if any, as an option, and the messages after it, of which the last is the
-    user's."""
+    """The system prompt, if any, as an option, and the messages after it, the user's last."""
     messages: list[Message] = []
     for at, each in enumerate(said):
         # Newer models call the system's role developer.
