@@ -52,6 +52,7 @@ class ChatLoop(ChatScreen):
         # never echoed in between.
         with self.worker.keys.lent() if is_dumb() else nullcontext():
             text = self._editor.read(draft)
+        self.worker.keys.hold_again()
         try:
             with device_failures():
                 command = as_command(text)

@@ -304,14 +304,22 @@ class Keys:
         with suppress(OSError):
             if self._found and self._is_held and os.tcgetpgrp(STDIN) == os.getpgrp():
                 _apply(_held(self._found))
+                self._bracket_pastes("h")
 
     def restore(self) -> None:
         if self._found and self._is_held:
             # Otherwise a process in the background would be stopped.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
             _apply(self._found)
+            self._bracket_pastes("l")
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._is_held = False
+
+    def _bracket_pastes(self, how: str) -> None:
+        """Let a paste be one even if it comes before the prompt, or no longer."""
+        if not is_dumb():
+            with suppress(OSError):
+                os.write(STDIN, f"\x1b[?2004{how}".encode())
 
     @contextmanager
     def lent(self) -> Iterator[None]:
@@ -343,8 +351,7 @@ def _apply(settings: list[Any]) -> None:
 
 
 def in_worker(job: Callable[[Worker, Alone], int]) -> int:
-    """Do the job in a worker, with the ranks if this is one of several, and return the exit
-    status."""
+    """Do the job in a worker, with the ranks if there are several; return the exit status."""
     return with_ranks(lambda ranks, worker: worker.call(lambda: job(worker, ranks)))
 
 
