@@ -92,6 +92,7 @@ def test_only_the_first_code_block_is_written_and_if_cut_off_it_has_its_own_stat
         run = run_in_process(*command, "-m", model, *how)
         assert (run.returncode, run.stdout) == expected
         assert run.stderr.count("mlxchat: the answer ") == (run.returncode == 4)
+        assert "interrupted" not in run.stderr
         generated = re.search(r"(\d+) (generated|tokens)", run.stderr)
         assert generated is not None
         assert int(generated[1]) < len(CODE)

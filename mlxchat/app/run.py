@@ -100,7 +100,9 @@ class TextWriter:
         has_ended = stats.finish_reason in ("stop", "stop_text")
         if has_ended and not extract_code(self.answer):
             return replace(stats, complete=False, problem=NO_CODE)
-        return replace(stats, complete=has_ended or is_settled(self.answer))
+        if is_settled(self.answer):
+            return replace(stats, complete=True, finish_reason="stop")
+        return replace(stats, complete=has_ended)
 
 
 @dataclass(eq=False)

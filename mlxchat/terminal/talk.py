@@ -281,7 +281,7 @@ class PipedChat(Talk):
             self._status = self._status or ExitStatus.INCOMPLETE
 
     def take_leave(self) -> None:
-        stats = self.conversation.stats
+        stats = self.conversation.stats and self._text.judged(self.conversation.stats)
         if self.chat.not_saved is not None:
             self.messages.warn(self.saved())
         elif stats is not None and stats.finish_reason in ("length", "interrupted"):
