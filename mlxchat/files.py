@@ -176,8 +176,7 @@ def remove_unfinished(path: Path) -> None:
 
 
 def by_use(directory: Path) -> list[tuple[Path, os.stat_result]]:
-    """The files of a cache, most recently used first, by their modification times. Raises
-    OSError."""
+    """The files of a cache, latest used first, by their modification times. Raises OSError."""
     found: list[tuple[Path, os.stat_result]] = []
     if directory.exists():
         for path in directory.iterdir():

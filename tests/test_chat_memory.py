@@ -200,7 +200,7 @@ def test_a_note_replaces_all_turns_in_view_but_the_last() -> None:
     done = compacted(conversation)
     assert (done.note, done.numbers) == (NOTE, (1, 2, 3))
     assert done.stats.generated_tokens == len(NOTE)
-    assert done.tokens == len(f"<system\n{NOTE_BEGINS}\n{NOTE}>\n")
+    assert done.tokens == len(f"{NOTE_BEGINS}\n{NOTE}")
     assert conversation.state.note == NOTE
     assert conversation.state.retained == conversation.turns[-1:]
     assert [(turn.user, turn.reply) for turn in conversation.turns] == texts

@@ -193,7 +193,6 @@ class Played:
         if self.has_turn(self.conversation.retry):
             with suppress(WindowFull):
                 self.said[-1] = self.said[-1][0], read(self.conversation.retry())
-                self.pinned.discard(len(self.said))
 
     def go_on(self, _: int) -> None:
         if not self.has_turn(self.conversation.continue_reply):

@@ -136,8 +136,7 @@ class RowPlanner:
         )
 
     def _request_of(self, row: Row) -> BatchRequest:
-        """The request with the row's own options. Raises UsageError for a pair that excludes each
-        other."""
+        """The request with the row's own options. Raises UsageError if two exclude each other."""
         request = _overridden(self._request, row.options)
         answer = request.answer
         return replace(

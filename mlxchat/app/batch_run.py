@@ -219,8 +219,7 @@ class SideBySide:
             self._batch.close_gaps()
 
     def _look_ahead(self) -> Iterator[Result]:
-        """Plan as many rows as may run side by side, and at least two, to see what their prompts
-        share."""
+        """Plan as many rows as may run side by side, at least two, to see what prompts share."""
         while len(self._waiting) < max(self._most, 2) and not self._should_stop():
             # No wait while rows run, and not long to learn what follows the first one.
             wait_s = 0.0 if self._batch.rows else SOON_S if self._waiting else WAIT_S

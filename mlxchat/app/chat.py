@@ -286,8 +286,7 @@ class Chat:
         return self._saved(self.conversation.continue_reply(watch), watch)
 
     def compact(self, words: str = "", watch: Watch = UNWATCHED) -> Compacted | None:
-        """Replace all turns in view but the last with a note, as `Conversation.compact` does, and
-        save it."""
+        """Replace turns in view with a note, as `Conversation.compact` does, and save it."""
         compacted = self.conversation.compact(words, watch)
         self.save()
         return compacted

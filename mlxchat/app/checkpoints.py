@@ -1,5 +1,4 @@
-"""Checkpoints: written during a run so that the output file and the cache agree; a run resumes from
-the latest."""
+"""Checkpoints, in which the output file and the cache agree: a run resumes from the latest."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

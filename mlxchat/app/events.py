@@ -14,8 +14,7 @@ from mlxchat.passages.search import LineRange, Read
 from mlxchat.paths import __version__
 from mlxchat.text.tokens import Tokenizer
 
-# Many readers, such as Python's `splitlines`, treat these as line endings, and JSON does not escape
-# them.
+# Many readers, such as Python's `splitlines`, end a line at these; JSON does not escape them.
 LINE_SEPARATORS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
 

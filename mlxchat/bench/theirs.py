@@ -65,8 +65,7 @@ def generate_batch(
 
 
 def keeps_window(network: nn.Module, max_kv_size: int | None) -> bool:
-    """Whether mlx-lm honours `max_kv_size` for this model; it ignores it if the model makes its own
-    cache."""
+    """Whether mlx-lm honours `max_kv_size` for this model: not if the model makes its own cache."""
     return max_kv_size is None or all(
         type(layer) is not KVCache for layer in make_prompt_cache(network, max_kv_size)
     )

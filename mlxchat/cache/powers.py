@@ -46,8 +46,7 @@ def install_powers(network: nn.Module) -> None:
 
 
 def install_sharing(network: nn.Module) -> None:
-    """Let the model's attention heed what rows share. Changes mlx-lm's modules, once, for all
-    models."""
+    """Let all models' attention heed what rows share. Changes mlx-lm's modules, once."""
     replace_function(network, ATTENTION, attention_to_shared, plain_attention, attention)
 
 

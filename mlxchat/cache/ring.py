@@ -283,8 +283,7 @@ class Ring:
         return self._visible(rows, mx.arange(held + n)[None], window_size)
 
     def decode_mask(self, window_size: int | None, *, in_order: bool) -> Mask:
-        """The mask for one token. It will be written in place, unless the window stays
-        `in_order`."""
+        """The mask for one token, written in place unless the window stays `in_order`."""
         size = self.size + 1 if self.max_size is None else min(self.size + 1, self.max_size)
         if window_size is None or window_size >= size:
             return None

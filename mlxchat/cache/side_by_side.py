@@ -325,8 +325,7 @@ class RowsCache(list[LayerCache]):
                 row.total += 1
 
     def reserve(self, seats: int) -> None:
-        """Have at least that many empty seats. Adding them one by one would copy all rows each
-        time."""
+        """Have at least that many empty seats: adding one copies all rows."""
         missing = seats - self._rows.count(None)
         if missing > 0:
             self._rows += [None] * missing

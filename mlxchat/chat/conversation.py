@@ -149,8 +149,7 @@ class Conversation(Means):
         return self.window.pinned + self.rendering.tokens_of(self.state, *self.state.retained)
 
     def usage(self) -> Usage:
-        """Tokens in the window, by turn, as the template renders them; of the last turn, those in
-        the cache."""
+        """Tokens in the window, by turn, as the template renders them; the last as in the cache."""
         rendering, state, turns = self.rendering, self.state, self.state.retained
         sizes = [rendering.tokens_of(state, turn) for turn in turns]
         if turns:
@@ -371,7 +370,7 @@ class Conversation(Means):
         self._retries += 1
         before, seed = self.state, self._next_seed()
         turn = self.undo()
-        state = _sent(self.state, turn.user, turn.documents)
+        state = _sent(self.state, turn.user, turn.documents, pinned=turn.pinned)
         return self._answer(state, seed, watch, constraint=constraint, before=before)
 
     def continue_reply(self, watch: Watch = UNWATCHED) -> Generator[Said]:
@@ -445,6 +444,6 @@ class Conversation(Means):
                 self.window = self._past.pop().window or self.window
 
 
-def _sent(state: State, message: str, documents: int) -> State:
+def _sent(state: State, message: str, documents: int, *, pinned: bool = False) -> State:
     time = datetime.now(UTC).isoformat(timespec="seconds")
-    return state.add(Turn(message, time=time, documents=documents))
+    return state.add(Turn(message, pinned=pinned, time=time, documents=documents))

@@ -142,8 +142,7 @@ def _later_about(index: Index, said: Sequence[Text], message: str, state: State)
 
 
 def in_view(message: str, state: State) -> float:
-    """How close what was stated in view is to the message, which is the last turn's; 0 if nothing
-    fits."""
+    """How close what was stated in view is to the last turn's message; 0 if nothing fits."""
     index = Index()
     for text in (*state.remembered, *(turn.user for turn in state.retained[:-1])):
         stated = Said.of(text).stated

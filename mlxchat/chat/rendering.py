@@ -103,10 +103,8 @@ class Rendering:
         return common_length(one, other)
 
     def note_tokens(self, state: State) -> int:
-        """The tokens that the note adds to the system prompt."""
-        # It replaces a system prompt that the template has by default.
-        without = self.count_pinned(replace(state, note=None))
-        return max(self.count_pinned(state) - without, 0)
+        """The tokens of the note."""
+        return len(self.tokenizer.encode(State(note=state.note).system_text or ""))
 
     def remembered_tokens(self, state: State) -> int:
         """The tokens of what is remembered."""
@@ -134,8 +132,7 @@ def is_too_long(ids: TokenIds, window: int | None) -> bool:
 def fitted(
     rendering: Rendering, state: State, window: int | None, on_encode: Progress | None = None
 ) -> tuple[State, TokenIds]:
-    """The state with as few of the oldest turns forgotten as necessary, or all of them, and its
-    rendering."""
+    """The state with as few of the oldest turns forgotten as necessary, and its rendering."""
     oldest = state.may_be_forgotten
 
     def without(count: int) -> tuple[State, TokenIds]:

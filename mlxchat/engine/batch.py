@@ -172,8 +172,7 @@ class Batch(Generic[AnyRow]):
         return self._take([(row, row.scores)] if row.drawn else [], self._tokens)
 
     def close_gaps(self) -> None:
-        """Stop computing empty seats, if they are at least half of all, and no rows are going to
-        take them."""
+        """Stop computing empty seats, if they are at least half and no rows will take them."""
         if 2 * len(self.rows) > self.cache.seats:
             return
         kept = self.cache.compact()

@@ -244,8 +244,7 @@ def make_penalty(
 
 
 def log_probs(logits: mx.array, drawn: mx.array, k: int | None) -> tuple[mx.array, ...]:
-    """The scores of a drawn token `(1,)` and the `k` likeliest, from logits `(1, V)`; empty if k is
-    None."""
+    """Scores of a drawn token `(1,)` and the `k` likeliest, of logits `(1, V)`; none without k."""
     if k is None:
         return ()
     logits = logits.astype(mx.float32)

@@ -57,8 +57,7 @@ def is_damage(error: Exception) -> bool:
 
 
 def is_suspect(database: Path) -> bool:
-    """Whether the file may be damaged: the last process to use it did not close it, or its copy was
-    not sound."""
+    """Whether the file may be damaged: not closed by the last process, or with a bad copy."""
     logs = (Path(f"{database}-{name}") for name in _LOGS)
     return _mark(database).exists() or any(log.exists() and log.stat().st_size > 0 for log in logs)
 

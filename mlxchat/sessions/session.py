@@ -90,8 +90,7 @@ class Session:
 
     @classmethod
     def new(cls) -> Self:
-        """Start a session named after the local time. It can begin whatever is wrong with the
-        disk."""
+        """Start a session named after the local time, whatever is wrong with the disk."""
         database = Database()
         for path in database.directory.glob(LOCKS):
             # Of a process that was killed.

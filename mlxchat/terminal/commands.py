@@ -73,8 +73,7 @@ COMMANDS: dict[str, SlashCommand] = {}
 def command(
     usage: str, help_text: str, suggest: Suggest = lambda *_: (), *, needs_model: bool = True
 ) -> Callable[[Handler], Handler]:
-    """Declare a command. It runs in the worker once the model is loaded, unless it does not need
-    that."""
+    """Declare a command. If it needs the model, it waits for it, and runs in the worker."""
 
     def add(handler: Handler) -> Handler:
         name = usage.split(maxsplit=1)[0]
@@ -352,8 +351,10 @@ def _forget(shown: ChatScreen, argument: str) -> None:
 
 @command("/save NAME", "name this session")
 def _save(shown: ChatScreen, argument: str) -> None:
+    is_new = shown.chat.session is None
     shown.chat.save_as(argument)
-    shown.screen.say(f"renamed this session to {argument!r}")
+    done = "saved from now on, with all of it: session" if is_new else "renamed this session to"
+    shown.screen.say(f"{done} {argument!r}")
 
 
 # Nothing is set aside, since Tab would not show it.

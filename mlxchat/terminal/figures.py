@@ -156,8 +156,7 @@ def _rows(usage: Usage, state: State, attached_tokens: int) -> Iterator[tuple[st
 def summary(
     usage: Usage, attached_tokens: int, forgotten: int, recalled: Sequence[int] = ()
 ) -> str:
-    """The total, which turns the last message recalled, and whether the next one will push anything
-    out."""
+    """The total, the turns the last message recalled, and whether the next will push some out."""
     used, window = usage.tokens + attached_tokens, usage.window
     limit = "" if window is None else f" of {window:,}"
     parts = [f"{used:,}{limit} tokens", f"{count(forgotten, 'turn')} forgotten"]

@@ -110,8 +110,7 @@ class PlainView:
         return self._is_thought and self._hides_thoughts
 
     def _begin_part(self) -> None:
-        """What follows is a thought after an answer, an answer after a thought, or another
-        thought."""
+        """A thought after an answer, an answer after a thought, or another thought follows."""
         if self._last:
             self._put_anyway("\n\n")
 

@@ -278,8 +278,7 @@ def files_in(path: str) -> list[str] | None:
 
 
 def _below(root: str) -> Iterator[str]:
-    """Yield the files in the folder, and the folders in it that cannot be read, so that reading
-    them fails."""
+    """Yield the files in the folder, and folders in it that cannot be read, for the error."""
     unreadable: list[OSError] = []
     for folder, folders, names in os.walk(root, onerror=unreadable.append):
         folders[:] = [name for name in folders if not name.startswith(".")]

@@ -314,8 +314,7 @@ class Tokenizer:
         return message.role, {**fields, "content": known(Kind.ANSWER)}
 
     def header_of_answer(self, prompt: TokenIds | None) -> TokenIds:
-        """The tokens that begin an answer without a thought, if the prompt leaves its header to the
-        model."""
+        """The tokens that begin an answer without a thought, if the model writes its header."""
         is_left = self.replies.place_after(prompt) is Place.HEADER
         return self._encoder.encode_piece(self.replies.format.begins if is_left else "")
 
