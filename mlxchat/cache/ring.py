@@ -316,8 +316,7 @@ class Ring:
         return all(limit is None or tokens <= limit for limit in (self.max_size, window_size))
 
     def _visible(self, rows: mx.array, columns: mx.array, window_size: int | None) -> mx.array:
-        """Whether each of the rows `(N, 1)` sees the columns `(1, T)`, both numbered in temporal
-        order."""
+        """Whether the rows `(N, 1)` see the columns `(1, T)`, both in temporal order."""
         visible = rows >= columns
         if self.max_size is not None:
             latest = rows - columns < self.max_size - self.keep

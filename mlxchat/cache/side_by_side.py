@@ -47,8 +47,7 @@ TOLERANCE = {mx.float32: 1e-3, mx.float16: 0.05, mx.bfloat16: 0.1}
 
 @dataclass(slots=True)
 class Seat:
-    """A row that has been given `total` tokens. `begins` says whether it begins with the shared
-    tokens."""
+    """A row that was given `total` tokens. `begins` is whether the shared ones are its first."""
 
     total: int
     begins: bool

@@ -250,8 +250,7 @@ class BlockReader:
     def _block(
         self, read: Callable[..., int], after_head: Cache, head: TokenIds, ids: TokenIds
     ) -> Block | None:
-        """The block from the store; or prefilled right after the head, and stored. None if
-        stopped."""
+        """The block from the store; or prefilled after the head, and stored. None if stopped."""
         block = self._store.load(head, ids)
         if block is not None:
             self.reused_tokens += block.tokens

@@ -5,6 +5,7 @@ Nothing here needs a model. `session` is for a chat in progress.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +27,9 @@ MOST_FINDS = 50
 RANKED = 300
 # Of a longer text, the rest is not searched for the best line.
 MOST_CHARS = 20_000
+# Of the line that is found, the most characters before the word.
+BEFORE = 20
+_CHUNK = re.compile(r"\S+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,17 +173,25 @@ def _found(connection: sqlite3.Connection, terms: list[str]) -> list[Find]:
 
 
 def _best_line(user: str, reply: str, terms: list[str]) -> tuple[str, str]:
-    """Who says most of the words in one line, and the line."""
-    # The beginning of a word, which its other forms share.
-    stems = [term[: max(3, len(term) - 2)] for term in terms]
-    lines = [
-        (role, line.strip())
-        for role, text in (("user", user), ("assistant", reply))
-        for line in text[:MOST_CHARS].splitlines()
-    ]
+    """Who says most of the words in one line, and the line from shortly before the closest."""
+    best = 0, "user", ""
+    for role, text in (("user", user), ("assistant", reply)):
+        for line in map(str.strip, text[:MOST_CHARS].splitlines()):
+            found = [(each.start(), _alike(each[0], terms)) for each in _CHUNK.finditer(line)]
+            likeness = sum(map(max, zip(*(alike for _, alike in found), strict=True)))
+            if likeness > best[0]:
+                first = max(found, key=lambda each: max(each[1]))[0]
+                begins = line.rfind(" ", 0, max(first - BEFORE, 0)) + 1
+                best = likeness, role, f"{'… ' * (begins > 0)}{line[begins:]}"
+    return best[1:]
 
-    def matches(line: tuple[str, str]) -> int:
-        found = words(line[1])
-        return sum(any(word.startswith(stem) for word in found) for stem in stems)
 
-    return max(lines, key=matches, default=("user", ""))
+def _alike(text: str, terms: list[str]) -> list[int]:
+    """How many characters of each term a word begins with: its other forms share the first ones."""
+    found = words(text)
+    return [max((_shared(term, word) for word in found), default=0) for term in terms]
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters the two begin with alike."""
+    return next((n for n in range(len(one)) if one[n : n + 1] != other[n : n + 1]), len(one))

@@ -286,8 +286,7 @@ def delete_turns(connection: sqlite3.Connection, where: str, parameters: Sequenc
 def turns_of(
     connection: sqlite3.Connection, session: int
 ) -> tuple[list[tuple[int, Turn]], list[int]]:
-    """The turns of a session in order, each with the id of its row; and the rows of those that are
-    damaged."""
+    """The turns of a session in order, each with the id of its row; and the damaged rows."""
     rows = _rows(connection, "turns", "session = ? ORDER BY id", (session,))
     sound = [(row.id, _turn(row.value)) for row in rows if row.value and row.key == session]
     return sound, sorted({row.id for row in rows} - {id_ for id_, _ in sound})

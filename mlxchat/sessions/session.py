@@ -248,8 +248,7 @@ class Session:
             self._lock.sign()
 
     def _save(self, wanted: Saved) -> None:
-        """Make the database what is `wanted`, with the settings. Raises SessionError if that fails,
-        once."""
+        """Make the database what is `wanted`, with the settings. Raises SessionError, once."""
         stored = self._stored
         wanted = replace(wanted, settings=dict(self._settings))
         pairs = zip_longest(wanted.rows, stored.rows)
@@ -376,8 +375,7 @@ def read_contents(connection: sqlite3.Connection, directory: Path, session: Sess
 
 
 def _with_shown(turn: Turn, thought: str, reply: str) -> Turn:
-    """The turn with what was shown of its reply, unless that is less: a power cut can have damaged
-    the file."""
+    """The turn with what was shown of its reply, unless that is less, as after a power cut."""
     more = len(thought) + len(reply) - len(turn.thought) - len(turn.reply)
     if more < 0 or (more == 0 and turn.finish_reason):
         return turn

@@ -180,8 +180,7 @@ def _free_name(path: Path) -> Path:
 
 
 def open_alone(path: Path, flags: int) -> int:
-    """Open the file so that no other process writes it. Raises OutputError, also for a pipe or a
-    device."""
+    """Open the file so that no other process writes it. Raises OutputError, as for a pipe."""
     _size_of(path)
     with _writing(path):
         descriptor = open_locked(path, flags, MODE)

@@ -177,8 +177,7 @@ class PrefixCache:
         return count
 
     def _joined(self, cache: Cache, pages: list[Tensors]) -> Arrays:
-        """The arrays of all layers after these pages. Empties `pages`, so that each is freed once
-        copied."""
+        """The arrays of all layers after these pages, each of which is freed once copied."""
         tokens = len(pages) * PAGE
         whole: Tensors = {}
         for i in used_layers(self.like):

@@ -162,8 +162,7 @@ def infer_format(tokens: Collection[str], template: str) -> ReplyFormat:
     return next(chain(mentioned, named), unnamed)
 
 
-# What a marker that may be text begins, by place. A reply without a thought may begin with the
-# closing tag.
+# What a marker that may be text begins, by place: a reply without a thought, with the closing tag.
 _EXPECTED = {Place.START: (Place.THOUGHT, Place.ANSWER), Place.THOUGHT: (Place.ANSWER,)}
 
 
