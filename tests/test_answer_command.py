@@ -1,5 +1,4 @@
-"""Constrained answers from the command line: stdout has what exists, and the status says whether it
-is complete."""
+"""Constrained answers: stdout has what exists, and the status says whether it is complete."""
 
 import json
 import re

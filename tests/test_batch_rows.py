@@ -284,8 +284,7 @@ def test_rows_run_as_the_machine_and_the_model_let_them(
 def test_a_row_does_not_wait_for_the_next_line_and_a_batch_that_waits_stops_when_asked(
     tiny_model: Path,
 ) -> None:
-    """A program that sends one line and waits for its answer waited for ever: free seats were to be
-    filled first."""
+    """A program that sends a line and waits for its answer waited for ever, for other rows."""
     answers: queue.Queue[str] = queue.Queue()
     asked = threading.Event()
     reader, writer = os.pipe()

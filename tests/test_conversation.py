@@ -165,8 +165,7 @@ class Played:
         self.say(0, "stop!", should_stop=lambda: next(asked, True))
 
     def interrupted(self, n: int) -> None:
-        """By a second Ctrl-C, which raises, the first time while the message is read: what was
-        shown stays."""
+        """By a second Ctrl-C, which raises, the first time while reading: what was shown stays."""
         watch, shown = Watch(on_prefill=raises if n == 0 else None), ""
         reply = self.conversation.say("stop!", watch)
         with suppress(KeyboardInterrupt, StopIteration, WindowFull):
@@ -468,6 +467,19 @@ def test_each_reply_has_its_own_random_stream() -> None:
         seeds.append(conversation.reply_seed)
     assert seeds[:4] == [7, 8, 9 + 1_000_003, 9 + 2_000_006]
     assert len(set(seeds)) == 5
+
+
+def test_what_was_forgotten_on_request_stays_so_on_retry_and_a_pin_stays() -> None:
+    conversation = make_conversation(None, max_tokens=3)
+    for text in ("one", "two", "three"):
+        say(conversation, text)
+    conversation.forget(1)
+    conversation.pin(3)
+    for _ in range(2):
+        list(conversation.retry())
+        assert (conversation.state.in_view, conversation.state.pinned) == ((2, 3), (3,))
+    assert conversation.undo().user == "three"
+    assert conversation.state.in_view == (2,)
 
 
 def test_a_constraint_is_refused_beside_what_excludes_it() -> None:

@@ -48,9 +48,7 @@ def read(tmp_path: Path) -> Read:
     return read_typed
 
 
-def test_what_is_typed_ahead_of_a_draft_that_comes_back_is_a_message_of_its_own(
-    read: Read,
-) -> None:
+def test_what_is_typed_ahead_of_a_draft_that_comes_back_is_apart(read: Read) -> None:
     """It was glued to the draft, and sent with it."""
     added = ("^> one\n  two\n  three\n$", "\r")
     assert read("", added, draft="one", ahead="two\nthree\n") == "one\ntwo\nthree"

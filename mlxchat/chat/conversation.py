@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 from mlxchat.cache.layers import Cache
@@ -259,11 +260,8 @@ class Conversation(Means):
     def compact(self, words: str = "", watch: Watch = UNWATCHED) -> Compacted | None:
         """Have the model write a note about the turns in view, except pinned ones and the last, and
         forget them. The note replaces the one before, which it was written from; `words` say what
-        matters most in it. None, with nothing changed, if stopped.
-
-        Raises UsageError if there is nothing to compact or the note is useless, DeviceError if the
-        device fails; then nothing changes either.
-        """
+        matters most. None if stopped. Raises UsageError if there is nothing to compact or the note
+        is useless, DeviceError if the device fails. Then nothing has changed."""
         seed = self._next_seed()
         try:
             with device_failures():
@@ -289,8 +287,7 @@ class Conversation(Means):
     # Going back
 
     def undo(self) -> Turn:
-        """Take back the last turn, and restore the turns it made the window forget. Raises
-        UsageError if there is none."""
+        """Take back the last turn and what it made the window forget. Raises UsageError."""
         turn = self._last()
         count, beginning = len(self.turns) - 1, self.state.beginning
         while self._past:
@@ -369,7 +366,11 @@ class Conversation(Means):
         self._last()
         self._retries += 1
         before, seed = self.state, self._next_seed()
+        states = [*(each.state for each in self._past), before]
         turn = self.undo()
+        # What was forgotten on request since then stays so.
+        asked = [one.forgotten_only_in(other) for one, other in pairwise(states)]
+        self.state = self.state.forget(frozenset[int]().union(*asked))
         state = _sent(self.state, turn.user, turn.documents, pinned=turn.pinned)
         return self._answer(state, seed, watch, constraint=constraint, before=before)
 

@@ -225,8 +225,7 @@ class Schema:
 
 
 def _bound_numbers(written: dict[str, Any]) -> bool:
-    """Write bounds as llguidance enforces them; return whether numbers between them can have nine
-    decimals."""
+    """Write bounds as llguidance enforces them; return whether nine decimals may lie between."""
     types = written.get("type", ())
     listed = {types} if isinstance(types, str) else {*types}
     is_number = bool(listed & {"number", "integer"}) and not written.keys() & {"const", "enum"}

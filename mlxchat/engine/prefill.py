@@ -69,8 +69,7 @@ class Pace:
     def took(self, tokens: int, seconds: float) -> None:
         """Report a completed step."""
         affordable = _power_of_two(TARGET_S * tokens / max(seconds, 1e-9))
-        # A short step does not predict the time of a full one, but a full one takes no longer per
-        # token.
+        # A full step takes no longer per token than a short one, which does not predict its time.
         longer = affordable > self._size
         if seconds > TOO_LONG_S or longer:
             self._size = affordable

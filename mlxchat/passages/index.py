@@ -94,8 +94,7 @@ def _pieces(document: Document) -> Iterator[tuple[Span, bytes]]:
 
 
 def _end_of_piece(line: bytes) -> int:
-    """Where to cut a line of more than MAX_BYTES, given the first of them; its length if it has
-    no more."""
+    """Where to cut a line of more than MAX_BYTES, of which these are the first; else its length."""
     if len(line) <= MAX_BYTES:
         return len(line)
     head = line[:MAX_BYTES]

@@ -25,10 +25,8 @@ from mlxchat.sessions.transcript import read_messages
 MOST_FINDS = 50
 # More turns are not ranked, which takes seconds for thousands: the latest come first.
 RANKED = 300
-# Of a longer text, the rest is not searched for the best line.
-MOST_CHARS = 20_000
-# Of the line that is found, the most characters before the word.
-BEFORE = 20
+# Characters of a text that are searched for the best line, and of that line before the word.
+MOST_CHARS, BEFORE = 20_000, 20
 _CHUNK = re.compile(r"\S+")
 
 

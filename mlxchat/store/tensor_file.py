@@ -32,8 +32,7 @@ from mlxchat.files import by_use, make_private_directory, open_to_read, prune, w
 CHECKSUM = "checksum"
 CHECKSUM_BYTES = 32
 
-# Safetensors' names of numpy's types. Numpy has no bfloat16: its bits are uint16 here, and nothing
-# else is.
+# Safetensors' names of numpy's types. Numpy has no bfloat16: only its bits are uint16 here.
 TYPES: dict[str, Any] = {
     "F32": np.float32,
     "F16": np.float16,

@@ -9,8 +9,7 @@ import re
 
 from mlxchat.errors import ExitStatus
 
-# C0 and C1 control characters and DEL, except tab and newline: all that can start an escape
-# sequence.
+# C0 and C1 control characters and DEL, except tab and newline: all that begin a sequence.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 

@@ -44,8 +44,7 @@ CODE_INDENT = 2
 # Quotes and lists nested deeper than this would have no width left, and Rich drops them.
 MAX_LEVEL = 10
 
-# Underlined headings would change lines that are already printed; the others hide text that the
-# model wrote.
+# Underlined headings would change lines that are printed; the others hide text of the model.
 _PARSER = (
     MarkdownIt("commonmark", {"html": False})
     .enable(["strikethrough", "table"])
