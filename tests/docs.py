@@ -31,7 +31,7 @@ def text() -> str:
 
 
 def commands() -> Iterator[str]:
-    """The lines for a shell, without comments: of blocks marked `sh` or not at all, but drawings."""
+    """The lines for a shell, without comments: of blocks marked `sh` or unmarked, but drawings."""
     for token in MarkdownIt().parse(text()):
         is_shell = token.type == "code_block" or (
             token.type == "fence" and token.info.strip() in ("", "sh", "bash", "shell")

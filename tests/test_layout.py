@@ -36,8 +36,8 @@ CEILINGS = {
     "rows": 880,
     "distributed": 600,
     "app": 3_240,
-    "bench": 890,
-    "terminal": 3_650,
+    "bench": 885,
+    "terminal": 3_660,
     "doctor": 250,
     "cli": 1_590,
 }

@@ -4,6 +4,7 @@ lines with what is drawn there meanwhile."""
 import io
 import os
 import re
+import stat
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -77,7 +78,10 @@ class Stdout:
         if sys.stdout is None:
             raise OutputError("standard output is closed")
         self._stream: TextIO = sys.stdout
-        self.is_terminal = self._stream.isatty()
+        self.is_terminal = self._is_seen = self._stream.isatty()
+        with suppress(OSError):
+            # The reader of a pipe may write to the same terminal.
+            self._is_seen = self._is_seen or stat.S_ISFIFO(os.fstat(self._stream.fileno()).st_mode)
         if isinstance(self._stream, io.TextIOWrapper):
             # UTF-8 in any locale, and newlines as the model wrote them.
             self._stream.reconfigure(encoding="utf-8", errors="replace", newline="")
@@ -86,9 +90,9 @@ class Stdout:
     def write(self, text: str) -> None:
         if not text:
             return
-        if self.is_terminal:
+        if self._is_seen:
             TerminalLine.clear()
-            TerminalLine.is_open = True
+        TerminalLine.is_open = TerminalLine.is_open or self.is_terminal
         try:
             self._stream.write(visible(text) if self.is_terminal else text)
             self._stream.flush()

@@ -20,7 +20,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, cast
@@ -405,16 +405,12 @@ def read_turns(stream: BinaryIO) -> Iterator[Spoken]:
 
 
 def _spoken(line: str, name: str, notice: str | None) -> Spoken:
-    try:
-        value = json.loads(line) if line.startswith("{") else None
-    except (ValueError, RecursionError):
-        value = None
+    value: Any = {}
+    with suppress(ValueError, RecursionError):
+        value = json.loads(line) if line.startswith("{") else {}
     # Another object with a role is someone's data.
-    if (
-        not isinstance(value, dict)
-        or "role" not in value
-        or ("content" not in value and value["role"] not in ("user", "system", "developer"))
-    ):
+    is_role = value.get("role") in ("user", "system", "developer")
+    if not (is_role or {"role", "content"} <= value.keys()):
         return Spoken("user", line, notice)
     role, content = value.pop("role"), value.pop("content", None)
     # As OpenAI's library writes them.
