@@ -108,16 +108,20 @@ class Answering:
     recalled: tuple[int, ...] = field(default=(), init=False)
     has_answer: bool = field(default=False, init=False)
     _stats: Stats = field(init=False)
+    # Tokens that the window had evicted before.
+    _evicted: int = field(init=False)
     # While tokens are generated.
     _reply: Reply | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         complete = None if self.constraint is None else False
         self._stats = replace(nothing_done(self.window.cache), complete=complete)
+        self._evicted = self._stats.evicted_tokens
 
     @property
     def stats(self) -> Stats:
-        return self._stats if self._reply is None else self._reply.stats
+        stats = self._stats if self._reply is None else self._reply.stats
+        return replace(stats, evicted_tokens=max(stats.evicted_tokens - self._evicted, 0))
 
     @property
     def rendering(self) -> Rendering:
