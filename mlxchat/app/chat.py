@@ -436,7 +436,6 @@ class Chat:
         except (CacheError, TemplateError) as error:
             self._notify(f"this session's template arguments were ignored: {error}")
         saving.resume(conversation, system=None)
-        self._describe()
 
     def _describe(self) -> None:
         """Save the options to resume with."""
