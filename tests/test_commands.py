@@ -213,13 +213,13 @@ def test_a_file_is_attached_once_and_names_neither_the_turn_nor_a_session(
 
 
 def test_what_was_sent_with_a_message_returns_with_it_alone(shown: ChatScreen, run: Run) -> None:
-    shown.conversation.add(Turn("one"))
+    shown.conversation.add(Turn("/one"))
     shown.attached["b"] = "b.md", "Bob."
     shown.say("two")
     shown.attached["c"] = "c.md", "Cleo."
     run("/undo")
     assert [*shown.attached] == ["b", "c"]
-    run("/undo")
+    assert run_command(shown, "/undo") == "//one"
     assert [*shown.attached] == ["c"]
 
 

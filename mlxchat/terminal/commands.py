@@ -183,7 +183,8 @@ def _undo(shown: ChatScreen, _: str) -> str:
     turn = shown.conversation.undo()
     shown.prepare_again(turn)
     shown.screen.say(f'removed "{first_words(turn.question)}": {shown.kept()}')
-    return turn.question
+    # As it is typed.
+    return re.sub(r"\A/(?=.*\Z)", "//", turn.question)
 
 
 @command("/edit [TEXT]", "write a message in your editor", needs_model=False)
