@@ -67,8 +67,7 @@ def blas_name() -> str:
 
 @contextmanager
 def blas_threads_shared(callers: int) -> Iterator[None]:
-    """Divide OpenBLAS's threads among `callers` during the body, at least one for each. No effect
-    on another BLAS."""
+    """Divide OpenBLAS's threads among `callers` during the body, at least one for each."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "openblas_set_num_threads"):
         yield

@@ -24,7 +24,7 @@ from mlxchat.app.prompt import (
 from mlxchat.app.ranks import check_ranks
 from mlxchat.app.run import Run
 from mlxchat.engine.budget import without_effect
-from mlxchat.errors import ExitStatus, RunEnded
+from mlxchat.errors import ExitStatus, RunEnded, UsageError
 from mlxchat.models.model import ALONE, Alone
 from mlxchat.passages.search import Read
 from mlxchat.request import Request
@@ -164,6 +164,10 @@ def resume(
         path = request.overnight.output_path()
         assert path is not None
         cache, ledger, begun = restored(checkpoint, loaded, observer.warn)
+        done = 0 if begun.resume_point is None else begun.resume_point.generated
+        if done and 0 <= changes.get("max_tokens", -1) <= done:
+            has = f"the run in {directory} has {done:,} tokens already"
+            raise UsageError(f"{has}: --max-tokens must be more")
         if begun.position is None and (kept := set_aside(path)):
             observer.warn(f"the text begins again: what there was is kept in {kept}")
         position = begun.position if ranks.leads else None
@@ -256,8 +260,7 @@ def _changed(value: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def check_resumable(checkpoint: Checkpoint, request: Request, changes: Mapping[str, Any]) -> None:
-    """Raise RunEnded if the run has ended, unless a changed option continues it, or if the time of
-    its `request` is up."""
+    """Raise RunEnded if the run has ended, unless a change continues it, or if its time is up."""
     ended, until = checkpoint.run.ended, request.overnight.until
     # With a lower limit, text after the latest checkpoint would be cut off.
     is_lower = 0 <= request.max_tokens <= checkpoint.run.request.max_tokens

@@ -120,8 +120,7 @@ class Search:
         return {}
 
     def _with_neighbours(self, ranked: Sequence[int]) -> Iterator[int]:
-        """The best passages first, then the best ones' neighbours in their documents, then the
-        rest; each once."""
+        """The best passages, then their neighbours in their documents, then the rest; each once."""
         neighbours = [
             each
             for number in ranked[:WITH_NEIGHBOURS]

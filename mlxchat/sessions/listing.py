@@ -115,8 +115,7 @@ def import_messages(path: Path, name: str) -> int:
 
 
 def search(wanted: str) -> list[Find]:
-    """The turns that contain all the words, or words that begin with them, best first. Raises
-    SessionError."""
+    """The turns with all the words, or words that begin so, best first. Raises SessionError."""
     terms = words(wanted)
     with Database() as database, session_errors("search the sessions"):
         return database.read(lambda connection: _found(connection, terms), []) if terms else []

@@ -140,8 +140,7 @@ class Session:
             self._reply_file.remove(self._reply_path)
 
     def settings(self, values: Mapping[str, Scalar]) -> None:
-        """Change some of the settings. During an outage, the next `record` saves them. Raises
-        SessionError."""
+        """Change settings. During an outage, the next `record` saves them. Raises SessionError."""
         self._settings |= values
         if self._has_row and self.outage is None:
             self._save(self._stored)
