@@ -26,7 +26,7 @@ MOST_FINDS = 50
 # More turns are not ranked, which takes seconds for thousands: the latest come first.
 RANKED = 300
 # Characters of a text that are searched for the best line, and of that line before the word.
-MOST_CHARS, BEFORE = 20_000, 20
+MOST_CHARS, BEFORE = 20_000, 10
 _CHUNK = re.compile(r"\S+")
 
 
