@@ -25,8 +25,8 @@ from mlxchat.sessions.transcript import read_messages
 MOST_FINDS = 50
 # More turns are not ranked, which takes seconds for thousands: the latest come first.
 RANKED = 300
-# Characters of a text that are searched for the best line, and of that line before the word.
-MOST_CHARS, BEFORE = 20_000, 10
+# Of a longer text, the rest is not searched for the best line.
+MOST_CHARS = 20_000
 _CHUNK = re.compile(r"\S+")
 
 
@@ -170,7 +170,7 @@ def _found(connection: sqlite3.Connection, terms: list[str]) -> list[Find]:
 
 
 def _best_line(user: str, reply: str, terms: list[str]) -> tuple[str, str]:
-    """Who says most of the words in one line, and the line from shortly before the closest."""
+    """Who says most of the words in one line, and the line from the word before the closest."""
     best = 0, "user", ""
     for role, text in (("user", user), ("assistant", reply)):
         for line in map(str.strip, text[:MOST_CHARS].splitlines()):
@@ -178,7 +178,7 @@ def _best_line(user: str, reply: str, terms: list[str]) -> tuple[str, str]:
             likeness = sum(map(max, zip(*(alike for _, alike in found), strict=True)))
             if likeness > best[0]:
                 first = max(found, key=lambda each: max(each[1]))[0]
-                begins = line.rfind(" ", 0, max(first - BEFORE, 0)) + 1
+                begins = line.rfind(" ", 0, max(first - 1, 0)) + 1
                 best = likeness, role, f"{'… ' * (begins > 0)}{line[begins:]}"
     return best[1:]
 
