@@ -186,8 +186,7 @@ class Configured(Command):
 
 
 def _use_prompt(context: typer.Context, name: str | None) -> str | None:
-    """The prompt's text, empty if it has none; its options become defaults. Raises UsageError,
-    ConfigError."""
+    """The prompt's text, if any; its options become defaults. Raises UsageError, ConfigError."""
     if name is None or context.resilient_parsing:
         return None
     settings = read_user_config().prompt(name)

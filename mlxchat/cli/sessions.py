@@ -1,5 +1,6 @@
 """`mlxchat session`: list, show and tidy saved chats. No model is loaded."""
 
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +35,8 @@ All = Annotated[bool, typer.Option("--all", help="Include single questions")]
 COLUMNS = ("NAME", "USED", "TURNS", "FIRST MESSAGE", "FORGOTTEN", "SIZE", "MODEL")
 KEYS = ("name", "turns", "forgotten", "updated", "bytes", "first", "model", "open_in", "error")
 NUMBERS = ("TURNS", "FORGOTTEN", "SIZE")
+# Characters before what was found that a terminal has room for.
+MAX_BEFORE = 10
 
 
 @session_app.command("list", epilog="Example: mlxchat session list --json")
@@ -170,7 +173,9 @@ def search(
     if as_json:
         write_json_lines(asdict(find) for find in finds)
     else:
-        rows = [(find.name, str(find.turn), find.role, find.line) for find in finds]
+        most = MAX_BEFORE if sys.stdout.isatty() else sys.maxsize
+        lines = [f"… {each.line[each.at :]}" if each.at > most else each.line for each in finds]
+        rows = [(f.name, str(f.turn), f.role, line) for f, line in zip(finds, lines, strict=True)]
         write_table(("NAME", "TURN", "ROLE", "LINE"), rows, ("TURN",), cut=("LINE",))
     if not finds:
         raise typer.Exit(ExitStatus.FAILURE)

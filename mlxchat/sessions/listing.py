@@ -32,13 +32,14 @@ _CHUNK = re.compile(r"\S+")
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """A turn that contains the words, and its line that contains most of them. Turns count from 1;
-    `role` is "user" or "assistant"."""
+    """A turn that contains the words, and its line that contains most of them, of which the closest
+    comes right after `at`. Turns count from 1; `role` is "user" or "assistant"."""
 
     name: str
     turn: int
     role: str
     line: str
+    at: int
 
 
 def latest() -> str | None:
@@ -169,17 +170,16 @@ def _found(connection: sqlite3.Connection, terms: list[str]) -> list[Find]:
     return found
 
 
-def _best_line(user: str, reply: str, terms: list[str]) -> tuple[str, str]:
-    """Who says most of the words in one line, and the line from the word before the closest."""
-    best = 0, "user", ""
+def _best_line(user: str, reply: str, terms: list[str]) -> tuple[str, str, int]:
+    """Who says most of the words in one line, the line, and where the word before them begins."""
+    best = 0, "user", "", 0
     for role, text in (("user", user), ("assistant", reply)):
         for line in map(str.strip, text[:MOST_CHARS].splitlines()):
             found = [(each.start(), _alike(each[0], terms)) for each in _CHUNK.finditer(line)]
             likeness = sum(map(max, zip(*(alike for _, alike in found), strict=True)))
             if likeness > best[0]:
                 first = max(found, key=lambda each: max(each[1]))[0]
-                begins = line.rfind(" ", 0, max(first - 1, 0)) + 1
-                best = likeness, role, f"{'… ' * (begins > 0)}{line[begins:]}"
+                best = likeness, role, line, line.rfind(" ", 0, max(first - 1, 0)) + 1
     return best[1:]
 
 

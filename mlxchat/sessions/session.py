@@ -414,8 +414,7 @@ def snapshot_path(database: Database, id_: int) -> Path:
 
 
 def _lock(database: Database, name: str) -> Lock | None:
-    """The lock; None on a disk that cannot be written, and hence not be saved to either. Raises
-    SessionError."""
+    """The lock; None on a disk that cannot be written. Raises SessionError."""
     with session_errors(f"open session {name!r}"):
         try:
             return _taken(database, name)

@@ -101,8 +101,7 @@ class Document:
 
 
 def name_of(path: str) -> str:
-    """The name of the file at this path in messages, on one line: it may contain anything but NUL
-    and a slash."""
+    """The name of the file at this path in messages, on one line, whatever it contains."""
     return (
         "standard input" if path == STDIN else printable(re.sub("[\ud800-\udfff]", "\ufffd", path))
     )

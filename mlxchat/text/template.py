@@ -104,8 +104,7 @@ class ChatTemplate:
         return {**message, "content": [{"type": "text", "text": message["content"]}]}
 
     def _find_roles_in_parts(self) -> None:
-        """Find the roles whose text the template writes only as part of a list, as in models that
-        also take images."""
+        """Find the roles whose text the template writes only in a list, as for images."""
         for role, others in (("user", ()), ("system", (_QUESTION,)), ("assistant", (_QUESTION,))):
             first = [_QUESTION] if role == "assistant" else []
             messages = [*first, {"role": role, "content": _MARK}, *others]
