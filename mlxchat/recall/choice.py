@@ -345,8 +345,8 @@ def _enough(texts: int, own: float, words: int) -> float:
 
 
 def by_share(index: Searchable, message: str, *, often: bool = False) -> list[Fit]:
-    """The texts that contain anything that the message is about, those with most of it first; if it
-    is `often`, even if so many contain it that it says little, or it is a short number alone."""
+    """The texts that contain anything that the message is about, those with most of it first. With
+    `often`, a word that is in most of them counts, too, and a short number alone."""
     looked_up = list(_look_up(index, message, often))
     needed = sum(word.needed for word in looked_up)
     of_text: dict[int, list[_Word]] = {}

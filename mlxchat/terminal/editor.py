@@ -110,10 +110,10 @@ class Editor:
         self._draft, self._pushed = draft or self._pushed, ""
         # What was typed before a draft came back is a message of its own.
         waiting = select.select([self._session.input], [], [], 0)[0]
-        is_behind = bool(self._draft.strip() and waiting)
-        self._draft = f"{self._draft.rstrip()}\n" if is_behind else self._draft
+        is_typed_ahead = bool(self._draft.strip() and waiting)
+        self._draft = f"{self._draft.rstrip()}\n" if is_typed_ahead else self._draft
         shown = self._pastes.fold(self._draft)
-        self._behind = shown if is_behind else "\0"
+        self._returned = shown if is_typed_ahead else "\0"
         self._session.app.erase_when_done = False
         try:
             typed = self._session.prompt(default=shown, pre_run=self._watch)
@@ -151,7 +151,7 @@ class Editor:
             keys.add(sends, filter=at_prompt)(_send)
         keys.add(Keys.BracketedPaste, filter=at_prompt)(self._pastes.paste)
         # Enter typed ahead arrives as a newline character, and does not send a draft.
-        adds = Condition(lambda: self._session.default_buffer.text.startswith(self._behind))
+        adds = Condition(lambda: self._session.default_buffer.text.startswith(self._returned))
         keys.add("c-j", filter=at_prompt & adds)(
             lambda event: event.current_buffer.insert_text("\n")
         )
