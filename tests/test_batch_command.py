@@ -86,6 +86,7 @@ INVALID = {"type": "array", "items": {"const": 1}, "minItems": 2, "uniqueItems":
     ("row", "status", "message"),
     [
         ({"choice": ["yes"]}, 0, ""),
+        ({"choice": []}, 1, "1 row failed; row 1: --choice: at least one"),
         ({"choice": ["a long choice"], "max_tokens": 2}, 4, "1 answer is not complete"),
         ({"schema": INVALID}, 4, "1 row failed; row 1: the answer is not valid: $: [1, 1"),
     ],

@@ -26,8 +26,7 @@ F_FULLFSYNC = 51
 
 
 class Calls:
-    """Records, in order, the calls that write, flush and rename files; each that is in `refusals`
-    raises that error."""
+    """Records the calls that write, flush and rename files; `refusals` are those that fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []

@@ -240,8 +240,7 @@ def test_a_rejected_variable_or_beginning_leaves_the_conversation_unchanged() ->
     "scripted", [formats.QWEN, formats.XTML], ids=["enable_thinking", "thinking"]
 )
 def test_thinking_is_turned_off_by_the_templates_own_variable(scripted: Scripted) -> None:
-    """Kimi K3 and DeepSeek V3.1 call the variable `thinking`: `--think off` hid their thoughts, but
-    did not prevent them."""
+    """Kimi K3 and DeepSeek V3.1 call it `thinking`: `--think off` only hid their thoughts."""
     conversation = converse(scripted)
     conversation.render_with(conversation.rendering.with_thinking(False))
     conversation.generation = GenerationSettings(max_tokens=1)

@@ -178,8 +178,7 @@ def test_the_best_recommended_model_in_the_cache_or_to_download_is_used(scene: S
 def test_without_a_confirmed_download_the_embedded_model_is_used(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`cat report.txt | mlxchat "Summarize"` downloaded gigabytes without a question: stdin was no
-    terminal to ask on."""
+    """`cat report.txt | mlxchat "Summarize"` downloaded gigabytes: stdin was no terminal."""
     embedded = ResolvedModel("smollm2", scene.converted)
     assert scene.resolve(ask=None) == embedded
     assert scene.resolve(offline=True, ask=scene.answer(True)) == embedded

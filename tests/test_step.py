@@ -105,8 +105,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[mx.Stream | None]:
 
 
 def test_a_rank_waits_for_its_messages_before_it_stops(waited: list[mx.Stream | None]) -> None:
-    """`mx.synchronize()` waits only for the GPU's stream. Messages run on the CPU's, so the last
-    one could be lost."""
+    """`mx.synchronize()` waits only for the GPU's stream: the last message could be lost."""
     Ranks(mx.distributed.init()).stop()
     assert waited == [None, mx.default_stream(mx.cpu)]
 

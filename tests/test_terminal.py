@@ -91,6 +91,7 @@ def test_a_page_is_plain_in_a_pipe_and_opens_in_the_pager_on_a_terminal(
     paged: list[str] = []
     monkeypatch.setattr("pydoc.pager", paged.append)
     assert run_in_process("help", "Window").stdout == read_page("window")
+    assert run_in_process("help", "").stdout.startswith("Pages:\n")
     assert run_in_process("help", "session", "rm").stdout.startswith("Usage: mlxchat session rm ")
     assert (paged, "…" in render_page(read_page("sampling"), 40)) == ([], False)
     status, terminal = on_terminal("help", "window", steps=[])
