@@ -34,6 +34,10 @@ NOT_EMPTY = Must("not be empty", bool)
 A_FILE = Must("be a file (leave it out for stdout)", lambda path: str(path) != "-")
 
 
+# Of options whose text may be that of a path, which may have any bytes.
+OF_PATHS = ("DIR", "FILE", "MODEL", "PATTERN", "SCHEMA")
+
+
 def check_utf8(name: str, *texts: Any) -> None:
     """Raise UsageError for text with surrogates, which stand for bytes that are not UTF-8."""
     if any(
@@ -105,7 +109,8 @@ class Option:
         if written is None:
             return None
         value = [written] if self.many and isinstance(written, str) else written
-        check_utf8(self.flag, *(value if isinstance(value, list | tuple) else [value]))
+        if self.type is not Path and self.metavar not in OF_PATHS:
+            check_utf8(self.flag, *(value if isinstance(value, list | tuple) else [value]))
         if self.parse is not None:
             try:
                 value = self.parse(value)

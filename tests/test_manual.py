@@ -88,8 +88,7 @@ def test_the_program_understands_every_documented_call() -> None:
     ],
 )
 def test_a_usage_error_says_what_to_write_instead(arguments: str, message: str) -> None:
-    """`-sys TEXT` set the system prompt to "ys", and `--num-predict` got "did you mean
-    --no-prefix-cache?"."""
+    """`-sys TEXT` set the system prompt to "ys"."""
     done = run_in_process(*arguments.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"mlxchat: error: {message}")
