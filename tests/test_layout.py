@@ -19,7 +19,7 @@ PACKAGE = ROOT / "mlxchat"
 # one folder needs beyond it, another gives up: the package as a whole does not grow.
 PACKAGE_CEILING = 30_700
 CEILINGS = {
-    "": 1_550,
+    "": 1_555,
     "request": 775,
     "manual": 230,
     "config": 300,
@@ -34,10 +34,10 @@ CEILINGS = {
     "store": 1_375,
     "sessions": 1_725,
     "rows": 880,
-    "distributed": 600,
+    "distributed": 595,
     "app": 3_240,
-    "bench": 885,
-    "terminal": 3_660,
+    "bench": 883,
+    "terminal": 3_670,
     "doctor": 250,
     "cli": 1_590,
 }

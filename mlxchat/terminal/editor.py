@@ -22,7 +22,8 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
+from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
 from prompt_toolkit.layout.utils import explode_text_fragments
@@ -45,6 +46,7 @@ MAX_PASTED_CHARS, MAX_PASTED_LINES = 1_000, 10
 _PASTES = range(0xD800, 0xDC00)
 
 _QUOTES = '"""'
+_NEWLINE = KeyPress(Keys.ControlJ)
 # In the order in which prompt_toolkit and Debian try them.
 _EDITORS = ("editor", "nano", "pico", "vi", "emacs")
 
@@ -109,8 +111,11 @@ class Editor:
         self._warned, self._error = False, None
         self._draft, self._pushed = draft or self._pushed, ""
         # What was typed before a draft came back is a message of its own.
-        waiting = select.select([self._session.input], [], [], 0)[0]
+        keys = get_typeahead(self._session.input)
+        waiting = keys or select.select([self._session.input], [], [], 0)[0]
         is_typed_ahead = bool(self._draft.strip() and waiting)
+        keys = [_NEWLINE if is_typed_ahead and each.key == "c-m" else each for each in keys]
+        store_typeahead(self._session.input, keys)
         self._draft = f"{self._draft.rstrip()}\n" if is_typed_ahead else self._draft
         shown = self._pastes.fold(self._draft)
         self._returned = shown if is_typed_ahead else "\0"
@@ -348,8 +353,7 @@ def is_open(typed: str) -> bool:
 
 
 def message_of(typed: str, pastes: Mapping[int, str] | None = None) -> str:
-    """The message to send: without triple quotes and trailing newlines, with the whole pastes, in
-    valid Unicode."""
+    """The message to send: without triple quotes and newlines at its end, and with whole pastes."""
     bare = typed.strip()
     if bare.startswith(_QUOTES) and not is_open(bare):
         typed = bare.removeprefix(_QUOTES).removesuffix(_QUOTES).removeprefix("\n")
