@@ -80,7 +80,7 @@ def test_an_error_of_the_input_is_written_once_and_one_of_the_run_is_tried_again
     source: Path, out: Path
 ) -> None:
     read = '{"id":1,"prompt":"a"}\n{"id":1,"prompt":"a"}\n{"id":2,"prompt":"b"}'
-    source.write_text(f'nope\n{read}\n{{"prompt":"c","temp":-1}}')
+    source.write_text(f'nope\n{read}\n{{"prompt":"c","temp":-1}}\n{{"id":0}}')
 
     def run(fails: bool) -> Pending:
         with Rows(BatchInput(path=source)) as rows, ResultFile(out) as output:
@@ -91,11 +91,11 @@ def test_an_error_of_the_input_is_written_once_and_one_of_the_run_is_tried_again
             return todo
 
     first = run(fails=True).figures
-    assert (first.finished, first.failed) == (1, 4)
+    assert (first.finished, first.failed) == (1, 5)
     second = run(fails=False).figures
-    assert (second.skipped, second.finished, second.failed) == (1, 1, 3)
+    assert (second.skipped, second.finished, second.failed) == (1, 1, 4)
     third = run(fails=False).figures
-    assert (third.skipped, third.finished, third.failed) == (2, 0, 3)
+    assert (third.skipped, third.finished, third.failed) == (2, 0, 4)
     written = [(each["id"], each.get("row"), each.get("error")) for each in records(out)]
     assert written == [
         (None, 1, "invalid JSON: expected ident at column 2; --lines reads text"),
@@ -103,6 +103,7 @@ def test_an_error_of_the_input_is_written_once_and_one_of_the_run_is_tried_again
         (None, 3, "id 1 is used by an earlier row"),
         (2, 4, "out of memory"),
         (5, 5, "temp must be at least 0, got -1.0"),
+        (0, 6, "prompt or messages is missing"),
         (2, None, None),
     ]
 

@@ -36,8 +36,7 @@ _enabled = True
 
 
 def install_powers(network: nn.Module) -> None:
-    """Use powers in the model's modules if they are faster here. Changes mlx-lm's modules, once,
-    for all models."""
+    """Use powers in mlx-lm's modules if they are faster here. Changes them once, for all models."""
     global _are_faster  # noqa: PLW0603 (so are the functions that it switches)
     _are_faster = platform.exp_is_slow()
     if _are_faster:

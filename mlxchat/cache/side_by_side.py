@@ -149,8 +149,7 @@ class RowsWindow:
         return self.seats.offset
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Add one token to each row, `(B, H_kv, 1, D)`, and return the slots in use,
-        `(…, S, D)`."""
+        """Add one token to each row, `(B, H_kv, 1, D)`; return the used slots, `(…, S, D)`."""
         assert keys.shape[2] == 1, "rows are decoded one token at a time"
         self._make_room(Entries(keys, values))
         self._held.put(self.seats.end - 1, Entries(keys, values))

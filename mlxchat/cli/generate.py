@@ -84,8 +84,7 @@ def generate(
 
 
 def _changes(context: typer.Context) -> Any:
-    """The options given with --resume that change the run. Raises UsageError for an option that the
-    text depends on."""
+    """The options given with --resume that change the run. Raises UsageError for any others."""
     from mlxchat.app.begin import Changes
 
     options = COMMANDS["generate"]

@@ -225,8 +225,7 @@ class _Steps:
         return self.network(tokens[None], cache=self.cache)[:, -1, :]
 
     def draw(self, logits: mx.array, after: mx.array | None = None) -> Drawn:
-        """Begin drawing the next token from logits `(1, V)`, or the one `after` it, if that has not
-        been taken yet."""
+        """Begin drawing the next token from logits `(1, V)`, or one `after` it, if not taken."""
         if self.chooser.constrained is not None:
             # Computed while the mask is.
             mx.async_eval(logits)

@@ -79,8 +79,7 @@ def dequantized(
 def in_dtype(
     network: nn.Module, arrays: dict[str, mx.array], dtype: mx.Dtype
 ) -> dict[str, mx.array]:
-    """The arrays in `dtype`, except those that the model keeps in higher precision. Shared arrays
-    stay shared."""
+    """The arrays in `dtype`, but what the model keeps in higher precision; shared ones stay so."""
     may_cast: Any = getattr(network, "cast_predicate", lambda _: True)
     cast_once: dict[int, mx.array] = {}
 
@@ -152,8 +151,7 @@ def overflows_float16(config: dict[str, Any]) -> bool:
 
 
 def hold_in_bfloat16(network: nn.Module) -> None:
-    """Convert float16 weights to bfloat16, including the scales of packed weights. Shared arrays
-    stay shared."""
+    """Convert float16 weights to bfloat16, scales of packed ones too; shared arrays stay so."""
     weights = [each for each in named_parameters(network) if each[1].dtype == mx.float16]
     cast = {id(array): array.astype(mx.bfloat16) for _, array in weights}
     network.load_weights([(name, cast[id(array)]) for name, array in weights], strict=False)

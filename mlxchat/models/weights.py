@@ -29,8 +29,7 @@ def load_arrays(directory: Path) -> dict[str, mx.array]:
 
 
 def open_arrays(file: Path) -> dict[str, mx.array]:
-    """The arrays of a safetensors file, by name and unread. Raises ModelBroken if it is truncated,
-    or no such file."""
+    """The arrays of a safetensors file, by name and unread. Raises ModelBroken if it is damaged."""
     check_not_lfs_pointer(file)
     try:
         return cast(dict[str, mx.array], mx.load(str(file)))

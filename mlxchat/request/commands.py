@@ -1,5 +1,4 @@
-"""How to open a chat, what the command line shows, and the options of each command that runs a
-model, by field."""
+"""How to open a chat, what is shown, and the options of each command that runs a model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

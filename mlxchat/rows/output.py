@@ -70,7 +70,7 @@ class Result:
         """The line for the output, with its end."""
         row = self.row
         if self.error is not None:
-            id_ = row.number if row.id is None else row.id or None
+            id_ = row.number if row.id is None else None if row.id == "" else row.id
             record = {"id": id_, "row": row.number, "error": self.error}
             record |= {"text": self.text} if self.text else {}
         else:

@@ -123,8 +123,7 @@ def check_id(value: Any) -> RowId | None:
 
 
 def check_text(name: str, text: str) -> str:
-    """The text, if it is not blank. Raises RowError, also for bytes that were not UTF-8, which are
-    surrogates in it."""
+    """The text, if not blank. Raises RowError, also for surrogates: bytes that were not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
