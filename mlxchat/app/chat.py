@@ -188,8 +188,7 @@ class Chat:
         return self._conversation or self.begin()
 
     def find(self, name: str) -> ResolvedModel:
-        """The files of another model, with its own chat template and without an adapter, downloaded
-        if necessary."""
+        """The files of another model, with its own chat template, downloaded if necessary."""
         setup = replace(self._setup, model=name, adapter=None, chat_template=None)
         return find_model(setup, self._observer)
 

@@ -198,8 +198,7 @@ def open_found(
 
 
 def _keeping(settings: CacheSettings, pinned: int) -> CacheSettings:
-    """The settings with at least `pinned` kept tokens. Raises WindowTooSmall if the window has no
-    room for more."""
+    """The settings with at least `pinned` kept tokens. Raises WindowTooSmall if no more fit."""
     window = settings.max_kv_size
     if window is None or pinned <= settings.keep:
         return settings

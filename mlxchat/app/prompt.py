@@ -124,8 +124,7 @@ def encode(request: Request, document: Input, tokenizer: Tokenizer, observer: Ob
 
 
 def room_for_prompt(request: Request, window: int) -> int:
-    """The tokens that a prompt may have, so that the answer evicts none of it, or a long answer
-    not at once."""
+    """The tokens that a prompt may have, so that the answer evicts none of it, or not at once."""
     answer = window // ANSWER_SHARE
     return window - (answer if request.max_tokens < 0 else min(answer, request.max_tokens))
 

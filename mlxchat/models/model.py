@@ -49,8 +49,7 @@ class Alone:
         return True
 
     def lead(self, number: int) -> int:
-        """Rank 0's number, 0 or more, on all ranks. Then all compute the same until `done`, within
-        a time limit."""
+        """Rank 0's number, 0 or more, on all ranks, which do the same until `done`, in time."""
         return number
 
     def done(self) -> None:

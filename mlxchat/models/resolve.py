@@ -197,8 +197,7 @@ class _Resolver:
         return ResolvedModel(located.name, directory)
 
     def default(self, ask: Callable[[str], bool] | None) -> Located:
-        """A recommended model that is cached, the largest if the user agrees to download it, or the
-        embedded one."""
+        """A cached recommended model, the largest if its download is agreed to, or the embedded."""
         free_bytes, on_gpu = platform.free_memory_bytes(), platform.on_gpu()
         fitting = catalog.recommended_that_fit(free_bytes, float32=not on_gpu)
         # Prefer a smaller model on the disk to downloading a larger one: free memory varies from

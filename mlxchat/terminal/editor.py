@@ -116,7 +116,8 @@ class Editor:
         is_typed_ahead = bool(self._draft.strip() and waiting)
         keys = [_NEWLINE if is_typed_ahead and each.key == "c-m" else each for each in keys]
         store_typeahead(self._session.input, keys)
-        self._draft = f"{self._draft.rstrip()}\n" if is_typed_ahead else self._draft
+        if is_typed_ahead:
+            self._draft = self._draft.rstrip("\n") + "\n"
         shown = self._pastes.fold(self._draft)
         self._returned = shown if is_typed_ahead else "\0"
         self._session.app.erase_when_done = False
