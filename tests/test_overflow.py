@@ -130,7 +130,7 @@ def test_a_question_without_words_of_the_text_reads_the_beginning(
 ) -> None:
     run = generate("--overflow", "passages", "--json", "-f", str(report), "Zusammenfassung?")
     assert run.returncode == 0
-    assert "no passage has a word of the question: reading the first ones; --over" in run.stderr
+    assert "no passage stands out for the question: reading the first ones; --over" in run.stderr
     assert events_of(run.stdout)[-1]["passages"][0]["lines"][0] == 1
 
 

@@ -103,7 +103,7 @@ def _with_passages(
         room -= len(prompt.ids) - limit
     if not found.fit:
         observer.warn(
-            "no passage has a word of the question: reading the first ones; --overflow "
+            "no passage stands out for the question: reading the first ones; --overflow "
             "map reads everything"
         )
     documents = [each for index in indexes for each in index.documents]

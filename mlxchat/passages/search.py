@@ -17,8 +17,8 @@ ENOUGH_OF_BEST = 0.3
 WITH_NEIGHBOURS = 3
 # After this many passages that are too long for the rest of the room, it counts as full.
 MAX_TOO_LONG = 4
-# Passages of a document that are compared if no rare word is asked for.
-MOST_OFTEN = 20_000
+# Passages that are compared if no rare word is asked for, and shares that are the same.
+MOST_OFTEN, TIE = 20_000, 1e-6
 # If not even the best one has room, it is cut to no less than this.
 MIN_CHARS = 40
 # Places that a notice names.
@@ -88,7 +88,11 @@ class Search:
 
     def find(self, question: str, room: int, cost_of: Callable[[Passage], int]) -> Found:
         """Passages that cost at most `room`. Raises Outdated."""
-        fits = by_share(self, question) or by_share(self, question, often=True)
+        fits = by_share(self, question)
+        if not fits and (often := by_share(self, question, often=True)):
+            # Words of many passages: the best have to stand out.
+            best = [each for each in often if each.share > often[0].share - TIE]
+            fits = often if len(best) <= max(COMMON, self._count // 10) else []
         enough = ENOUGH_OF_BEST * fits[0].share if fits else 0.0
         ranked = [fit.number for fit in fits if fit.share >= enough]
         wanted = self._with_neighbours(ranked) if fits else iter(range(self._count))

@@ -346,7 +346,7 @@ def _enough(texts: int, own: float, words: int) -> float:
 
 def by_share(index: Searchable, message: str, *, often: bool = False) -> list[Fit]:
     """The texts that contain anything that the message is about, those with most of it first. With
-    `often`, a word that is in most of them counts, too, and a short number alone."""
+    `often`, a word that is in most of them counts, too."""
     looked_up = list(_look_up(index, message, often))
     needed = sum(word.needed for word in looked_up)
     of_text: dict[int, list[_Word]] = {}
@@ -357,7 +357,7 @@ def by_share(index: Searchable, message: str, *, often: bool = False) -> list[Fi
         Fit(number, _share(found, needed), tuple(word.text for word in found))
         for number, found in of_text.items()
         # A number that counts something is no match alone.
-        if often or not all(is_short_number(word.text) for word in found)
+        if not all(is_short_number(word.text) for word in found)
     ]
     return sorted(fits, key=lambda fit: (round(fit.share, 6), fit.number), reverse=True)
 
