@@ -51,7 +51,7 @@ def read(tmp_path: Path) -> Read:
 def test_what_is_typed_ahead_of_a_draft_that_comes_back_is_apart(read: Read) -> None:
     """It was glued to the draft, and sent with it."""
     added = ("^> one\n  two\n  three\n$", "\r")
-    assert read("", added, draft="one", ahead="two\nthree\n") == "one\ntwo\nthree"
+    assert read("", added, draft="one", ahead="\ntwo\nthree\n") == "one\ntwo\nthree"
     assert read("", draft="one", ahead="/help\n") == "/help"
     assert read("", ahead="two\n") == "two"
 

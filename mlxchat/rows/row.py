@@ -194,8 +194,7 @@ def _unknown(name: str) -> RowError:
 
 
 def _given(value: Any) -> Any:
-    """Without the fields that ask for nothing. A schema without keywords allows any value, and
-    an empty choice none."""
+    """Without the fields that ask for nothing. An empty schema allows all, a choice none."""
     if not isinstance(value, Mapping):
         return value
     return {

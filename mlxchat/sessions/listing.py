@@ -172,9 +172,9 @@ def _found(connection: sqlite3.Connection, terms: list[str]) -> list[Find]:
 
 def _best_line(user: str, reply: str, terms: list[str]) -> tuple[str, str, int]:
     """Who says most of the words in one line, the line, and where the word before them begins."""
-    best = 0, "user", "", 0
+    best = -1, "user", "", 0
     for role, text in (("user", user), ("assistant", reply)):
-        for line in map(str.strip, text[:MOST_CHARS].splitlines()):
+        for line in filter(None, map(str.strip, text[:MOST_CHARS].splitlines())):
             found = [(each.start(), _alike(each[0], terms)) for each in _CHUNK.finditer(line)]
             likeness = sum(map(max, zip(*(alike for _, alike in found), strict=True)))
             if likeness > best[0]:

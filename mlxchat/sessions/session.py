@@ -199,8 +199,7 @@ class Session:
             self._database.write(lambda connection: records.delete_session(connection, id_))
 
     def close(self) -> None:
-        """Let others open it. Everything recorded is already on the disk; a session that was made
-        for a message taken back is deleted."""
+        """Let others open it; one that was made for a message taken back is deleted."""
         others = [self._settings.get(name) for name in (records.NOTE, records.REMEMBERED)]
         if self._has_row and self._opened is None and not (self._turns or any(others)):
             with suppress(SessionError):

@@ -100,7 +100,6 @@ class ChatLoop(ChatScreen):
         conversation = self.conversation
         window = conversation.settings.max_kv_size
         if self._counted is not conversation.state:
-            # A resumed chat begins, or is cleared, while the prompt waits.
             self._counted, tokens = conversation.state, conversation.tokens
             self._tokens = min(tokens, window or tokens)
         held = f"{self._tokens:,}/{'∞' if window is None else f'{window:,}'}"

@@ -158,9 +158,7 @@ class Editor:
         keys.add(Keys.BracketedPaste, filter=at_prompt)(self._pastes.paste)
         # Enter typed ahead arrives as a newline character, and does not send a draft.
         adds = Condition(lambda: self._session.default_buffer.text.startswith(self._returned))
-        keys.add("c-j", filter=at_prompt & adds)(
-            lambda event: event.current_buffer.insert_text("\n")
-        )
+        keys.add("c-j", filter=at_prompt & adds)(self._add_line)
         for enter in ("enter", "c-j"):
             keys.add("escape", enter, filter=at_prompt)(
                 lambda event: event.current_buffer.insert_text("\n")
@@ -170,6 +168,11 @@ class Editor:
         keys.add("c-c", filter=at_prompt)(self._interrupt)
         keys.add("<sigint>")(self._interrupt)
         return keys
+
+    def _add_line(self, event: KeyPressEvent) -> None:
+        """After what came back, impatient Enters add nothing."""
+        if event.current_buffer.text != self._returned:
+            event.current_buffer.insert_text("\n")
 
     def _slash(self, event: KeyPressEvent) -> None:
         """At the end of an untouched draft, a command begins; the draft comes back after it."""
