@@ -229,7 +229,7 @@ class SideBySide:
             try:
                 run = self._planner.plan(row)
             except MlxchatError as error:
-                yield Result(row, error=str(error).removeprefix("--"))
+                yield Result(row, error=str(error))
             else:
                 self._waiting.append(run)
                 self._unfinished[run] = None
