@@ -49,7 +49,7 @@ class Alone:
         return True
 
     def lead(self, number: int) -> int:
-        """Rank 0's number, 0 or more, on all ranks, which do the same until `done`, in time."""
+        """Rank 0's number (≥ 0), on all ranks, which are alike until `done`, in a time limit."""
         return number
 
     def done(self) -> None:

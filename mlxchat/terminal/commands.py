@@ -354,7 +354,7 @@ def _forget(shown: ChatScreen, argument: str) -> None:
 def _save(shown: ChatScreen, argument: str) -> None:
     is_new = shown.chat.session is None
     shown.chat.save_as(argument)
-    done = "saved from now on, with all of it: session" if is_new else "renamed this session to"
+    done = "this chat is saved from now on, as" if is_new else "renamed this session to"
     shown.screen.say(f"{done} {argument!r}")
 
 
