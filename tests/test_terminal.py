@@ -31,8 +31,7 @@ def test_visible_text_has_no_control_characters_except_tab_and_newline(text: str
 
 
 def test_a_message_is_wrapped_between_words_commands_and_figures() -> None:
-    """The first lines that a new user saw broke inside words, "run `ml", "xchat models list`", and
-    the closing figures inside numbers: "first token 1", "7.69 s"."""
+    """The first lines that a new user saw broke inside words, the closing figures in numbers."""
     message = "mlxchat: cannot reach the hub: run `mlxchat models list` to use one that is here"
     assert wrap(message, 40).split("\n") == [
         "mlxchat: cannot reach the hub: run",
@@ -69,20 +68,23 @@ def test_bytes_are_written_with_three_digits() -> None:
 # `mlxchat` on a terminal
 
 
-@pytest.mark.usefixtures("ordinary_terminal")
+@pytest.mark.usefixtures("terminal")
 def test_the_terminal_interprets_nothing_the_model_writes_and_shows_the_figures_below(
     tmp_path: Path,
 ) -> None:
     """A model with random weights writes every byte at a high temperature, including escape."""
     model = str(write_tiny_model(tmp_path / "m", config=tiny_config(layers=1)))
-    options = ["--ignore-eos", "--temp", "50", "--seed", "1", "-n", "600"]
-    status, terminal = on_terminal("generate", "-m", model, *options, "Hello", steps=[])
+    run = ("generate", "-m", model, "--ignore-eos", "--temp", "50", "--seed", "1", "-n", "600")
+    status, terminal = on_terminal(*run, "Hello", steps=[])
     text, _, figures = terminal.written.rpartition("\nprompt ")
     assert (status, figures.endswith("finish reason: length\n")) == (0, True)
     # After the bar, if loading took long enough for one.
     text = text.rpartition("\x1b[2K")[2]
     assert {"␛", "␇"} <= set(text)
     assert re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text) is None
+    # Only text that is not seen is counted.
+    _, unseen = on_terminal(*run, "-o", str(tmp_path / "out"), "Hello", steps=[])
+    assert ["tokens/s" in each.written for each in (terminal, unseen)] == [False, True]
 
 
 def test_a_page_is_plain_in_a_pipe_and_opens_in_the_pager_on_a_terminal(

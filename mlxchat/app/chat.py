@@ -254,19 +254,10 @@ class Chat:
 
     # Turns
 
-    def say(
-        self,
-        text: str,
-        watch: Watch = UNWATCHED,
-        *,
-        constraint: Constraint | None = None,
-        prefill: str | None = None,
-        documents: int = 0,
-    ) -> Generator[Said]:
-        """Send a message and return an iterator over the reply, as `Conversation.say` does."""
-        said = self.conversation.say(
-            text, watch, constraint=constraint, prefill=prefill, documents=documents
-        )
+    def say(self, text: str, watch: Watch = UNWATCHED, **how: Any) -> Generator[Said]:
+        """Send a message and return an iterator over the reply, as `Conversation.say` does, with
+        its options."""
+        said = self.conversation.say(text, watch, **how)
         # Save the message first: whatever happens, it was sent.
         self.save()
         return self._saved(said, watch)

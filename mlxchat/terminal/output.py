@@ -17,8 +17,8 @@ from mlxchat.terminal import visible
 
 # A command in backquotes, or the help that a usage error refers to.
 _WHOLE = r"`[^`]*`|\(see mlxchat [^()]*\)"
-# The terminal may have echoed a key on the line.
-_ECHO = len("^C")
+# Leaves room for the "^C^C" that the terminal echoes when Ctrl-C is pressed twice.
+MARGIN = len("^C^C") + 1
 _GLUE = "\0"
 
 
@@ -69,7 +69,8 @@ class TerminalLine:
 
 
 class Stdout:
-    """Writes and flushes piece by piece. On a terminal, control characters are made visible.
+    """Writes and flushes piece by piece. On a terminal, control characters are made visible. It
+    `is_seen`, as far as it is known: progress would run into it.
 
     Raises ClosedPipe if the reader has closed it, OutputError if it cannot be written.
     """
@@ -78,10 +79,10 @@ class Stdout:
         if sys.stdout is None:
             raise OutputError("standard output is closed")
         self._stream: TextIO = sys.stdout
-        self.is_terminal = self._is_seen = self._stream.isatty()
+        self.is_terminal = self.is_seen = self._stream.isatty()
         with suppress(OSError):
             # The reader of a pipe may write to the same terminal.
-            self._is_seen = self._is_seen or stat.S_ISFIFO(os.fstat(self._stream.fileno()).st_mode)
+            self.is_seen = self.is_seen or stat.S_ISFIFO(os.fstat(self._stream.fileno()).st_mode)
         if isinstance(self._stream, io.TextIOWrapper):
             # UTF-8 in any locale, and newlines as the model wrote them.
             self._stream.reconfigure(encoding="utf-8", errors="replace", newline="")
@@ -90,7 +91,7 @@ class Stdout:
     def write(self, text: str) -> None:
         if not text:
             return
-        if self._is_seen:
+        if self.is_seen:
             TerminalLine.clear()
         TerminalLine.is_open = TerminalLine.is_open or self.is_terminal
         try:
@@ -155,7 +156,7 @@ def show_line(text: str) -> None:
     with suppress(OSError):
         if _is_terminal():
             columns = os.get_terminal_size(sys.stderr.fileno()).columns
-            line = wrap(line, max(columns - _ECHO, 1))
+            line = wrap(line, max(columns - MARGIN, 1))
     with suppress(OSError):
         sys.stderr.write(f"{TerminalLine.end()}{line}\n")
         sys.stderr.flush()

@@ -12,7 +12,7 @@ from mlxchat.request import Request
 from mlxchat.request.commands import Shown
 from mlxchat.terminal.figures import incomplete, stats_line
 from mlxchat.terminal.output import Messages, Stdout
-from mlxchat.terminal.progress import counting, observer_of
+from mlxchat.terminal.progress import Count, observer_of, progress
 from mlxchat.terminal.worker import Worker, in_worker
 from mlxchat.text.documents import is_stdin_left_unread, piped_stdin
 from mlxchat.units import Observer
@@ -49,11 +49,16 @@ def _generate(opened: Open, ranks: Alone, worker: Worker, shown: Shown) -> int:
     try:
         with (
             opened(observer_of(messages), ranks) as begun,
-            counting("reading", "tokens", messages.quiet) as on_prefill,
+            progress(messages.quiet) as line,
             worker.stoppable() as stop,
         ):
             stop.before_leaving = begun.write_ending
-            begun.write(should_stop=stop.requested, on_prefill=on_prefill, on_over=stop.over)
+            read, wrote = Count(line, "reading", "tokens"), Count(line, "writing", "tokens")
+            is_seen = begun.file is None and Stdout().is_seen
+            tokens = begun.tokens(should_stop=stop.requested, on_prefill=read, on_over=stop.over)
+            for token in tokens:
+                if token.id is not None and not is_seen:
+                    wrote(begun.generated, None)
     except RunEnded as error:
         messages.warn(str(error))
         return error.exit_status

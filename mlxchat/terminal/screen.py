@@ -17,12 +17,10 @@ from rich.table import Column
 from rich.text import Text
 
 from mlxchat.terminal import is_dumb, visible
-from mlxchat.terminal.output import wrap
+from mlxchat.terminal.output import MARGIN, wrap
 
 # The columns of a rule without its text.
 RULE_CELLS = 2
-# Leaves room for the "^C^C" that the terminal echoes when Ctrl-C is pressed twice.
-MARGIN = len("^C^C") + 1
 # From this width on, there is room for a bar.
 WIDE = 75
 
