@@ -91,7 +91,7 @@ def test_a_chat_that_was_not_saved_says_so_when_it_ends(
     assert "resume with" not in terminal.written
 
 
-def test_the_session_commands(chat: Any, tmp_path: Path) -> None:
+def test_the_session_commands(chat: Any, tmp_path: Path, ordinary_terminal: None) -> None:
     def session(*arguments: str) -> str:
         done = run_in_process("session", *arguments)
         assert done.returncode == 0, done.stderr
@@ -104,6 +104,8 @@ def test_the_session_commands(chat: Any, tmp_path: Path) -> None:
     assert session("show", name).startswith("> tell me about whales\n")
     assert session("search", "WHALES") == f"{name}\t1\tuser\ttell me about whales\n"
     assert run_in_process("session", "search", "no such word").returncode == 1
+    _, terminal = on_terminal("session", "search", "whale", steps=[])
+    assert "user  tell me about whales" in terminal.text()
     verdict = session("verify", name)
     assert "checksum right" in verdict
     assert "same first choice at" in verdict

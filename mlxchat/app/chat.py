@@ -37,7 +37,6 @@ from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import Rendering, check_room
 from mlxchat.chat.state import Compacted, Said, State, Turn
 from mlxchat.chat.window import BeginPrefix
-from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.budget import without_effect
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.prefill import ShouldStop
@@ -255,21 +254,16 @@ class Chat:
     # Turns
 
     def say(self, text: str, watch: Watch = UNWATCHED, **how: Any) -> Generator[Said]:
-        """Send a message and return an iterator over the reply, as `Conversation.say` does, with
-        its options."""
+        """Send a message and return an iterator over the reply, as `Conversation.say` does."""
         said = self.conversation.say(text, watch, **how)
         # Save the message first: whatever happens, it was sent.
         self.save()
         return self._saved(said, watch)
 
-    def retry(
-        self, watch: Watch = UNWATCHED, *, constraint: Constraint | None = None
-    ) -> Generator[Said]:
-        """Answer the last message again, as `Conversation.retry` does. Until there is another
-        reply, the session has the old one."""
+    def retry(self, watch: Watch = UNWATCHED, **how: Any) -> Generator[Said]:
+        """Answer as `Conversation.retry` does. Until there is a reply, the session has the old."""
         old = self.conversation.state.last
-        reply = self.conversation.retry(watch, constraint=constraint)
-        return self._saved(reply, watch, instead_of=old)
+        return self._saved(self.conversation.retry(watch, **how), watch, instead_of=old)
 
     def continue_reply(self, watch: Watch = UNWATCHED) -> Generator[Said]:
         """Continue the last reply, as `Conversation.continue_reply` does."""

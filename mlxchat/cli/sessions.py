@@ -4,6 +4,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
@@ -35,8 +36,7 @@ All = Annotated[bool, typer.Option("--all", help="Include single questions")]
 COLUMNS = ("NAME", "USED", "TURNS", "FIRST MESSAGE", "FORGOTTEN", "SIZE", "MODEL")
 KEYS = ("name", "turns", "forgotten", "updated", "bytes", "first", "model", "open_in", "error")
 NUMBERS = ("TURNS", "FORGOTTEN", "SIZE")
-# Characters before what was found that a terminal has room for.
-MAX_BEFORE = 10
+MAX_BEFORE = 10  # characters before what was found, if they do not all fit
 
 
 @session_app.command("list", epilog="Example: mlxchat session list --json")
@@ -173,12 +173,18 @@ def search(
     if as_json:
         write_json_lines(asdict(find) for find in finds)
     else:
-        most = MAX_BEFORE if sys.stdout.isatty() else sys.maxsize
-        lines = [f"… {each.line[each.at :]}" if each.at > most else each.line for each in finds]
-        rows = [(f.name, str(f.turn), f.role, line) for f, line in zip(finds, lines, strict=True)]
+        name = max((each.name for each in finds), key=len, default="")
+        room = get_terminal_size().columns - len(f"{name}  TURN  assistant  ")
+        room = room if sys.stdout.isatty() else sys.maxsize
+        rows = [(f.name, str(f.turn), f.role, _from_words(f.line, f.at, room)) for f in finds]
         write_table(("NAME", "TURN", "ROLE", "LINE"), rows, ("TURN",), cut=("LINE",))
     if not finds:
         raise typer.Exit(ExitStatus.FAILURE)
+
+
+def _from_words(line: str, at: int, room: int) -> str:
+    """The line; if there is no room for it, from the words found in it."""
+    return f"… {line[at:]}" if at > MAX_BEFORE and len(line) > room else line
 
 
 @session_app.command(epilog="Example: mlxchat session verify holidays")
