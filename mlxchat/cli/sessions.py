@@ -134,7 +134,9 @@ def prune(
 
 @session_app.command("import", epilog="Example: mlxchat session import holidays.jsonl")
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Exported .jsonl file")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Exported .jsonl file, or - for stdin")
+    ],
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the session, instead of the file's")
     ] = None,
@@ -142,6 +144,7 @@ def import_(
     """Make a session of a file that `session show NAME --json` or `/export` wrote."""
     from mlxchat.sessions.listing import import_messages
 
+    file = Path("/dev/stdin") if str(file) == "-" else file
     name = file.stem if name is None else name
     turns = import_messages(file, name)
     write(f"imported {count(turns, 'turn')} as {name}\n")

@@ -8,7 +8,6 @@ a reply may have `reasoning_content`. The note on forgotten turns is a system me
 from __future__ import annotations
 
 import json
-import os
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -17,11 +16,11 @@ from typing import Any
 
 from mlxchat.chat.state import REMEMBERED_BEGINS, State, Turn
 from mlxchat.errors import OutputError, SessionError
-from mlxchat.files import open_to_read, reported_as, write_atomically
+from mlxchat.files import reported_as, write_atomically
 from mlxchat.sessions.records import NOTE, REMEMBERED, Saved
 
-# Of a file of messages, and of the time of one.
-MAX_FILE_BYTES, MAX_TIME_CHARS = 1 << 30, 40
+# Of the time of a message.
+MAX_TIME_CHARS = 40
 THOUGHTS_BEGIN = "<details><summary>Thoughts</summary>\n\n"
 THOUGHTS_END = "\n\n</details>\n\n"
 NOTE_BEGINS = "<details><summary>Note on forgotten turns</summary>\n\n"
@@ -84,9 +83,7 @@ def as_markdown(state: State, *, thoughts: bool = True) -> str:
 def read_messages(path: Path) -> Saved:
     """Read a conversation for a new one. Raises SessionError, naming the file and the line."""
     saved = Saved()
-    with reported_as(SessionError, f"read {path}"), open_to_read(path) as file:
-        if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
-            raise SessionError(f"{path} is too large to be a conversation")
+    with reported_as(SessionError, f"read {path}"), path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 _add(saved, _parsed(line))
