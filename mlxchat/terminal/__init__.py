@@ -6,6 +6,7 @@ What the commands do is for `app`, their options for `cli`. Read `run_generate` 
 
 import os
 import re
+from contextlib import suppress
 
 from mlxchat.errors import ExitStatus
 
@@ -33,6 +34,13 @@ def visible(text: str) -> str:
 def is_dumb() -> bool:
     """Whether the terminal ignores escape sequences."""
     return os.environ.get("TERM", "dumb") in ("", "dumb")
+
+
+def is_in_background(descriptor: int) -> bool:
+    """Whether the shell, or another program, has the terminal."""
+    with suppress(OSError):
+        return os.tcgetpgrp(descriptor) != os.getpgrp()
+    return False
 
 
 def _picture(match: re.Match[str]) -> str:

@@ -11,12 +11,13 @@ from typing import TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
+from rich.control import Control
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.rule import Rule
 from rich.table import Column
 from rich.text import Text
 
-from mlxchat.terminal import is_dumb, visible
+from mlxchat.terminal import is_dumb, is_in_background, visible
 from mlxchat.terminal.output import MARGIN, wrap
 
 # The columns of a rule without its text.
@@ -85,6 +86,15 @@ class _Stderr(Console):
     @property
     def options(self) -> ConsoleOptions:
         return super().options.update_width(max(self.width - MARGIN, 1))
+
+    @property
+    def is_terminal(self) -> bool:
+        """Not while the shell has it: a line that moves would erase what is typed."""
+        return super().is_terminal and not is_in_background(2)
+
+    def control(self, *control: Control) -> None:
+        if self.is_terminal:
+            super().control(*control)
 
     def show_cursor(self, show: bool = True) -> bool:
         return False

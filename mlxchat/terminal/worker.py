@@ -26,7 +26,7 @@ from typing import Any, NoReturn, Self, TypeVar
 from mlxchat.app.ranks import run_on_ranks
 from mlxchat.errors import ExitStatus
 from mlxchat.models.model import Alone
-from mlxchat.terminal import Terminated, is_dumb
+from mlxchat.terminal import Terminated, is_dumb, is_in_background
 from mlxchat.terminal.output import TerminalLine
 
 # Signals that end the program, with the status 128 and their number.
@@ -301,10 +301,9 @@ class Keys:
     def hold_again(self) -> None:
         """After the shell has had the terminal."""
         # A process in the background would be stopped.
-        with suppress(OSError):
-            if self._found and self._is_held and os.tcgetpgrp(STDIN) == os.getpgrp():
-                _apply(_held(self._found))
-                self._bracket_pastes("h")
+        if self._found and self._is_held and not is_in_background(STDIN):
+            _apply(_held(self._found))
+            self._bracket_pastes("h")
 
     def restore(self) -> None:
         if self._found and self._is_held:
