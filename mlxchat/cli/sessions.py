@@ -14,7 +14,7 @@ from mlxchat.cli.options import Json, Yes, agrees, complete_session
 from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.request.written import parse_duration_s
 from mlxchat.terminal.output import Messages
-from mlxchat.terminal.table import minute, write, write_json_lines, write_table
+from mlxchat.terminal.table import GAP, minute, write, write_json_lines, write_table
 from mlxchat.units import count, format_bytes
 
 session_app = App(
@@ -36,7 +36,6 @@ All = Annotated[bool, typer.Option("--all", help="Include single questions")]
 COLUMNS = ("NAME", "USED", "TURNS", "FIRST MESSAGE", "FORGOTTEN", "SIZE", "MODEL")
 KEYS = ("name", "turns", "forgotten", "updated", "bytes", "first", "model", "open_in", "error")
 NUMBERS = ("TURNS", "FORGOTTEN", "SIZE")
-MAX_BEFORE = 10  # characters before what was found, if they do not all fit
 
 
 @session_app.command("list", epilog="Example: mlxchat session list --json")
@@ -176,18 +175,26 @@ def search(
     if as_json:
         write_json_lines(asdict(find) for find in finds)
     else:
-        name = max((each.name for each in finds), key=len, default="")
-        room = get_terminal_size().columns - len(f"{name}  TURN  assistant  ")
-        room = room if sys.stdout.isatty() else sys.maxsize
-        rows = [(f.name, str(f.turn), f.role, _from_words(f.line, f.at, room)) for f in finds]
-        write_table(("NAME", "TURN", "ROLE", "LINE"), rows, ("TURN",), cut=("LINE",))
+        *first, _ = headers = ("NAME", "TURN", "ROLE", "LINE")
+        cells = [(each.name, str(each.turn), each.role) for each in finds]
+        taken = sum(max(map(len, column)) + GAP for column in zip(first, *cells, strict=True))
+        room = get_terminal_size().columns - taken if sys.stdout.isatty() else sys.maxsize
+        rows = [(*three, _seen(each, room)) for three, each in zip(cells, finds, strict=True)]
+        write_table(headers, rows, ("TURN",), cut=("LINE",))
     if not finds:
         raise typer.Exit(ExitStatus.FAILURE)
 
 
-def _from_words(line: str, at: int, room: int) -> str:
-    """The line; if there is no room for it, from the words found in it."""
-    return f"… {line[at:]}" if at > MAX_BEFORE and len(line) > room else line
+def _seen(find: Any, room: int) -> str:
+    """As much of the line as there is room for, with what was found in it."""
+    from rich.cells import cell_len
+
+    line, at = find.line, find.at
+    if cell_len(line) <= room or cell_len(line[:at]) <= room // 2:
+        return line
+    while cell_len(line[(before := line.rfind(" ", 0, at - 1) + 1) :]) + 2 <= room:
+        at = before
+    return f"… {line[at:]}"
 
 
 @session_app.command(epilog="Example: mlxchat session verify holidays")
