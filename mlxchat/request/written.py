@@ -16,7 +16,9 @@ _NAME = r"[A-Za-z][A-Za-z0-9_]*"
 
 # The types of llm's short form of a schema, and one of its fields.
 TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}
-_FIELD = rf"([^\s:]+)(?:\s+({'|'.join(TYPES)}))?\s*(?::\s*(.*))?"
+_TYPE = "|".join(TYPES)
+# A type alone is no description: it was meant as one.
+_FIELD = rf"([^\s:]+)(?:\s+({_TYPE}))?\s*(?::(?!\s*(?:{_TYPE})\Z)\s*(.*))?"
 
 # Names that templates are given anyway.
 RESERVED = frozenset(
