@@ -153,17 +153,13 @@ def write_atomically(
     The directory must exist. Raises OSError (disk full, no permission), leaving `path` unchanged.
     """
     target = path.resolve()
-    with replacing(target) as new:
-        descriptor = os.open(new, os.O_WRONLY)
-        try:
-            offset = 0
-            for piece in [data] if isinstance(data, bytes) else data:
-                write_all(descriptor, piece, offset)
-                offset += len(piece)
-            os.fchmod(descriptor, mode)
-            force_to_disk(descriptor, full=full_sync)
-        finally:
-            os.close(descriptor)
+    with replacing(target) as new, new.open("r+b", buffering=0) as file:
+        offset = 0
+        for piece in [data] if isinstance(data, bytes) else data:
+            write_all(file.fileno(), piece, offset)
+            offset += len(piece)
+        os.fchmod(file.fileno(), mode)
+        force_to_disk(file.fileno(), full=full_sync)
     sync_directory(target.parent)
 
 
@@ -296,13 +292,9 @@ class Lock:
 def holder(path: Path) -> int | None:
     """Id of the process that holds the lock; None if it is free or the holder is unknown."""
     # A holder that has not signed leaves the file empty.
-    with suppress(OSError, ValueError):
-        descriptor = open_file(path, os.O_RDONLY)
-        try:
-            if not _lock(descriptor, fcntl.LOCK_SH):
-                return int(os.pread(descriptor, 16, 0))
-        finally:
-            os.close(descriptor)
+    with suppress(OSError, ValueError), os.fdopen(open_file(path, os.O_RDONLY)) as file:
+        if not _lock(file.fileno(), fcntl.LOCK_SH):
+            return int(file.read())
     return None
 
 

@@ -17,7 +17,7 @@ def history_file() -> Path:
 
 
 def sessions_dir() -> Path:
-    """Saved conversations, one directory each."""
+    """The database of all chats, and their saved states."""
     return Path(platformdirs.user_data_dir("mlxchat")) / "sessions"
 
 

@@ -12,7 +12,7 @@ import shlex
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from importlib.metadata import version
 from typing import Any, Generic, TypeVar
@@ -227,7 +227,7 @@ def in_words(common: Record) -> str:
 def lines(found: Sequence[Comparison[Any, Any]], common: Record) -> list[str]:
     """JSON objects, one per figure, without line ends."""
     return [
-        json.dumps(_finite(common | {"kind": each.kind, "figures": _plain(figures)}))
+        json.dumps(_finite(common | {"kind": each.kind, "figures": figures}))
         for each in found
         for figures in each.figures()
     ]
@@ -235,12 +235,7 @@ def lines(found: Sequence[Comparison[Any, Any]], common: Record) -> list[str]:
 
 def _finite(value: Any) -> Any:
     """Without infinity and NaN, which JSON does not have: null."""
-    if isinstance(value, dict):
+    value = asdict(value) if isinstance(value, Spread) else value
+    if isinstance(value, Mapping):
         return {name: _finite(each) for name, each in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _plain(figures: Figures) -> Record:
-    return {
-        name: asdict(value) if is_dataclass(value) else value for name, value in figures.items()
-    }

@@ -405,11 +405,10 @@ class ReplyFile:
 
     def _force(self, descriptor: int) -> None:
         try:
-            force_to_disk(descriptor)
+            with os.fdopen(descriptor, "wb"):
+                force_to_disk(descriptor)
         except OSError as error:
             self._error = error
-        finally:
-            os.close(descriptor)
 
     def remove(self, path: Path) -> None:
         """Also one that a killed process has left. One that stays is no longer than its turn."""

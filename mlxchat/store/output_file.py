@@ -160,12 +160,8 @@ def set_aside(path: Path) -> Path | None:
     if not _size_of(path):
         return None
     kept = _free_name(path)
-    descriptor = open_alone(path, os.O_RDONLY)
-    try:
-        with reported_as(OutputError, f"rename {path}"):
-            path.rename(kept)
-    finally:
-        os.close(descriptor)
+    with os.fdopen(open_alone(path, os.O_RDONLY)), reported_as(OutputError, f"rename {path}"):
+        path.rename(kept)
     return kept
 
 

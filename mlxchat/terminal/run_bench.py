@@ -147,7 +147,7 @@ def _write(found: Sequence[Comparison[Any, Any]], common: Record, json_file: str
 def format_bench_table(table: Table, for_terminal: bool) -> str:
     """A title and the table, with numbers aligned right."""
     columns = zip(table.headers, zip(*table.rows, strict=True), strict=True)
-    numbers = [name for name, cells in columns if all(map(_is_number, filter(None, cells)))]
+    numbers = [n for n, cells in columns if all(c.lstrip("-")[:1].isdigit() for c in cells if c)]
     rows = table.rows if for_terminal else (table.headers, *table.rows)
     drawn = format_table(table.headers, rows, right_aligned=numbers, for_terminal=for_terminal)
     return f"{_remark(table.title, for_terminal)}{drawn}\n"
@@ -158,7 +158,3 @@ def _remark(text: str, for_terminal: bool) -> str:
         return f"# {' '.join(visible(text).split())}\n"
     columns = shutil.get_terminal_size().columns
     return f"{textwrap.fill(visible(text), columns, break_on_hyphens=False)}\n\n"
-
-
-def _is_number(cell: str) -> bool:
-    return cell.lstrip("-")[:1].isdigit()

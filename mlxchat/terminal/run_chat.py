@@ -21,10 +21,10 @@ from mlxchat.text.documents import (
     STDIN,
     Input,
     Spoken,
-    is_stdin_left_unread,
     piped_stdin,
     read_input,
     read_turns,
+    warn_of_unread_stdin,
 )
 
 NO_FORM = Answer()
@@ -92,10 +92,7 @@ def _turns(
 ) -> Iterator[Spoken] | None:
     """The question, or the turns from a pipe; None on a terminal."""
     if question is not None or template is not None:
-        if is_stdin_left_unread():
-            messages.warn(
-                "stdin is not read, because mlx.launch does not report its end: use --file"
-            )
+        warn_of_unread_stdin(messages.warn)
         document = read_into(template, question, shown.files, piped_stdin())
         text = _text(document, messages)
         return iter([Spoken("user", text, documents=document.documents)])

@@ -14,7 +14,7 @@ from mlxchat.terminal.figures import incomplete, stats_line
 from mlxchat.terminal.output import Messages, Stdout
 from mlxchat.terminal.progress import Count, observer_of, progress
 from mlxchat.terminal.worker import Worker, in_worker
-from mlxchat.text.documents import is_stdin_left_unread, piped_stdin
+from mlxchat.text.documents import piped_stdin, warn_of_unread_stdin
 from mlxchat.units import Observer
 
 Open = Callable[[Observer, Alone], Run]
@@ -24,10 +24,7 @@ def run(request: Request, shown: Shown) -> int:
     """Generate, and return the exit status. Raises MlxchatError for everything a user can fix."""
 
     def opened(observer: Observer, ranks: Alone) -> Run:
-        if is_stdin_left_unread():
-            observer.warn(
-                "stdin is not read, because mlx.launch does not report its end: use --file"
-            )
+        warn_of_unread_stdin(observer.warn)
         # Without an output file, a closed stdout is an error before anything is read.
         write = Stdout().write if request.overnight.output_path() is None else None
         return begin(request, observer, write=write, piped=piped_stdin(), ranks=ranks)

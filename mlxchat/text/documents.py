@@ -441,9 +441,8 @@ def piped_stdin(*, to_its_end: bool = True) -> BinaryIO | None:
     return None if stat.S_ISCHR(mode) else sys.stdin.buffer
 
 
-def is_stdin_left_unread() -> bool:
-    """Whether input was piped in that is not read because its end never arrives."""
-    stdin = piped_stdin(to_its_end=False)
-    if stdin is None or not platform.stdin_stays_open():
-        return False
-    return bool(select.select([stdin], [], [], 0)[0])
+def warn_of_unread_stdin(warn: Notify) -> None:
+    """Say if input was piped in that is not read, because its end never arrives."""
+    stdin = piped_stdin(to_its_end=False) if platform.stdin_stays_open() else None
+    if stdin is not None and select.select([stdin], [], [], 0)[0]:
+        warn("stdin is not read, because mlx.launch does not report its end: use --file")
