@@ -3,6 +3,7 @@ everything; and `mlxchat help`: pages of the manual, or the options of a command
 
 from collections.abc import Callable
 from copy import copy
+from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
@@ -62,6 +63,7 @@ class _Plain:
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[HELP_ALL] = HELP_ALL in args
+        ctx.terminal_width = max(min(get_terminal_size().columns, 80) - 2, 20)
         return super().parse_args(ctx, args)  # type: ignore[misc]
 
     def described(self, ctx: Any) -> list[Any]:
@@ -85,7 +87,7 @@ class _Plain:
         for heading, rows in sections.items():
             if rows:
                 with formatter.section(heading):
-                    formatter.write_dl(rows)
+                    formatter.write_dl(rows, col_max=min(30, formatter.width * 2 // 5))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """The examples, and the rest if everything is shown. Nothing is wrapped."""

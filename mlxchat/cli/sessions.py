@@ -14,7 +14,7 @@ from mlxchat.cli.options import Json, Yes, agrees, complete_session
 from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.request.written import parse_duration_s
 from mlxchat.terminal.output import Messages
-from mlxchat.terminal.table import GAP, minute, write, write_json_lines, write_table
+from mlxchat.terminal.table import GAP, minute, seen, write, write_json_lines, write_table
 from mlxchat.units import count, format_bytes
 
 session_app = App(
@@ -179,22 +179,10 @@ def search(
         cells = [(each.name, str(each.turn), each.role) for each in finds]
         taken = sum(max(map(len, column)) + GAP for column in zip(first, *cells, strict=True))
         room = get_terminal_size().columns - taken if sys.stdout.isatty() else sys.maxsize
-        rows = [(*three, _seen(each, room)) for three, each in zip(cells, finds, strict=True)]
+        rows = [(*three, seen(e.line, e.at, room)) for three, e in zip(cells, finds, strict=True)]
         write_table(headers, rows, ("TURN",), cut=("LINE",))
     if not finds:
         raise typer.Exit(ExitStatus.FAILURE)
-
-
-def _seen(find: Any, room: int) -> str:
-    """As much of the line as there is room for, with what was found in it."""
-    from rich.cells import cell_len
-
-    line, at = find.line, find.at
-    if cell_len(line) <= room or cell_len(line[:at]) <= room // 2:
-        return line
-    while cell_len(line[(before := line.rfind(" ", 0, at - 1) + 1) :]) + 2 <= room:
-        at = before
-    return f"… {line[at:]}"
 
 
 @session_app.command(epilog="Example: mlxchat session verify holidays")

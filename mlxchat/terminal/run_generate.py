@@ -51,7 +51,7 @@ def _generate(opened: Open, ranks: Alone, worker: Worker, shown: Shown) -> int:
         ):
             stop.before_leaving = begun.write_ending
             read, wrote = Count(line, "reading", "tokens"), Count(line, "writing", "tokens")
-            is_seen = begun.file is None and Stdout().is_seen
+            is_seen = begun.file is None and Stdout().is_seen and not begun.request.answer.extract
             tokens = begun.tokens(should_stop=stop.requested, on_prefill=read, on_over=stop.over)
             for token in tokens:
                 if token.id is not None and not is_seen:

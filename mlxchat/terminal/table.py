@@ -130,6 +130,17 @@ def _fitting(columns: Mapping[str, Sequence[str]], cut: Sequence[str], width: in
     return [header for header in columns if header in (first, *others)]
 
 
+def seen(line: str, at: int, room: int) -> str:
+    """As much of the line as there is room for, with what was found at a place in it."""
+    from rich.cells import cell_len
+
+    if cell_len(line) <= room or cell_len(line[:at]) <= room // 2:
+        return line
+    while cell_len(line[(before := line.rfind(" ", 0, at - 1) + 1) :]) + 2 <= room:
+        at = before
+    return f"… {line[at:]}"
+
+
 def format_finding(verdict: str, topic: str, text: str, advice: str | None) -> str:
     """The verdict, the topic, the text, and below it the advice after an arrow."""
     first = f"{verdict:{VERDICT}} {topic:{TOPIC}} "
