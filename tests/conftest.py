@@ -23,6 +23,7 @@ from mlx import nn
 
 from mlxchat import paths
 from mlxchat.models.skeleton import build_skeleton
+from scripts import metal
 from scripts.tiny_model import byte_tokenizer, tiny_config, write_tiny_model
 
 # The size of the surrounding terminal, which readline exports if pytest has imported it, is not
@@ -132,6 +133,13 @@ def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     desktop = ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION", "SSH_TTY", "TMUX")
     for name in ("NO_COLOR", "VISUAL", "EDITOR", *desktop):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def as_on_metal() -> Iterator[None]:
+    """Like a GPU, which takes a negative offset for a huge one."""
+    with metal.imitated():
+        yield
 
 
 @pytest.fixture

@@ -40,8 +40,7 @@ FORMS = [
 
 
 def make_adapter(network: nn.Module, directory: Path, kind: str) -> Path:
-    """Adapt `network`, which changes, by random numbers, and save them as mlx_lm.lora does. `kind`
-    is lora, dora or full."""
+    """Adapt `network` in place, by random numbers, and save them: `kind` is lora, dora or full."""
     from mlx_lm.tuner.utils import linear_to_lora_layers
 
     mx.random.seed(0)

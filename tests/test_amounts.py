@@ -22,11 +22,9 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("45s", 45), ("1d2h3m4s", 93_784), (" 8H ", 28_800), ("1.5h", 5_400)]
-)
-def test_a_duration_is_numbers_with_units(text: str, seconds: float) -> None:
-    assert parse_duration_s(text) == seconds
+def test_a_duration_is_numbers_with_units() -> None:
+    for text, seconds in ("45s", 45), ("1d2h3m4s", 93_784), (" 8H ", 28_800), ("1.5h", 5_400):
+        assert parse_duration_s(text) == seconds
 
 
 INVALID = {

@@ -14,8 +14,9 @@ from mlxchat import paths
 from mlxchat.app.prompt import read_into
 from mlxchat.errors import UsageError
 from mlxchat.sessions.listing import listing, read_session
+from mlxchat.terminal import progress
 from tests.in_process import run_in_process, run_quietly, write_config
-from tests.terminal import on_terminal
+from tests.terminal import interrupt, on_terminal
 
 CONFIG = """
 [generate]
@@ -108,6 +109,15 @@ def test_words_that_are_not_a_question_are_refused_with_a_hint(line: str, error:
     expected = f"mlxchat: error: {error}".split("…")[0]
     assert done.stderr.startswith(expected)
     assert error.endswith("…") or done.stderr == f"{expected}\n"
+    assert everything() == []
+
+
+@pytest.mark.usefixtures("ordinary_terminal")
+def test_a_stopped_question_is_not_called_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
+    steps = [(r"reading [1-9]", interrupt)]
+    _, terminal = on_terminal("why " * 5_000, "--prefill-step-size", "1", steps=steps)
+    assert "so the message is not saved" in terminal.written.replace("\r\n", " ")
     assert everything() == []
 
 

@@ -1,6 +1,5 @@
 """Any sequence of operations, on families of every kind, compared with a plain reference."""
 
-from collections.abc import Iterator
 from functools import cache as remembered
 from typing import Any
 
@@ -14,7 +13,6 @@ from mlxchat.cache import build
 from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import Cache, recurrent_states, tokens_held, windows
 from mlxchat.errors import CacheError
-from scripts import metal
 from scripts.families import build_family
 from tests.conftest import examples
 from tests.reference import (
@@ -26,6 +24,8 @@ from tests.reference import (
     restored,
     step_both,
 )
+
+pytestmark = pytest.mark.usefixtures("as_on_metal")
 
 # The rotation of each window of a family, taken from its paper rather than its module.
 ROTATIONS: dict[str, list[Rotation]] = {
@@ -42,13 +42,6 @@ ROTATIONS: dict[str, list[Rotation]] = {
     "qwen3_next": [Rotation(4, 10_000_000.0)],
     "falcon_h1": [Rotation(8, 100_000_000_000.0)] * 4,
 }
-
-
-@pytest.fixture(autouse=True)
-def as_on_metal() -> Iterator[None]:
-    """Like a GPU, which takes a negative offset for a huge one."""
-    with metal.imitated():
-        yield
 
 
 @remembered

@@ -147,8 +147,7 @@ def test_every_usual_word_ends_the_chat() -> None:
 def test_a_chat_that_cannot_begin_ends_with_one_line_before_anything_is_typed(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    """A window too small for the template was reported after every message, once the whole model
-    had been loaded again."""
+    """The whole model was loaded again for every message, to report that the window is small."""
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     for model, options, status, error in (
         (tmp_path, [], 1, ""),

@@ -174,8 +174,7 @@ def say(conversation: Conversation, constraint: Constraint | None) -> tuple[str,
 
 
 def may_think(conversation: Conversation) -> bool:
-    """Whether the model may think before a constrained answer: unless its tags are ordinary text,
-    and not in the prompt."""
+    """The model may think first, unless its tags are ordinary text, and not in the prompt."""
     tokenizer = conversation.model.tokenizer
     is_opened = tokenizer.reader(prompt_of(conversation)).is_thought
     return is_opened or not tokenizer.replies.markers.tags

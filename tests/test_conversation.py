@@ -136,8 +136,7 @@ class Played:
             assert not state.pinned_earlier, "a pinned turn never loses a token"
 
     def check_forgot(self, held: set[int], said: list[Said]) -> None:
-        """What is reported is what has left, with no more tokens than there were; what is quoted
-        had left before."""
+        """What is reported has left, with no more tokens than there were; a quote left before."""
         events = [each for each in said if isinstance(each, Forgot)]
         reported = [n for each in events if each.turns for n in each.numbers]
         turns = enumerate(self.conversation.turns, 1)

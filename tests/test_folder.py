@@ -78,17 +78,11 @@ def test_what_is_not_text_is_left_out_in_one_line() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("path", "error"),
-    [
-        ("empty", "empty: the folder has no files"),
-        ("src/*.rs", "src/*.rs: no file matches"),
-        ("a\n*", "a\\n*: no file matches"),
-    ],
-)
-def test_nothing_found_is_a_usage_error_that_names_it(path: str, error: str) -> None:
+@pytest.mark.parametrize("path", ["empty", "src/*.rs", "a\n*"])
+def test_nothing_found_is_a_usage_error_that_names_it(path: str) -> None:
     Path("empty/sub").mkdir(parents=True)
     Path("empty/.env").write_text("secret")
     with pytest.raises(UsageError) as raised:
         read_input("Why?", [path], None)
-    assert str(raised.value) == error
+    error = "the folder has no files" if path == "empty" else "no file matches"
+    assert str(raised.value) == f"{path}: {error}".replace("\n", "\\n")

@@ -132,8 +132,7 @@ def outcome(
 def test_the_outcome_for_each_model_on_each_machine(
     name: str, metal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Mac with 16 GB refused models that mlx-lm runs there: psutil's "available" excludes memory
-    that macOS would free."""
+    """A Mac refused models that fit: psutil's "available" excludes what macOS would free."""
     machine, expected = OUTCOMES[name]
     found = [outcome(machine, model, metal, monkeypatch) for model in SIZES]
     assert found == expected

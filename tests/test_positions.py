@@ -1,6 +1,5 @@
 """Positions never run out: keys are moved without changing the logits."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import mlx.core as mx
@@ -12,7 +11,6 @@ from mlxchat.cache import build, window
 from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import positions_bounded, tokens_evicted, windows
 from mlxchat.cache.positions import KeyShift
-from scripts import metal
 from scripts.families import build_family
 from scripts.tiny_model import tiny_config
 from tests.conftest import build_random_model
@@ -20,12 +18,7 @@ from tests.reference import logits, random_tokens
 
 MODEL = build_random_model()
 
-
-@pytest.fixture(autouse=True)
-def as_on_metal() -> Iterator[None]:
-    """Like a GPU, which takes a negative offset for a huge one."""
-    with metal.imitated():
-        yield
+pytestmark = pytest.mark.usefixtures("as_on_metal")
 
 
 @pytest.mark.parametrize("name", ["llama", "deepseek_v3", "qwen3_next"])

@@ -1,5 +1,4 @@
-"""Long runs, without a process or terminal: whatever cuts them off, the text is the same, and what
-is said of it is true."""
+"""Long runs in this process: whatever cuts them off, the text is the same, the report true."""
 
 import json
 import os

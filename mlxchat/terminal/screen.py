@@ -89,8 +89,9 @@ class _Stderr(Console):
 
     @property
     def is_terminal(self) -> bool:
-        """Not while the shell has it: a line that moves would erase what is typed."""
-        return super().is_terminal and not is_in_background(2)
+        """Not while the shell has it: the line, also below a message, erases what is typed."""
+        self.is_interactive = super().is_terminal and not is_in_background(2)
+        return self.is_interactive
 
     def control(self, *control: Control) -> None:
         if self.is_terminal:

@@ -126,3 +126,13 @@ def test_after_ctrl_z_in_a_reply_keys_are_not_echoed_into_it(scripted: str, tmp_
     reply = re.sub(r"\n.*(Stopped|scripted_program|no-save|\$ fg).*", "", text)
     assert re.sub(r"\s", "", WORDS) in re.sub(r"\s", "", reply)
     assert text.count("ahead") == 1
+
+
+def test_a_run_in_the_background_draws_nothing(tiny_model: Path, tmp_path: Path) -> None:
+    terminal = PseudoTerminal(["bash", "--norc", "-i"], columns=250, lines=40)
+    run = f"{sys.executable} -m mlxchat generate --ignore-eos -m {tiny_model} -o {tmp_path}/out hi"
+    terminal.send(f"PS1='$ '; {run}\r", shows="writing [1-9]")
+    terminal.send(CTRL_Z, shows=r"^\$$")
+    before = terminal.written.count("writing ")
+    terminal.send("bg; sleep 1; kill %1; wait; echo en''ded\r", shows="^ended$")
+    assert terminal.written.count("writing ") == before
