@@ -40,9 +40,7 @@ OF_PATHS = ("DIR", "FILE", "MODEL", "PATTERN", "SCHEMA")
 
 def check_utf8(name: str, *texts: Any) -> None:
     """Raise UsageError for text with surrogates, which stand for bytes that are not UTF-8."""
-    if any(
-        "\ud800" <= char <= "\udfff" for each in texts if isinstance(each, str) for char in each
-    ):
+    if any(isinstance(x, str) and x.encode("utf-8", "replace").decode() != x for x in texts):
         raise UsageError(f"{name} is not UTF-8 text")
 
 
@@ -195,7 +193,11 @@ def check_options(value: Any, *parts: Any) -> None:
     """Raise UsageError for the first field with an invalid value, and for options of the dataclass
     and of its parts that exclude each other."""
     for name, each in options_of(type(value)).items():
-        each.check(getattr(value, name))
+        given = getattr(value, name)
+        if isinstance(given, str) and (each.many or isinstance(each.type, EnumType)):
+            # From Python, one of several texts, or a choice, may be given as it is.
+            object.__setattr__(value, name, each.value_of(given))
+        each.check(given)
     refuse_pairs(value, *parts)
 
 

@@ -41,10 +41,7 @@ class CacheSettings:
 
     max_kv_size: int | None = option(None, "Window size in tokens", must=at_least(1))
     keep: int = option(
-        DEFAULT_KEEP,
-        "Pin at least this many of the first tokens",
-        metavar="TOKENS",
-        must=at_least(0),
+        DEFAULT_KEEP, "Pin at least this many first tokens", metavar="TOKENS", must=at_least(0)
     )
     prefill_step_size: int = option(
         DEFAULT_PREFILL_STEP_SIZE, "Prompt tokens per step", metavar="TOKENS", must=at_least(1)
@@ -247,10 +244,6 @@ class Overflow(StrEnum):
     PASSAGES = "passages"
     MAP = "map"
     STOP = "stop"
-
-    @property
-    def needs_question(self) -> bool:
-        return self in (Overflow.PASSAGES, Overflow.MAP)
 
 
 def random_seed() -> int:

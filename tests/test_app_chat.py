@@ -149,9 +149,7 @@ def test_an_invalid_option_changes_nothing(options: Options) -> None:
         assert (conversation.sampling, conversation.generation, conversation.recalls) == before
 
 
-def test_a_chat_leaves_nothing_until_it_is_named_and_can_be_left_and_resumed(
-    options: Options,
-) -> None:
+def test_a_chat_leaves_nothing_until_named_and_can_be_left_and_resumed(options: Options) -> None:
     """It was continued with the template's arguments of the session that was left."""
     with Chat.open(options(), save=False) as chat:
         say(chat, "one")

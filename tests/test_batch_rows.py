@@ -104,9 +104,7 @@ def check_alone(
         assert result["text"] == alone(model, json.dumps(row), result["seed"], window), row
 
 
-def test_each_row_is_what_it_would_be_alone(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_is_what_it_would_be_alone(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short prompts are read together, and none sees the padding of its own or of another."""
     groups: list[list[int]] = []
     together = batch_run.prefill_together
@@ -233,9 +231,7 @@ def test_a_shared_prefix_longer_than_the_window_is_read_as_it_would_be_alone(
 
 
 @pytest.mark.parametrize("side_by_side", [1, 3])
-def test_a_row_that_gets_stuck_in_its_answer_fails_alone(
-    side_by_side: int, tiny_model: Path
-) -> None:
+def test_a_row_stuck_in_its_answer_fails_alone(side_by_side: int, tiny_model: Path) -> None:
     """It ended the whole batch, and on every run again. No escape can write these characters."""
     properties = {"b": {"const": 1}, "a": {"type": "string", "pattern": "^[\\x01-\\x07]$"}}
     stuck = {"anyOf": [{"type": "object", "properties": properties, "required": ["b", "a"]}]}

@@ -79,9 +79,7 @@ def test_the_manuals_table_lists_every_family_once() -> None:
 
 # Besides the twelve, one that cannot pack a layer, and one that leaves weights unquantized.
 @pytest.mark.parametrize(("name", "form"), [*TWELVE.items(), ("afm7", "4-bit"), ("rwkv7", "8-bit")])
-def test_a_family_is_loaded_in_the_form_it_was_saved_in(
-    name: str, form: str, tmp_path: Path
-) -> None:
+def test_a_family_is_loaded_in_the_form_it_was_saved(name: str, form: str, tmp_path: Path) -> None:
     """Some families leave weights unquantized, need more bits for some, or cannot pack a layer."""
     directory = write_family(tmp_path / "model", name, form)
     written = mx.load(str(directory / "model.safetensors"))

@@ -56,9 +56,14 @@ def test_the_command_line_and_python_have_the_same_defaults(kind: type, command:
         assert getattr(made, name) == getattr(kind(), name)
 
 
-def test_a_session_saves_the_options_declared_so_and_ignores_invalid_values(
-    tiny_model: Path,
-) -> None:
+def test_one_of_several_texts_and_a_choice_may_be_given_from_python_as_they_are() -> None:
+    given: dict[str, Any] = {"stop": "euros", "files": "a.md", "overflow": "map"}
+    request = Request(prompt="a", **given)
+    assert (request.stop, request.files) == (("euros",), ("a.md",))
+    assert request.overflow is Overflow.MAP
+
+
+def test_a_session_saves_options_declared_so_and_ignores_invalid_values(tiny_model: Path) -> None:
     """A window of -5 in a session's file kept the session from being resumed at all."""
     generation = GenerationSettings(max_tokens=1)
     options = ChatOptions(Setup(str(tiny_model), window=320, keep=0), generation=generation)

@@ -272,9 +272,7 @@ def test_progress_is_in_time_and_counts_what_will_be_combined(
     assert all(each < 1.1 * least for each, least in zip(left, accumulate(left, min), strict=True))
 
 
-def test_a_stopped_reading_writes_what_there_is(
-    asked: Request, report: Path, tmp_path: Path
-) -> None:
+def test_stopped_reading_writes_what_there_is(asked: Request, report: Path, tmp_path: Path) -> None:
     report.write_text(report.read_text()[:1_500])
     out, warned = tmp_path / "out", list[str]()
     asked = replace(asked, events=False, overnight=Overnight(output=out))

@@ -51,9 +51,7 @@ ROPES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", sorted(ROPES))
-def test_each_rope_is_shifted_by_its_own_rotation(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_rope_is_shifted_by_its_rotation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The logits are the same whether keys move back every 64 tokens or never."""
     scaling = {"type": name, "original_max_position_embeddings": 64} | ROPES[name]
     model = build_random_model(tiny_config() | {"rope_scaling": scaling})

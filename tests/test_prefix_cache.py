@@ -191,9 +191,7 @@ def test_with_other_steps_the_result_is_the_same_up_to_rounding(
     assert Run(kind, ids, pages).cached == 3 * PAGE
 
 
-def test_a_page_of_other_tokens_than_announced_is_not_stored(
-    model: Model, open_pages: Open
-) -> None:
+def test_a_page_of_other_tokens_than_announced_is_not_kept(model: Model, open_pages: Open) -> None:
     ids, other, pages = text(4 * PAGE), text(2 * PAGE, 2), open_pages(model)
     other[:PAGE] = ids[:PAGE]
     cache = new_cache(model)

@@ -27,9 +27,7 @@ def test_any_step_size_within_the_window_equals_plain_attention(step: int) -> No
 
 
 @pytest.mark.parametrize(("window", "keep"), [(16, 4), (16, 0), (16, 15), (5, 4), (1, 0)])
-def test_each_prefill_row_sees_itself_the_kept_and_the_latest_tokens(
-    window: int, keep: int
-) -> None:
+def test_each_prefill_row_sees_itself_the_kept_and_the_latest(window: int, keep: int) -> None:
     """mlx-lm's rotating cache masks out the kept tokens in steps of several tokens."""
     cache = WindowCache(window, keep)
     stored = mx.zeros((1, 1, 3 * window, 1))

@@ -49,7 +49,7 @@ def read(
 ) -> Input | list[Document]:
     """The documents and the prompt as one text; or the documents, closed with `stack`, if not all
     of them may be read. Raises UsageError, InputError."""
-    if request.overflow.needs_question:
+    if request.overflow in (Overflow.PASSAGES, Overflow.MAP):
         needs_pipe = not request.files
         found: list[Document] = []
         for each in open_documents(request.files, piped, observer.warn, needs_pipe=needs_pipe):

@@ -276,7 +276,7 @@ class Request(Asking):
         check_options(self, self.setup, self.answer, self.overnight)
         if self.logprobs is not None and not self.events:
             raise UsageError("--logprobs needs --json: plain text cannot include log-probabilities")
-        if self.overflow.needs_question:
+        if self.overflow in (Overflow.PASSAGES, Overflow.MAP):
             way = f"--overflow {self.overflow}"
             if self.template:
                 raise UsageError(f"{way} cannot be combined with a prompt of the configuration")

@@ -163,5 +163,8 @@ def summary(
     if recalled:
         parts.append(f"recalled {' and '.join(f'turn {number}' for number in recalled)}")
     if window is not None and used + RESERVE > window and usage.turns:
-        parts.append("your next message will push out the oldest turns")
+        effect = "may not fit next to the pinned turns"
+        if any(not turn.pinned for turn, _ in usage.turns):
+            effect = "will push out the oldest turns"
+        parts.append(f"your next message {effect}")
     return " · ".join(parts)

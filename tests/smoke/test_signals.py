@@ -93,9 +93,7 @@ def test_ctrl_c_before_the_first_import_ends_the_program_silently(tmp_path: Path
         assert (process.returncode, process.stderr) == (-signal.SIGINT, "")
 
 
-def test_ctrl_c_ends_a_download_without_waiting_for_the_file(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ctrl_c_ends_a_download_without_waiting_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library alone waits for files in progress: minutes on a slow line."""
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
     repo = FakeRepo(tiny_model_files(payload_bytes=5_000_000))
