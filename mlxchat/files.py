@@ -31,8 +31,7 @@ _LFS_POINTERS = (b"version https://git-lfs.github.com/", b"version https://hawse
 STRAY_AFTER_S = 86_400.0
 
 # Looking up a lock's holder takes the lock for a moment.
-_TRIES = 5
-_PAUSE_S = 0.01
+_TRIES, _PAUSE_S = 5, 0.01
 
 
 @contextmanager

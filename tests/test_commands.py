@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from io import StringIO
 from pathlib import Path
+from shutil import copytree
 from unittest.mock import patch
 
 import pytest
@@ -163,11 +164,13 @@ def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
 
 
 def test_model_and_think_change_the_conversation_that_goes_on(
-    shown: ChatScreen, run: Run, tiny_model: Path
+    shown: ChatScreen, run: Run, tiny_model: Path, tmp_path: Path
 ) -> None:
     shown.say("hello")
     before = shown.conversation.model
     run(f"/model {tiny_model}")
+    assert shown.conversation.model is before
+    run(f"/model {copytree(tiny_model, tmp_path / 'other')}")
     assert shown.conversation.model is not before
     assert run("/think off") == "thoughts: off\n"
     assert shown.conversation.rendering.variables["enable_thinking"] is False

@@ -2,6 +2,7 @@
 refused when it is given."""
 
 import math
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,10 @@ def test_a_session_saves_options_declared_so_and_ignores_invalid_values(tiny_mod
         ):
             session.settings(damaged)
             assert resumed(options, session) == options
+        # One that is only configured is for new sessions.
+        for chosen, system in (("system",), "Be kind."), ((), None):
+            asked = replace(options, system="Be kind.", chosen=frozenset(chosen))
+            assert resumed(asked, session).system == system
 
 
 KINDS = (Setup, Answer, Overnight, Request, BatchInput, ChatShown)

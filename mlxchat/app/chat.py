@@ -194,6 +194,8 @@ class Chat:
     def change_model(self, found: ResolvedModel, should_stop: ShouldStop = lambda: False) -> None:
         """Continue the conversation with another model, which reads the retained turns. Settings
         stay. If anything fails, or it is stopped while loading, the old model stays."""
+        if found == self._found:
+            return
         loaded, conversation = self._load(found), self.conversation
         if should_stop():
             return

@@ -151,11 +151,6 @@ class Run:
         return None if self.saver is None else self.saver.begun.resume_point
 
     @property
-    def generated(self) -> int:
-        """The tokens so far."""
-        return 0 if self._reply is None else self._reply.generated
-
-    @property
     def stats(self) -> Stats:
         """The figures so far; once the run has ended, `finish_reason` is the reason. `complete` is
         also whether the answer has the code block to extract, and False if the documents were not

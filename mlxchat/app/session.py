@@ -61,6 +61,9 @@ def resumed(options: ChatOptions, session: Session) -> ChatOptions:
     if "model" in chosen:
         # The session's adapter is for the session's model.
         chosen |= {"adapter"}
+    if "system" not in chosen and session.contents.state != State():
+        # The configured one is for new sessions.
+        options = replace(options, system=None)
     setup = _with_saved(options.setup, session, chosen)
     return _with_saved(replace(options, setup=setup), session, chosen)
 

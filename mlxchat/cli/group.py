@@ -11,7 +11,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from mlxchat import manual
 from mlxchat.errors import UsageError
-from mlxchat.terminal.table import write, write_table
+from mlxchat.terminal.table import write, write_finds
 
 HELP_ALL = "--help-all"
 HELP_NAMES = ("-h", "--help", HELP_ALL)
@@ -180,6 +180,6 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
         command = [each for each in words if not each.startswith("-")]
         root.main([*command, "--help"], prog_name="mlxchat", standalone_mode=False)
     elif found := list(manual.search(" ".join(words))):
-        write_table(("PAGE", "TEXT"), found, cut=("TEXT",))
+        write_finds(("PAGE", "TEXT"), [each[:2] for each in found], [at for *_, at in found])
     else:
         raise UsageError(f"nothing in the manual about {' '.join(words)!r}; see `mlxchat help`")

@@ -1,10 +1,8 @@
 """`mlxchat session`: list, show and tidy saved chats. No model is loaded."""
 
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +12,7 @@ from mlxchat.cli.options import Json, Yes, agrees, complete_session
 from mlxchat.errors import ExitStatus, UsageError
 from mlxchat.request.written import parse_duration_s
 from mlxchat.terminal.output import Messages
-from mlxchat.terminal.table import GAP, minute, seen, write, write_json_lines, write_table
+from mlxchat.terminal.table import minute, write, write_finds, write_json_lines, write_table
 from mlxchat.units import count, format_bytes
 
 session_app = App(
@@ -175,12 +173,8 @@ def search(
     if as_json:
         write_json_lines(asdict(find) for find in finds)
     else:
-        *first, _ = headers = ("NAME", "TURN", "ROLE", "LINE")
-        cells = [(each.name, str(each.turn), each.role) for each in finds]
-        taken = sum(max(map(len, column)) + GAP for column in zip(first, *cells, strict=True))
-        room = get_terminal_size().columns - taken if sys.stdout.isatty() else sys.maxsize
-        rows = [(*three, seen(e.line, e.at, room)) for three, e in zip(cells, finds, strict=True)]
-        write_table(headers, rows, ("TURN",), cut=("LINE",))
+        rows = [(each.name, str(each.turn), each.role, each.line) for each in finds]
+        write_finds(("NAME", "TURN", "ROLE", "LINE"), rows, [each.at for each in finds])
     if not finds:
         raise typer.Exit(ExitStatus.FAILURE)
 

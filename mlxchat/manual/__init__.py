@@ -19,9 +19,6 @@ PAGES = (
     "troubleshooting",
 )
 
-# Of a longer text that is found, so many characters before the words are shown.
-BEFORE = 10
-
 
 def read_page(name: str) -> str:
     """The Markdown of one of PAGES."""
@@ -34,9 +31,9 @@ def summary(name: str) -> str:
     return read_page(name).split("\n\n")[1].replace("`", "").strip()
 
 
-def search(words: str) -> Iterator[tuple[str, str]]:
+def search(words: str) -> Iterator[tuple[str, str, int]]:
     """The page of each paragraph, row of a table, item of a list or line of code with all the
-    words, in any case (a flag only whole), and its text from shortly before the first of them."""
+    words, in any case (a flag only whole), its text, and the place of the first of them."""
     escaped = map(re.escape, words.split())
     wanted = [rf"(?<![\w-]){w}(?![\w-])" if w[:2] == r"\-" else rf"(?<!\w){w}" for w in escaped]
     for name in PAGES:
@@ -45,6 +42,4 @@ def search(words: str) -> Iterator[tuple[str, str]]:
             text = " ".join(plain.split()).strip("| ")
             found = [re.search(word, text, re.IGNORECASE) for word in wanted]
             if all(found):
-                first = min(match.start() for match in found if match)
-                begins = text.rfind(" ", 0, max(first - BEFORE, 0)) + 1
-                yield name, f"{'… ' * (begins > 0)}{text[begins:]}"
+                yield name, text, min(match.start() for match in found if match)

@@ -155,6 +155,7 @@ class Rows:
 
     def _read(self, stream: BinaryIO | None) -> Iterator[Row]:
         seen: set[bytes] = set()
+        is_checked = False
         for number, id_, fields_of in self._found(stream):
             row = Row(number, id_ or "")
             try:
@@ -164,7 +165,8 @@ class Rows:
                     row = Row(number, "")
                     raise RowError(f"id {json.dumps(fields['id'])} is used by an earlier row")
                 if self.template is not None:
-                    fields = self._filled(fields, self.template, is_first=not seen)
+                    is_first, is_checked = not is_checked, True
+                    fields = self._filled(fields, self.template, is_first=is_first)
                 yield row.asking(fields)
             except RowError as error:
                 yield row.broken(error)
@@ -182,8 +184,9 @@ class Rows:
                 )
             if value is None:
                 raise RowError(f"the template's field {shortened(name)} is missing or null")
-            is_text = isinstance(value, str)
-            values[name] = value if is_text else json.dumps(value, ensure_ascii=False)
+            values[name] = (
+                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            )
         # An answer of an earlier batch is data as a whole.
         is_data = self.source.form != "json" or "finish_reason" in fields
         own = set() if is_data else ROW_OPTIONS.keys() & fields.keys() - values.keys()

@@ -267,14 +267,12 @@ def _context(shown: ChatScreen, _: str) -> None:
 
 @command("/recall WORD [#N]", "search the whole chat; #N quotes match N")
 def _recall(shown: ChatScreen, argument: str) -> None:
-    wanted = re.fullmatch(r"(.+?)(?:\s+#(\d+))?", argument)
-    assert wanted is not None
-    word, number = wanted[1], wanted[2]
+    ((word, number),) = re.findall(r"\A(.+?)(?:\s+#(\d+))?\Z", argument)
     matches = shown.conversation.state.recall(word)
     found = len(matches)
     if not matches:
         shown.screen.say(f"no match for {word!r}")
-    elif number is None:
+    elif not number:
         if found > MAX_LISTED:
             earlier = count(found - MAX_LISTED, "earlier match", "earlier matches")
             shown.screen.say(f"… {earlier}")
@@ -310,9 +308,8 @@ def _compact(shown: ChatScreen, argument: str) -> None:
         shown.screen.say("the note is unchanged")
         return
     shown.work(lambda: shown.conversation.set_note(note))
-    shown.screen.say(
-        "removed the note" if note is None else f"note: {shown.conversation.state.note}"
-    )
+    kept = shown.conversation.state.note
+    shown.screen.say("removed the note" if kept is None else f"note: {kept}")
 
 
 @command("/remember [TEXT|off N]", "never forget a line; without one, list them")

@@ -41,7 +41,8 @@ def run(
     goes into the `template`, if any. Raises MlxchatError for everything a user can fix."""
     constraint = constraint_of(answer)
     if constraint is not None and answer.schema_prompt:
-        options = replace(options, system=with_schema(options.system, constraint))
+        system, chosen = with_schema(options.system, constraint), options.chosen_fields()
+        options = replace(options, system=system, chosen=chosen | {"system"})
     messages = Messages(shown.quiet)
 
     def open_chat(ranks: Alone, on_terminal: bool) -> Chat:

@@ -55,7 +55,7 @@ def _generate(opened: Open, ranks: Alone, worker: Worker, shown: Shown) -> int:
             tokens = begun.tokens(should_stop=stop.requested, on_prefill=read, on_over=stop.over)
             for token in tokens:
                 if token.id is not None and not is_seen:
-                    wrote(begun.generated, None)
+                    wrote(begun.stats.generated_tokens, None)
     except RunEnded as error:
         messages.warn(str(error))
         return error.exit_status

@@ -130,12 +130,25 @@ def _fitting(columns: Mapping[str, Sequence[str]], cut: Sequence[str], width: in
     return [header for header in columns if header in (first, *others)]
 
 
+def write_finds(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], places: Sequence[int]
+) -> None:
+    """A table whose last column has lines, and on a terminal shows what is found `places` in."""
+    others = [*zip(headers, *rows, strict=True)][:-1]
+    room = shutil.get_terminal_size().columns - sum(max(map(len, o)) + GAP for o in others)
+    if Stdout().is_terminal:
+        pairs = zip(rows, places, strict=True)
+        rows = [(*cells, seen(line, at, room)) for (*cells, line), at in pairs]
+    write_table(headers, rows, ("TURN",), cut=headers[-1:])
+
+
 def seen(line: str, at: int, room: int) -> str:
-    """As much of the line as there is room for, with what was found at a place in it."""
+    """As much of the line as there is room for: what was found, after some words before it."""
     from rich.cells import cell_len
 
     if cell_len(line) <= room or cell_len(line[:at]) <= room // 2:
         return line
+    at = line.rfind(" ", max(at - room // 2, 0), max(at - room // 4, 0)) + 1 or at
     while cell_len(line[(before := line.rfind(" ", 0, at - 1) + 1) :]) + 2 <= room:
         at = before
     return f"… {line[at:]}"
