@@ -313,8 +313,8 @@ class Chat:
             self._notify(LEFT_OUT)
         old, new = instead_of, self.conversation.state.last
         if old and new and new is not old and (new.thought, new.reply) == (old.thought, old.reply):
-            temp = self.conversation.sampling.temp
-            self._notify(f"the same reply again at a temp of {temp:g}: {HOTTER}")
+            is_low = self.conversation.sampling.temp < 0.8
+            self._notify(f"the same reply again: {HOTTER if is_low else '/retry draws again'}")
 
     # Options
 

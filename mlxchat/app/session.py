@@ -189,8 +189,8 @@ class Saving:
             self._notify(f"{error}: the text will be read again")
             return
         if restored is not None:
-            held = restored.facts.get("turns", [])
-            window.turns = tuple(n for n in held if n <= len(conversation.turns))
+            known = range(conversation.state.cleared + 1, len(conversation.turns) + 1)
+            window.turns = tuple(n for n in restored.facts.get("turns", []) if n in known)
             window.cache, window.ledger = restored.cache, restored.ledger
 
     def _save_cache(self, conversation: Conversation) -> None:
