@@ -15,7 +15,7 @@ from mlxchat import paths
 from mlxchat.app import opening
 from mlxchat.app.chat import Chat
 from mlxchat.app.session import resumed
-from mlxchat.chat.state import NOTE_BEGINS, Turn
+from mlxchat.chat.state import NOTE_BEGINS, Forgot, Turn
 from mlxchat.errors import ModelNotFound, SessionError, UsageError
 from mlxchat.models.load import load_directory
 from mlxchat.models.recommended import GENERAL, chat_sampling
@@ -67,6 +67,14 @@ def test_a_cache_that_cannot_be_saved_is_reported_once(
     failed = "cannot save the cache: No space left on device"
     over = "the cache is saved again"
     assert chat.notices == [failed, over, failed, over]
+
+
+def test_what_was_cleared_is_not_forgotten_again(options: Options) -> None:
+    with Chat.open(options(), session="mine") as chat:
+        say(chat, *"abcdefgh")
+        chat.conversation.clear()
+    with Chat.open(options(), session="mine") as chat:
+        assert not [said for said in chat.say("i") if isinstance(said, Forgot)]
 
 
 def test_the_message_and_each_token_are_saved_before_they_are_yielded(options: Options) -> None:

@@ -156,7 +156,7 @@ def test_tab_suggests_arguments(shown: ChatScreen) -> None:
 def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(run: Run) -> None:
     with Session.open("old", create=True) as session:
         session.record(None, [Turn("a" * 184 + "b\n" * 150, documents=184)] * 4)
-    assert run("/load old") == (
+    assert run("/load 'old'") == (
         "-- old: 4 turns; the last one --\n"
         "> … " + "b\n" * 100 + " … (300 characters)\n"
         "this window is smaller: with your next message, it will hold only turns 2 to 4\n"

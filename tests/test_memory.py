@@ -138,9 +138,7 @@ def test_the_outcome_for_each_model_on_each_machine(
     assert found == expected
 
 
-def test_weights_are_counted_once_before_and_after_they_are_read(
-    tiny_model: Path, metal: Any
-) -> None:
+def test_weights_are_counted_once_before_and_after_reading(tiny_model: Path, metal: Any) -> None:
     """Otherwise a window chosen before lazy weights are read would leave no room for them."""
     model = load(tiny_model, "stored")
     weights = held_bytes(model.network)

@@ -63,9 +63,7 @@ def test_a_loop_begins_at_the_upper_share_and_ends_below_the_lower_one() -> None
     gap=st.sampled_from([0, LOOK_BACK - 101, LOOK_BACK - 100, LOOK_BACK - 99]),
     seed=st.integers(0, 10**6),
 )
-def test_the_share_follows_its_definition(
-    phrases: int, most_tokens: int, gap: int, seed: int
-) -> None:
+def test_the_share_is_as_defined(phrases: int, most_tokens: int, gap: int, seed: int) -> None:
     drawn = random.Random(seed)
     known = [new_tokens(drawn.randint(1, most_tokens), seed + n) for n in range(phrases)]
     ids: list[int] = []

@@ -102,13 +102,15 @@ def run_command(shown: ChatScreen, line: str) -> str | None:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"see /help, or send it as /{name}"
         raise UsageError(f"unknown command {name}: {hint_for(name) or hint}")
-    if found.argument[:1] not in ("", "[") and not argument.strip():
+    # As a shell does: a name has no quotes.
+    argument = argument.strip(" \t\n'\"" if re.search("NAME|FILE", found.usage) else None)
+    if found.argument[:1] not in ("", "[") and not argument:
         raise UsageError(f"usage: {found.usage}")
-    if not found.argument and argument.strip():
+    if not found.argument and argument:
         raise UsageError(f"{found.usage} takes no argument")
     if found.needs_model:
-        return shown.work(lambda: found.handle(shown, argument.strip()))
-    return found.handle(shown, argument.strip())
+        return shown.work(lambda: found.handle(shown, argument))
+    return found.handle(shown, argument)
 
 
 def suggestions(shown: ChatScreen, name: str, typed: str) -> Iterator[str]:
@@ -318,10 +320,8 @@ def _remember(shown: ChatScreen, argument: str) -> None:
 
 
 def _turns_to_pin(shown: ChatScreen, _: str) -> Iterator[str]:
-    if shown.chat.is_ready:
-        for number, turn in enumerate(shown.conversation.turns, 1):
-            if not (turn.forgotten or turn.pinned):
-                yield str(number)
+    turns = shown.conversation.turns if shown.chat.is_ready else ()
+    return (str(n) for n, turn in enumerate(turns, 1) if not (turn.forgotten or turn.pinned))
 
 
 @command("/pin [TURN]", "never forget a turn, the last by default", _turns_to_pin)
