@@ -43,7 +43,7 @@ def write_note(
     if limit < MIN_NOTE_TOKENS:
         raise UsageError(
             f"no room for a note: it needs {MIN_NOTE_TOKENS} tokens, and the window has room "
-            f"for {limit}"
+            f"for {limit}{' next to the pinned turns (/unpin)' * bool(state.pinned)}"
         )
     plain = means.rendering.with_thinking(False)
     turns = [state.turns[number - 1] for number in numbers]

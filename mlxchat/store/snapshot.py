@@ -313,8 +313,8 @@ class ModelPrint:
         return self._of_model | {
             "number of ranks": self._ranks,
             "window": window,
-            "number of kept tokens": keep,
             "system prompt or note": _hash(system or ""),
+            "number of kept tokens": keep,
         }
 
     def digest(self) -> str:

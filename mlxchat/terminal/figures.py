@@ -163,8 +163,8 @@ def summary(
     if recalled:
         parts.append(f"recalled {' and '.join(f'turn {number}' for number in recalled)}")
     if window is not None and used + RESERVE > window and usage.turns:
-        effect = "may not fit next to the pinned turns"
-        if any(not turn.pinned for turn, _ in usage.turns):
-            effect = "will push out the oldest turns"
-        parts.append(f"your next message {effect}")
+        freed = sum(tokens for turn, tokens in usage.turns if not turn.pinned)
+        is_full = any(turn.pinned for turn, _ in usage.turns) and used - freed + RESERVE > window
+        effects = ("will push out the oldest turns", "does not fit next to the pinned turns")
+        parts.append(f"your next message {effects[is_full]}")
     return " · ".join(parts)
