@@ -51,9 +51,8 @@ _IFLAG, _LFLAG, _CC = 0, 3, 6
 
 def ending_by(number: int) -> BaseException:
     """What to raise to end the program with the status of the signal."""
-    if number == signal.SIGINT:
-        return KeyboardInterrupt()
-    return Terminated(ExitStatus(128 + number))
+    is_ctrl_c = number == signal.SIGINT
+    return KeyboardInterrupt() if is_ctrl_c else Terminated(ExitStatus(128 + number))
 
 
 @contextmanager
@@ -154,6 +153,7 @@ class Worker:
             # Not if the parent process wants it ignored, as `nohup` does with SIGHUP.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._put)
+        signal.siginterrupt(signal.SIGCONT, False)  # `fg` interrupts no call of the prompt
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
