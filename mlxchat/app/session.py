@@ -125,8 +125,7 @@ class Saving:
             notify(notice)
 
     def resume(self, conversation: Conversation, *, system: str | None) -> None:
-        """Fill the conversation with the contents of the session, including the cache if possible.
-        A system prompt replaces the saved one."""
+        """Fill the conversation with the session's contents; a system prompt replaces the saved."""
         saved = self._ranks.same(lambda: _contents(self.session))
         if saved.state != State():
             others = {"note": saved.note, "remembered": saved.remembered}
@@ -189,8 +188,9 @@ class Saving:
             self._notify(f"{error}: the text will be read again")
             return
         if restored is not None:
-            known = range(conversation.state.cleared + 1, len(conversation.turns) + 1)
-            window.turns = tuple(n for n in restored.facts.get("turns", []) if n in known)
+            held, cleared = restored.facts.get("turns", []), conversation.state.cleared
+            # Also one that was taken back since then: the window still has it.
+            window.turns = tuple(n for n in held if n > cleared)
             window.cache, window.ledger = restored.cache, restored.ledger
 
     def _save_cache(self, conversation: Conversation) -> None:
