@@ -194,9 +194,10 @@ def check_options(value: Any, *parts: Any) -> None:
     and of its parts that exclude each other."""
     for name, each in options_of(type(value)).items():
         given = getattr(value, name)
-        if isinstance(given, str) and (each.many or isinstance(each.type, EnumType)):
-            # From Python, one of several texts, or a choice, may be given as it is.
-            object.__setattr__(value, name, each.value_of(given))
+        if isinstance(given, str) and (each.many or each.parse or isinstance(each.type, EnumType)):
+            # From Python, a path, a choice, or one of several texts may be given as it is.
+            given = each.value_of(given)
+            object.__setattr__(value, name, given)
         each.check(given)
     refuse_pairs(value, *parts)
 

@@ -38,9 +38,8 @@ class RowTemplate:
         """Raises ValueError for a single brace, an empty name, and a template without fields."""
         parts = [(match[0], match[1]) for match in _PART.finditer(text)]
         names = [name.strip() for _, name in parts if name is not None]
-        for part, _ in parts:
-            if part in ("{", "}"):
-                raise ValueError(f"has a single {part}: write {part * 2} for a literal brace")
+        if brace := next((part for part, _ in parts if part in ("{", "}")), ""):
+            raise ValueError(f"has a single {brace}: write {brace * 2} for a literal brace")
         if "" in names:
             raise ValueError("has an empty field: write its name in the braces, as in {input}")
         if not names:
@@ -89,11 +88,10 @@ class BatchInput:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.path is not None:
+            object.__setattr__(self, "path", Path(self.path))
         if self.pattern is not None and self.path is not None:
-            raise UsageError(
-                f"{self.path} and --files cannot be combined: quote the pattern, so "
-                "that the shell leaves it alone"
-            )
+            raise UsageError(f"{self.path} and --files cannot be combined: quote the pattern")
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,6 +274,7 @@ class Request(Asking):
 
     def __post_init__(self) -> None:
         check_options(self, self.setup, self.answer, self.overnight)
+        object.__setattr__(self, "files", tuple(map(str, self.files)))
         if self.logprobs is not None and not self.events:
             raise UsageError("--logprobs needs --json: plain text cannot include log-probabilities")
         if self.overflow in (Overflow.PASSAGES, Overflow.MAP):
