@@ -143,7 +143,7 @@ class Played:
         assert reported == [n for n, turn in turns if turn.forgotten and n in held]
         window = self.conversation.settings.max_kv_size
         room = math.inf if window is None else window - self.conversation.window.pinned
-        assert all(each.tokens <= room for each in events if each.turns)
+        assert all(each.tokens <= room for each in events if each.turns == 1)
         quoted = [n for each in said if isinstance(each, Recalled) for n in each.numbers]
         state = self.conversation.state
         assert all(n > state.cleared and state.turns[n - 1].forgotten for n in quoted)

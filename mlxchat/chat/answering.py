@@ -256,9 +256,8 @@ class Answering:
         if room < 1:
             window = f"the window of {size:,} tokens is full"
             raise WindowFull(f"{window} next to the pinned turns: unpin them (/unpin)")
-        generation = self.means.generation
-        maximum = generation.max_tokens
-        return replace(generation, max_tokens=room if maximum < 0 else min(maximum, room))
+        most = self.means.generation.max_tokens
+        return replace(self.means.generation, max_tokens=room if most < 0 else min(most, room))
 
     # What leaves the window
 
@@ -274,8 +273,9 @@ class Answering:
     def _forgot(self, numbers: tuple[int, ...], tokens: int) -> Forgot:
         size, oldest = self.window.ledger.window, self.state.turns[numbers[0] - 1]
         # If a turn is larger than the window, most of its tokens left before the turn does.
-        in_view = tokens if size is None else min(tokens, size - self.window.pinned)
-        return Forgot(len(numbers), in_view, numbers, oldest.question)
+        if len(numbers) == 1 and size is not None:
+            tokens = min(tokens, size - self.window.pinned)
+        return Forgot(len(numbers), tokens, numbers, oldest.question)
 
     def _earlier_windows(self) -> Iterator[Window]:
         """Forks of those before the latest turns, without the turns that were forgotten."""
