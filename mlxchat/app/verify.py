@@ -48,8 +48,8 @@ def verify_session(name: str, observer: Observer | None = None) -> tuple[int, in
             conversation = chat.conversation
         held, model, ledger = conversation.ledger.ids, conversation.model, conversation.ledger
         if len(held) == 0:
-            reasons = "; ".join(chat.notices)
-            raise SnapshotError(reasons or f"the snapshot of session {name!r} is empty")
+            reasons = "; ".join(chat.notices) or "the snapshot is empty"
+            raise SnapshotError(f"session {name!r} has nothing to compare: {reasons}")
         for notice in chat.notices:
             shown.warn(notice)
         fresh = model.make_cache(ledger.window, ledger.keep)
