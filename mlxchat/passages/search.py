@@ -185,5 +185,5 @@ def left_out(read: Read, files: int) -> str:
     first = read.places[0].file if files == 1 else f"{files} documents"
     return (
         f"{first}: larger than the window, read {read.read:,} of {read.of:,} passages "
-        f"({'; '.join(named)}); {1 - read.share:.1%} of the text is left out"
+        f"({'; '.join(named)}); {min(1 - read.share, 0.999):.1%} of the text is left out"
     )
