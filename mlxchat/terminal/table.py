@@ -130,15 +130,15 @@ def _fitting(columns: Mapping[str, Sequence[str]], cut: Sequence[str], width: in
     return [header for header in columns if header in (first, *others)]
 
 
-def write_finds(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], places: Sequence[int]
-) -> None:
-    """A table whose last column has lines, and on a terminal shows what is found `places` in."""
-    others = [*zip(headers, *rows, strict=True)][:-1]
-    room = shutil.get_terminal_size().columns - sum(max(map(len, o)) + GAP for o in others)
+def write_finds(headers: Sequence[str], rows: Sequence[Sequence[str]], at: Sequence[int]) -> None:
+    """A table whose last column has lines; a terminal shows what was found `at` a place in each."""
     if Stdout().is_terminal:
-        pairs = zip(rows, places, strict=True)
-        rows = [(*cells, seen(line, at, room)) for (*cells, line), at in pairs]
+        from rich.console import Console
+
+        others = [*zip(headers, *rows, strict=True)][:-1]
+        room = Console().width - sum(max(map(len, each)) + GAP for each in others)
+        pairs = zip(rows, at, strict=True)
+        rows = [(*cells, seen(line, place, room)) for (*cells, line), place in pairs]
     write_table(headers, rows, ("TURN",), cut=headers[-1:])
 
 
