@@ -106,7 +106,7 @@ class Option:
         """The field's value, from one of its type or from text. Raises UsageError."""
         if written is None:
             return None
-        value = [written] if self.many and isinstance(written, str) else written
+        value = [written] if self.many and isinstance(written, str | Path) else written
         if self.type is not Path and self.metavar not in OF_PATHS:
             check_utf8(self.flag, *(value if isinstance(value, list | tuple) else [value]))
         if self.parse is not None:
@@ -194,7 +194,7 @@ def check_options(value: Any, *parts: Any) -> None:
     and of its parts that exclude each other."""
     for name, each in options_of(type(value)).items():
         given = getattr(value, name)
-        if isinstance(given, str) and (each.many or each.parse or isinstance(each.type, EnumType)):
+        if isinstance(given, str | Path) and (each.many or each.parse or each.choices):
             # From Python, a path, a choice, or one of several texts may be given as it is.
             given = each.value_of(given)
             object.__setattr__(value, name, given)

@@ -58,7 +58,7 @@ def test_the_command_line_and_python_have_the_same_defaults(kind: type, command:
 
 
 def test_one_of_several_texts_and_a_choice_may_be_given_from_python_as_they_are() -> None:
-    given: dict[str, Any] = {"stop": "euros", "files": "a.md", "overflow": "map"}
+    given: dict[str, Any] = {"stop": "euros", "files": Path("a.md"), "overflow": "map"}
     request = Request(prompt="a", **given)
     assert (request.stop, request.files) == (("euros",), ("a.md",))
     assert request.overflow is Overflow.MAP
