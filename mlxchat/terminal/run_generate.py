@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable
+from functools import partial
 from typing import Unpack
 
 from mlxchat.app.begin import Changes, begin, resume
@@ -34,10 +35,7 @@ def run(request: Request, shown: Shown) -> int:
 
 def resume_run(directory: str, shown: Shown, **changes: Unpack[Changes]) -> int:
     """Continue the run in a checkpoint."""
-
-    def opened(observer: Observer, ranks: Alone) -> Run:
-        return resume(directory, observer, ranks, **changes)
-
+    opened = partial(resume, directory, **changes)
     return in_worker(lambda worker, ranks: _generate(opened, ranks, worker, shown))
 
 
@@ -53,9 +51,9 @@ def _generate(opened: Open, ranks: Alone, worker: Worker, shown: Shown) -> int:
             read, wrote = Count(line, "reading", "tokens"), Count(line, "writing", "tokens")
             is_seen = begun.file is None and Stdout().is_seen and not begun.request.answer.extract
             tokens = begun.tokens(should_stop=stop.requested, on_prefill=read, on_over=stop.over)
-            for token in tokens:
-                if token.id is not None and not is_seen:
-                    wrote(begun.stats.generated_tokens, None)
+            for count, _ in enumerate((each for each in tokens if each.id is not None), 1):
+                if not is_seen:
+                    wrote(count, None)
     except RunEnded as error:
         messages.warn(str(error))
         return error.exit_status

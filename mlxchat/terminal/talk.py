@@ -285,8 +285,9 @@ class PipedChat(Talk):
         if self.chat.not_saved is not None:
             self.messages.warn(self.saved())
         elif stats is not None and stats.finish_reason in ("length", "interrupted"):
-            is_kept = len(self.conversation.turns) == self._turn
-            kept = self.saved() if is_kept else "no answer had begun, so the message is not saved"
+            kept = self.saved()
+            if stats.finish_reason == "interrupted" and len(self.conversation.turns) < self._turn:
+                kept = "no answer had begun, so the message is not saved"
             self.messages.note(f"stopped ({stats.finish_reason}): {kept}")
 
     # What is written
