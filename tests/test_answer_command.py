@@ -33,9 +33,7 @@ UNIQUE = (
 NOT_UNIQUE = "the answer is not valid: $: ['a', 'a'] has non-unique elements"
 
 
-def test_a_line_of_a_piped_chat_constrains_its_answer_and_an_invalid_one_does_not_end_it(
-    ask: Run,
-) -> None:
+def test_a_piped_line_constrains_its_answer_and_an_invalid_one_does_not_end_it(ask: Run) -> None:
     said: list[dict[str, Any]] = [
         {"schema": json.loads(UNIQUE)},
         {"choice": ["left", "right"]},
@@ -97,9 +95,7 @@ def test_only_the_first_code_block_is_written_and_if_cut_off_it_has_its_own_stat
         assert int(generated[1]) < len(CODE)
 
 
-def test_a_question_stopped_before_its_answer_has_no_code(
-    ask: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_stopped_early_has_no_code(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code came from the turn before, or the program ended with a traceback."""
     monkeypatch.setattr(Stop, "requested", lambda _: True)
     run = ask("-x", "A bash line.")

@@ -218,9 +218,7 @@ def test_a_shared_prefix_is_stored_once(tiny_model: Path, monkeypatch: pytest.Mo
     check_alone(tiny_model, rows, results, None)
 
 
-def test_a_shared_prefix_longer_than_the_window_is_read_as_it_would_be_alone(
-    tiny_model: Path,
-) -> None:
+def test_a_shared_prefix_longer_than_the_window_is_read_as_if_alone(tiny_model: Path) -> None:
     """The prefix was read first, which evicts other tokens than reading the prompt in one go."""
     shared = ("shared words here " * 3, "shared words here " * 10)
     rows: list[Record] = [

@@ -222,9 +222,7 @@ def test_every_family_writes_a_note(family: str) -> None:
 
 
 @pytest.mark.parametrize("first", [1, 8])
-def test_a_device_failure_during_a_note_loses_nothing(
-    first: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_during_a_note_loses_nothing(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = talked()
     device = FailingDevice(monkeypatch)
     device.breaks_at(first)

@@ -108,9 +108,7 @@ def test_a_reply_is_rendered_unless_it_is_to_be_plain(
     ]
 
 
-def test_without_colour_nothing_is_coloured(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_colour_all_is_plain(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [(PROMPT, "hello\r/nonsense\r" + CTRL_D)]
     assert COLOUR.search(chat(tiny_model, "-n", "8", steps=steps).written)
     monkeypatch.setenv("NO_COLOR", "1")

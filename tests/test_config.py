@@ -16,9 +16,7 @@ from tests.in_process import parameters, run_in_process, run_quietly, write_conf
 # What it sets
 
 
-def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_flag_wins_over_a_variable_and_it_over_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parameters("chat")["temp"] is None
     write_config("[chat]\ntemp = 1\n")
     monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "")

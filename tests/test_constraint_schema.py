@@ -68,9 +68,7 @@ ANSWERS: list[tuple[Any, list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("schema", "allowed", "excluded"), ANSWERS, ids=str)
-def test_a_valid_value_is_written_in_one_way(
-    schema: Any, allowed: list[str], excluded: list[str]
-) -> None:
+def test_a_valid_value_has_one_form(schema: Any, allowed: list[str], excluded: list[str]) -> None:
     constraint = Constraint.from_schema(schema)
     assert accepted(constraint, allowed + excluded) == allowed
     assert {constraint.problem(text) for text in allowed} == {None}

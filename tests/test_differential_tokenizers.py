@@ -322,9 +322,7 @@ KINDS = kinds()
 @pytest.mark.parametrize(
     "kind", [*KINDS, *(pytest.param(each, marks=pytest.mark.slow) for each in bases())]
 )
-def test_changed_files_are_read_as_transformers_reads_them(
-    kind: str, tmp_path: Path, auto: Any
-) -> None:
+def test_changed_files_are_read_as_transformers_does(kind: str, tmp_path: Path, auto: Any) -> None:
     """Each change to one of the directories; when slow, all of them, and pairs, to this one."""
     files = [bases()[kind]] if kind in bases() else [*bases().values()]
     changes = [(made,) for made in KINDS.get(kind, chain(*KINDS.values()))]

@@ -242,9 +242,7 @@ def test_a_rank_exits_by_itself_if_it_waits_for_one_that_is_gone(
         ("prism_hadamard_qwen35", False, "cannot divide a prism_hadamard_qwen35 model"),
     ],
 )
-def test_a_model_that_cannot_be_divided_is_refused_by_name(
-    family: str, pipeline: bool, reason: str
-) -> None:
+def test_an_indivisible_model_is_refused_by_name(family: str, pipeline: bool, reason: str) -> None:
     group: Any = Group(0, threading.Barrier(4), [])
     sharding, network = Sharding(group, pipeline), build_family(family)
 

@@ -120,9 +120,7 @@ def test_data_that_can_be_recomputed_skips_the_full_sync(mac: Calls, tmp_path: P
 # Locks
 
 
-def test_one_process_at_a_time_runs_what_is_exclusive_and_waiting_is_announced(
-    tmp_path: Path,
-) -> None:
+def test_one_process_runs_what_is_exclusive_and_waiting_is_announced(tmp_path: Path) -> None:
     said: SimpleQueue[str] = SimpleQueue()
 
     def second() -> None:

@@ -41,9 +41,7 @@ def found(path: str) -> list[str]:
         ("~/*/a.*", ["a.md", "a.py"]),
     ],
 )
-def test_files_are_found_as_by_a_shell_in_the_order_of_their_names(
-    path: str, files: list[str]
-) -> None:
+def test_files_are_found_as_by_a_shell_in_the_order_of_names(path: str, files: list[str]) -> None:
     assert found(path) == files
 
 

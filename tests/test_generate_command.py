@@ -19,9 +19,7 @@ from tests.scripted_program import say_scripts
 from tests.terminal import interrupt, on_terminal
 
 
-def test_events_follow_the_schema_in_the_manual_and_a_random_seed_can_be_reused(
-    tiny_model: Path,
-) -> None:
+def test_events_follow_the_schema_in_the_manual_and_a_seed_can_be_reused(tiny_model: Path) -> None:
     arguments = [
         *("generate", "-m", str(tiny_model), "--json", "--logprobs", "3", "-n", "20"),
         *("--temp", "1", "--ignore-eos", "Hello"),

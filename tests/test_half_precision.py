@@ -47,9 +47,7 @@ def floating_dtypes(network: nn.Module) -> set[mx.Dtype]:
         ("llama", Kind.Q8_0, mx.float16),
     ],
 )
-def test_the_dtype_of_a_gguf_file(
-    arch: str, kind: Kind | KindOf, dtype: mx.Dtype, tmp_path: Path
-) -> None:
+def test_the_dtype_of_gguf(arch: str, kind: Kind | KindOf, dtype: mx.Dtype, tmp_path: Path) -> None:
     file = tiny_gguf(arch, kind).write(tmp_path / "tiny.gguf")
     model, notices = load(import_gguf(file, tmp_path / "models", lambda _: None))
     assert floating_dtypes(model.network) == {dtype}

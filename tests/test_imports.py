@@ -90,9 +90,7 @@ def test_the_conversations_of_an_archive_become_sessions(
     assert left_out in capsys.readouterr().err
 
 
-def test_the_responses_of_llm_become_sessions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_responses_of_llm_become_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = sqlite3.connect(tmp_path / "x")
     connection.executescript(RESPONSES)
     connection.close()

@@ -125,9 +125,7 @@ def test_passages_are_read_with_their_places_and_what_is_left_out_is_reported(
     )
 
 
-def test_a_question_without_words_of_the_text_reads_the_beginning(
-    generate: Generate, report: Path
-) -> None:
+def test_a_question_without_its_words_reads_the_beginning(generate: Generate, report: Path) -> None:
     run = generate("--overflow", "passages", "--json", "-f", str(report), "Zusammenfassung?")
     assert run.returncode == 0
     assert "no passage stands out for the question: reading the first ones; --over" in run.stderr

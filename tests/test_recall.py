@@ -44,9 +44,7 @@ def numbers(message: str, *texts: str) -> list[int]:
         *((message, []) for message in ("", "Hello!", "What is the capital of Peru?")),
     ],
 )
-def test_the_texts_that_share_the_messages_rare_words_come_first(
-    message: str, found: list[int]
-) -> None:
+def test_the_texts_that_share_its_rare_words_come_first(message: str, found: list[int]) -> None:
     assert numbers(message)[: len(found) or None] == found
 
 

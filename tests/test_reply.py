@@ -107,9 +107,7 @@ def every_drawing() -> Callable[[], float]:
     cuts,
     st.sampled_from([4, 15, 60]),
 )
-def test_a_reply_in_pieces_ends_like_one_in_one_piece(
-    reply: str, places: list[int], height: int
-) -> None:
+def test_a_reply_in_pieces_ends_like_a_whole(reply: str, places: list[int], height: int) -> None:
     assert letters(stream(cut(reply, places), height), height) == in_one_piece(reply)
 
 
@@ -194,9 +192,7 @@ def test_thinking_is_split_off_however_it_is_split_into_pieces(
 
 @example("abc", ["c", "b"], [])
 @given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=4)), cuts)
-def test_text_is_shown_up_to_a_stop_text_in_any_pieces(
-    text: str, stops: list[str], places: list[int]
-) -> None:
+def test_text_is_shown_up_to_a_stop_text(text: str, stops: list[str], places: list[int]) -> None:
     """And what is held back is never more than could still begin one."""
     reader, shown = StopTexts(stops), ""
     for piece in cut(text, places):

@@ -165,9 +165,7 @@ def test_the_backup_is_renewed_daily_in_the_background(
     assert copy.stat().st_mode & 0o777 == 0o600
 
 
-def test_other_chats_write_while_a_backup_is_made(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chats_write_during_a_backup(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite begins a copy again after each change, unless one transaction reads all of it."""
     messages = iter(["one", "two"])
 

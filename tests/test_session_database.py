@@ -32,9 +32,7 @@ def test_a_database_of_a_newer_version_is_refused_by_number(sessions: Path) -> N
     assert (sessions / "sessions.db").read_bytes() == before
 
 
-def test_a_session_on_a_full_disk_is_read_and_continues_unsaved(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_session_on_a_full_disk_continues_unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without room for the memory that SQLite shares, even reading failed."""
     make_session("mine")
     error = sqlite3.OperationalError("disk I/O error")

@@ -164,9 +164,7 @@ def test_steps_become_shorter_and_longer_until_they_take_about_two_seconds(
     assert max(device.read(pace, 3_000)) == 512
 
 
-def test_a_short_prompt_does_not_predict_the_time_of_a_full_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_short_prompt_does_not_predict_a_full_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU, twenty tokens take as long as one."""
     device, pace = SlowDevice(monkeypatch, 0.5, 0.002), Pace(512)
     assert device.read(pace, 20) == [20]

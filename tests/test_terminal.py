@@ -186,9 +186,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("columns", "window"), [(20, None), (40, 400), (80, None), (200, 400)])
-def test_no_line_is_wider_than_the_terminal_and_numbers_add_up(
-    columns: int, window: int | None
-) -> None:
+def test_no_line_is_too_wide_and_numbers_add_up(columns: int, window: int | None) -> None:
     """Labels were measured in characters, of which Chinese ones take two columns."""
     turns = tuple(Turn(text) for text in TEXTS)
     usage = Usage(30, tuple((turn, 40) for turn in turns), window)

@@ -159,8 +159,7 @@ class Chat:
         return self._conversation is not None
 
     def begin(self) -> Conversation:
-        """Load the model, and begin the conversation or resume that in the session. Raises the
-        errors of loading."""
+        """Load the model, and begin the conversation or resume the session's. Raises its errors."""
         options, loaded = self._options, self._load(self._found)
         conversation = Conversation(
             loaded.model,
@@ -238,8 +237,7 @@ class Chat:
         return sampling
 
     def _known_to(self, model: Model) -> BeginPrefix | None:
-        """How a prompt begins that the model has read before. A chat that saves nothing saves no
-        keys and values either."""
+        """How a prompt begins that the model has read before: nothing if nothing is saved."""
         if self._prefixes is not None:
             self._prefixes.close()
         wanted = self._setup.prefix_cache and self._saving is not None
@@ -319,8 +317,7 @@ class Chat:
     # Options
 
     def think(self, wanted: bool) -> None:
-        """Turn thoughts on or off, with the sampling that is recommended for it. Raises what
-        `Conversation.think` raises."""
+        """Turn thoughts on or off, and the sampling with it. Raises what `render_with` raises."""
         conversation = self.conversation
         conversation.render_with(conversation.rendering.with_thinking(wanted))
         self._options = replace(self._options, think="on" if wanted else "off")

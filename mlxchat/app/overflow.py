@@ -61,8 +61,7 @@ def with_passages(
     request: Request, documents: Sequence[Document], loaded: Loaded, observer: Observer
 ) -> tuple[Prompt, Read]:
     """The prompt with the passages that the question needs; what is left out is reported. Raises
-    CacheError if the window has no room for any, InputError if a document changes or no index can
-    be written."""
+    CacheError if none has room, InputError if a document changes or no index can be written."""
     problem: Outdated | None = None
     for anew in (False, True):
         try:

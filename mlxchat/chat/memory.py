@@ -205,8 +205,7 @@ def _quote(
     replies: bool = False,
     times: bool = True,
 ) -> str:
-    """The turns as they were said; of each text at most `limit` characters, those around what the
-    message asks about."""
+    """The turns as said; of each text at most `limit` characters, around what is asked about."""
     parts: list[str] = []
     for number, turn in quoted:
         when = f"in turn {number}{_when(turn) if times else ''}"

@@ -114,8 +114,7 @@ def request(limit: int, words: str, *, has_note: bool) -> str:
 def with_remembered(
     rendering: Rendering, state: State, window: int | None, what: str | int
 ) -> State:
-    """The state with a text, or the message of turn `what`, remembered. Raises UsageError if there
-    is none, or no room for it."""
+    """The state with a text, or turn `what`, remembered. Raises UsageError for none, or no room."""
     if isinstance(what, int) and not 1 <= what <= len(state.turns):
         raise UsageError(f"no turn {what}")
     text = (state.turns[what - 1].question if isinstance(what, int) else what).strip()

@@ -148,8 +148,7 @@ def fitted(
 
 
 def room_for_more(rendering: Rendering, state: State, window: int | None) -> float:
-    """How many tokens have room next to the system prompt, the note, the pinned turns, and a
-    message with its reply."""
+    """How many tokens have room beside what stays (system prompt, note, pins) and a reply."""
     if window is None:
         return math.inf
     pinned = [turn for turn in state.retained if turn.pinned]
@@ -158,8 +157,7 @@ def room_for_more(rendering: Rendering, state: State, window: int | None) -> flo
 
 
 def check_room(rendering: Rendering, state: State, window: int | None) -> int:
-    """How many tokens come before the first user's text. Raises WindowTooSmall if they leave no
-    room in the window."""
+    """How many tokens precede the first user's text. Raises WindowTooSmall if no room is left."""
     pinned = rendering.count_pinned(state)
     if window is not None and window < pinned + 2 * RESERVE:
         texts = "system prompt and" if state.note is None else "system prompt, note and"

@@ -124,8 +124,7 @@ _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
 
 def _not_enforced(check: Schema, warnings: Iterable[str]) -> Iterator[str]:
-    """What llguidance warns of, in a line each for what the finished answer is checked for, and for
-    what nobody checks."""
+    """What llguidance warns of: a line for what the answer is checked for, one for the rest."""
     checked = dict(check.left_out)
     ignored: dict[str, None] = {}
     for warning in warnings:

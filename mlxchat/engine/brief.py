@@ -62,8 +62,7 @@ def _within_limit(model: Model, text: str, limit: int) -> str:
 
 
 def said_once(text: str) -> tuple[str, int]:
-    """The text without sentences that it has already, and how many of its last ones those are:
-    small models repeat themselves."""
+    """The text without repeated sentences, and how many of the last ones those are."""
     kept, seen, repeated = "", set[str](), 0
     for sentence in SENTENCE.findall(text):
         words = sentence.strip()

@@ -227,8 +227,7 @@ class Index:
         return len(self.texts)
 
     def add(self, number: int, text: str, *, typed: bool = True) -> None:
-        """Add what `number` says. `typed` is whether the words are the speaker's: only then "my" is
-        about their things."""
+        """Add what `number` says. If `typed`, the words are the speaker's own, and so is "my"."""
         own = frozenset(informative(text))
         if own in self._known:
             self._known[own].numbers.append(number)
@@ -385,16 +384,13 @@ def _look_up(index: Searchable, message: str, often: bool) -> Iterator[_Word]:
         elif word in EVERYDAY_WORDS:
             information *= WEIGHT_OF_EVERYDAY
         needed = information * (WEIGHT_OF_KIND if word in of_kind else 1)
-        numbers = found if often or not _says_little(len(found), len(index)) else ()
-        yield _Word(word, information, needed, numbers)
+        # More than a tenth of the texts, or of few texts more than a third: it says little.
+        n, texts = len(found), len(index)
+        little = n > max(COMMON, texts // 10) or (n == COMMON and n > texts // 3)
+        yield _Word(word, information, needed, () if little and not often else found)
 
 
 def _share(found: Sequence[_Word], needed: float) -> float:
     """The share that a text with the words `found` has of a message's information."""
     has = sum(word.information for word in found)
     return has / (has + needed - sum(word.needed for word in found))
-
-
-def _says_little(found: int, texts: int) -> bool:
-    """Whether a word is in too many texts: more than a tenth, or of few texts more than a third."""
-    return found > max(COMMON, texts // 10) or (found == COMMON and found > texts // 3)

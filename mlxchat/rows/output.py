@@ -95,8 +95,7 @@ class Finished:
     good_bytes: int = 0
 
     def add(self, line: bytes) -> bool:
-        """Add the row of a line. Returns whether it is the line of a result. Raises ValueError or
-        RecursionError if it is not JSON."""
+        """Add a line's row; return whether it is a result. Raises ValueError, RecursionError."""
         match found := json.loads(line):
             case {"error": str()}:
                 self.failures.add(_hash(line))

@@ -45,8 +45,7 @@ Attached = dict[str, tuple[str, str]]  # names and texts, by path
 
 
 class Talk:
-    """A chat with a person or a program. The main thread reads; `work` lets the worker do what
-    computes, and show it."""
+    """A chat with a person or a program. The main thread reads; `work` lets the worker compute."""
 
     def __init__(self, chat: Chat, worker: Worker, shown: ChatShown, files: Found = ()) -> None:
         """Starts to load the model; `files` go before the first message."""
@@ -96,8 +95,7 @@ class Talk:
         return self.chat.conversation
 
     def wait_for_model(self) -> None:
-        """Wait until the conversation has begun. Raises the errors of loading; KeyboardInterrupt or
-        Terminated for a signal."""
+        """Wait until the conversation has begun. Raises what loading does, or for a signal."""
         quiet = self.messages.quiet or self.begun.done()
         with waiting(f"loading {self.chat.model_name} …", quiet):
             self.worker.wait(self.begun)
