@@ -75,6 +75,8 @@ def test_what_was_cleared_is_not_forgotten_again(options: Options) -> None:
         chat.conversation.clear()
     with Chat.open(options(), session="mine") as chat:
         assert not [said for said in chat.say("i") if isinstance(said, Forgot)]
+    with Chat.open(options(), session="mine") as chat:
+        assert chat.conversation.state.cleared == 8
 
 
 def test_the_message_and_each_token_are_saved_before_they_are_yielded(options: Options) -> None:

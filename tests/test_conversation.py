@@ -293,10 +293,8 @@ class Played:
 
     def resume(self, _: int) -> None:
         before, state = view(self.conversation), self.conversation.state
-        self.conversation.resume(
-            state.system, state.turns, note=state.note, remembered=state.remembered
-        )
-        assert view(self.conversation)[:2] == before[:2]
+        self.conversation.resume(replace(state, quote=""))
+        assert view(self.conversation)[:3] == before[:3]
 
     def model(self, _: int) -> None:
         before, conversation = view(self.conversation), self.conversation

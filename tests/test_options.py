@@ -72,7 +72,8 @@ def test_a_session_saves_options_declared_so_and_ignores_invalid_values(tiny_mod
         assert list(chat.say("hello"))
     with Session.open("mine") as session:
         kept, declared = session.contents.settings, COMMANDS["chat"]
-        assert {*kept} - {"note", "remembered"} == {n for n in declared if declared[n].saved}
+        others = {"note", "remembered", "cleared"}
+        assert {*kept} - others == {n for n in declared if declared[n].saved}
         assert kept["window"] == 320
         for damaged in (
             {"window": -5, "dtype": True},

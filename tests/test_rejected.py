@@ -7,7 +7,7 @@ import pytest
 from tokenizers import AddedToken, normalizers
 
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.state import Turn
+from mlxchat.chat.state import State, Turn
 from mlxchat.errors import InputError, UsageError
 from mlxchat.sessions.listing import read_session
 from mlxchat.text.template import ChatTemplate
@@ -36,7 +36,7 @@ def rendered(conversation: Conversation) -> str:
 def test_turns_that_the_template_rejects_are_not_rendered() -> None:
     """One empty reply, and every later message was rejected: the session had ended for good."""
     conversation = make_conversation(None, chat_templates.NO_EMPTY, system="Be kind.")
-    conversation.resume("Be kind.", [*HISTORY])
+    conversation.resume(State("Be kind.", turns=tuple(HISTORY)))
     text = rendered(conversation)
     assert all(word in text for word in ("four", "fine"))
     assert not any(word in text for word in ("one", "two", "three"))
@@ -74,7 +74,7 @@ def test_a_text_that_the_tokenizer_rejects_costs_one_message() -> None:
     with pytest.raises(InputError):
         say(conversation, disguised)
     assert not conversation.turns
-    conversation.resume(None, [Turn(disguised, "yes"), Turn("two", disguised)])
+    conversation.resume(State(turns=(Turn(disguised, "yes"), Turn("two", disguised))))
     say(conversation, "three")
     check_in_step(conversation)
 

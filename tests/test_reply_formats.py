@@ -93,7 +93,7 @@ def test_a_reply_is_split_and_kept_as_the_template_keeps_it(scripted: Scripted) 
     with Session.open("mine", create=True) as session:
         session.record(None, conversation.turns)
     again = converse(scripted)
-    again.resume(None, read_session("mine").turns)
+    again.resume(read_session("mine").state)
     for turn in (*conversation.turns, *again.turns):
         check(turn, scripted)
     again.window = conversation.window.fork()
@@ -114,7 +114,7 @@ def test_a_truncated_reply_continues_as_thought_or_answer(scripted: Scripted, pl
     if place == "duck":
         assert (conversation.turns[0].thought, conversation.turns[0].reply) == (first[0], "")
         fork = converse(scripted)
-        fork.resume(None, conversation.turns)
+        fork.resume(conversation.state)
         say(fork, "again")
         check(fork.turns[1], scripted)
     rest = spoken([each for each in conversation.continue_reply() if isinstance(each, Token)])

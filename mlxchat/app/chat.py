@@ -411,7 +411,7 @@ class Chat:
         else:
             self._notify(f"unlike the chat so far, session {session.name!r} is saved")
         self._saving = saving
-        conversation.resume(None, [])
+        conversation.resume(State())
         rendering = conversation.rendering
         args = saved_template_args(session, rendering.template_args)
         try:

@@ -128,8 +128,8 @@ class Saving:
         """Fill the conversation with the session's contents; a system prompt replaces the saved."""
         saved = self._ranks.same(lambda: _contents(self.session))
         if saved.state != State():
-            others = {"note": saved.note, "remembered": saved.remembered}
-            conversation.resume(saved.system if system is None else system, saved.turns, **others)
+            own = saved.system if system is None else system
+            conversation.resume(replace(saved.state, system=own))
             self._restore(conversation)
 
     def record(self, state: State) -> None:

@@ -161,15 +161,13 @@ class Conversation(Means):
 
     # Changes
 
-    def resume(self, system: str | None, turns: Sequence[Turn], **others: Any) -> None:
-        """Replace everything with a saved conversation, `others` of its state too. The next turn
-        prefills as much of it as fits. Raises CacheError if its pinned tokens leave no room."""
+    def resume(self, saved: State) -> None:
+        """Replace everything with a saved conversation. The next turn prefills as much of it as
+        fits. Raises CacheError if its pinned tokens leave no room."""
         # Transcripts of other programs have the thought and the reply in one text.
         split = self.model.tokenizer.replies.split
-        whole = tuple(turn if turn.thought else turn.split_by(split) for turn in turns)
-        state = State(system, turns=whole, **others)
-        # If everything is forgotten, the conversation was saved right after it was cleared.
-        self._begin(state if state.retained else replace(state, cleared=len(turns)))
+        whole = tuple(turn if turn.thought else turn.split_by(split) for turn in saved.turns)
+        self._begin(replace(saved, turns=whole))
         self.draft_with(self.drafter)
 
     def change_model(

@@ -39,8 +39,8 @@ MAX_NAME_CHARS = 100
 MAX_REPLY_BYTES = 1 << 28
 FORCE_EVERY_S = 0.25
 _NAME = re.compile(r"\w(?:[\w .-]*[\w-])?")
-# The settings that are the note on forgotten turns, and the lines that are remembered.
-NOTE, REMEMBERED = "note", "remembered"
+# The settings that are part of the conversation, as in `State`.
+NOTE, REMEMBERED, CLEARED = "note", "remembered", "cleared"
 
 # A row's `value` is a dataclass. The `name` is folded; the words of each turn, by its id, are found
 # in all their forms.
@@ -121,13 +121,15 @@ class Saved:
     @property
     def state(self) -> State:
         """The conversation."""
-        return State(self.system, self.note, tuple(self.turns), remembered=self.remembered)
+        turns, cleared = tuple(self.turns), self.settings.get(CLEARED)
+        cleared = min(cleared, len(turns)) if isinstance(cleared, int) else 0
+        return State(self.system, self.note, turns, cleared, remembered=self.remembered)
 
 
 def others_of(state: State) -> dict[str, Scalar]:
     """The settings that are part of a conversation."""
     lines = json.dumps(state.remembered, ensure_ascii=False) if state.remembered else None
-    return {NOTE: state.note, REMEMBERED: lines}
+    return {NOTE: state.note, REMEMBERED: lines, CLEARED: state.cleared or None}
 
 
 def check_name(name: str) -> None:

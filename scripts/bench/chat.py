@@ -18,7 +18,7 @@ import numpy as np
 from mlxchat.bench.compare import settle
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import RESERVE
-from mlxchat.chat.state import Turn
+from mlxchat.chat.state import State, Turn
 from mlxchat.engine.sampling import Token
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
@@ -85,7 +85,7 @@ def turns(talk: Talk) -> None:
         ask(talk, conversation, question, "shift")
         if n % talk.again_every == 0 or n == len(talk.questions):
             reader = talk.begin(whole=True)
-            reader.resume(SYSTEM, before)
+            reader.resume(State(SYSTEM, turns=tuple(before)))
             ask(talk, reader, question, "everything")
 
 

@@ -161,7 +161,7 @@ class Asked:
     def __init__(self, model: Model, said: Sequence[Turn], window: int) -> None:
         self.window, self._model = window, model
         chat = Conversation(model, CacheSettings(window))
-        chat.resume(None, said)
+        chat.resume(State(turns=tuple(said)))
         chat.say("And now?")
         assert chat.answering is not None
         list(chat.answering.make_room())
@@ -178,7 +178,7 @@ class Asked:
         turns = list(self.turns)
         middle = len(turns) - sum(not turn.forgotten for turn in turns) // 2
         turns[middle:middle] = [replace(turns[n - 1], forgotten=False) for n in in_view]
-        chat.resume(None, turns)
+        chat.resume(State(turns=tuple(turns)))
         chat.say(question)
         assert chat.answering is not None
         chat.answering.recall = lambda _: recalled

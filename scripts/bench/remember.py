@@ -20,7 +20,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlxchat.chat.conversation import Conversation
-from mlxchat.chat.state import Turn
+from mlxchat.chat.state import State, Turn
 from mlxchat.models.load import load
 from mlxchat.models.model import Model
 from mlxchat.settings import CacheSettings
@@ -55,7 +55,8 @@ def main() -> None:
 def prompt_of(model: Model, turns: Sequence[Turn], question: str, way: str) -> TokenIds:
     """The instruction is in the first of the turns."""
     chat = Conversation(model, CacheSettings(WINDOW))
-    chat.resume(None, [*turns[1:], turns[0]] if way == "said last" else turns)
+    said = (*turns[1:], turns[0]) if way == "said last" else tuple(turns)
+    chat.resume(State(turns=said))
     if way == "remembered":
         chat.remember(1)
     chat.say(question)
