@@ -479,6 +479,21 @@ def test_what_was_forgotten_on_request_stays_so_on_retry_and_a_pin_stays() -> No
     assert conversation.state.in_view == (2,)
 
 
+def test_a_retry_reads_nothing_again_that_was_read_for_the_message() -> None:
+    conversation = make_conversation(None, max_tokens=3)
+    for beginning in (0, 1):
+        if beginning:
+            say(conversation, "one")
+        size = len(conversation.ledger)
+        for again in (lambda: conversation.say("hello"), conversation.retry, conversation.retry):
+            list(again())
+            check_in_step(conversation)
+        assert conversation.answering is not None
+        assert conversation.answering.stats.prefilled_tokens == 1
+        conversation.undo()
+        assert len(conversation.ledger) == size, "nothing of what was undone is saved"
+
+
 def test_a_constraint_is_refused_beside_what_excludes_it() -> None:
     conversation = make_conversation()
     conversation.generation = GenerationSettings(min_tokens=5)

@@ -104,7 +104,7 @@ class Answering:
     recall: Callable[[State], Sequence[int]]
     constraint: Constraint | None = None
     prefill: str | None = None
-    prompt: TokenIds = field(init=False)
+    prompt: TokenIds = field(default_factory=lambda: np.empty(0, np.int32), init=False)
     recalled: tuple[int, ...] = field(default=(), init=False)
     has_answer: bool = field(default=False, init=False)
     _stats: Stats = field(init=False)

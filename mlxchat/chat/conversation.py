@@ -29,6 +29,7 @@ from mlxchat.errors import DeviceError, InputError, RanksError, UsageError, devi
 from mlxchat.models.model import Model
 from mlxchat.options import refuse_pairs
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings, random_seed
+from mlxchat.text.encoder import common_length
 
 RETRY = 1_000_003
 # Earlier states that can be gone back to, and of how many the window is kept.
@@ -363,14 +364,14 @@ class Conversation(Means):
         old reply stays. Raises what `say` raises, UsageError if there is no turn."""
         self._last()
         self._retries += 1
-        before, seed = self.state, self._next_seed()
+        before, seed, read = self.state, self._next_seed(), self.window
         states = [*(each.state for each in self._past), before]
         turn = self.undo()
         # What was forgotten on request since then stays so.
         asked = [one.forgotten_only_in(other) for one, other in pairwise(states)]
         self.state = self.state.forget(frozenset[int]().union(*asked))
         state = _sent(self.state, turn.user, turn.documents, pinned=turn.pinned)
-        return self._answer(state, seed, watch, constraint=constraint, before=before)
+        return self._answer(state, seed, watch, constraint=constraint, before=before, read=read)
 
     def continue_reply(self, watch: Watch = UNWATCHED) -> Generator[Said]:
         """Continue the last reply as if it had never ended. If this produces nothing, the reply
@@ -392,8 +393,10 @@ class Conversation(Means):
         constraint: Constraint | None = None,
         prefill: str | None = None,
         before: State | None = None,
+        read: Window | None = None,
     ) -> Generator[Said]:
-        """Answer the last turn of this state, or continue its answer; `before` if nothing comes."""
+        """Answer the last turn of this state, or continue its answer; `before` if nothing comes.
+        The window that has `read` the message is used if that saves reading it again."""
         before, asked = before or self.state, state.turns[-1]
         at_most = 0 if (begun := bool(asked.reply or asked.thought)) else self.recalls
 
@@ -404,6 +407,9 @@ class Conversation(Means):
         if len(self._past) > WINDOWS:
             self._past[-1 - WINDOWS] = replace(self._past[-1 - WINDOWS], window=None)
         self.state = state
+        last = self.answering
+        if read and last and common_length(read.ledger.ids, last.prompt) > len(self.ledger):
+            self.window = read
         self.answering = Answering(
             self,
             state,
