@@ -11,6 +11,7 @@ import pytest
 
 from mlxchat.app.events import value_of
 from mlxchat.constraint.constraint import Constraint
+from mlxchat.sessions.listing import read_session
 from mlxchat.terminal.worker import Stop
 from mlxchat.text.extract import extract_code
 from tests import chat_templates
@@ -127,6 +128,17 @@ def test_the_schema_can_be_added_to_the_system_prompt(ask: Run) -> None:
     done = [json.loads(run.stdout.splitlines()[-1]) for run in (plain, described)]
     tokens = [each["prompt_tokens"] for each in done]
     assert tokens[1] > tokens[0] + 50
+
+
+def test_that_of_a_session_gets_it(unthinking_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLXCHAT_CHAT_SYSTEM", "Be brief.")
+    ask = partial(run_in_process, "chat", "-m", str(unthinking_model), "--session", "mine")
+    asked = ["-n3", "--schema", "age int", "--schema-prompt", "Who?"]
+    for how in (["--system", "Be kind.", "Hello"], asked, asked):
+        ask(*how)
+    system = read_session("mine").system
+    assert system is not None
+    assert (system[:16], system.count("JSON Schema")) == ("Be kind.\n\nAnswer", 1)
 
 
 @pytest.mark.parametrize("answer", ["1e999", "[" * 50_000 + "]" * 50_000, "{"])

@@ -10,7 +10,7 @@ The next `Chat.open(session="holidays")` resumes it with the same model and wind
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, suppress
 from dataclasses import fields, replace
 from typing import Any, Self
@@ -157,6 +157,13 @@ class Chat:
     def is_ready(self) -> bool:
         """Whether the conversation has begun."""
         return self._conversation is not None
+
+    def revise_system(self, revised: Callable[[str | None], str]) -> None:
+        """Change the system prompt, or that of the session, before the conversation begins."""
+        system = self._options.system
+        if system is None and self.session is not None:
+            system = self.session.contents.system
+        self._options = replace(self._options, system=revised(system))
 
     def begin(self) -> Conversation:
         """Load the model, and begin the conversation or resume the session's. Raises its errors."""

@@ -217,10 +217,12 @@ def constraint_in(fields: Mapping[str, Any], *, may_be_file: bool = False) -> Co
 
 
 def with_schema(system: str | None, constraint: Constraint) -> str:
-    """The system prompt with the constraint's schema."""
+    """The system prompt with the constraint's schema, once."""
     schema = json.dumps(constraint.schema, ensure_ascii=False)
     instruction = f"Answer in JSON that follows this JSON Schema:\n{schema}"
-    return instruction if system is None else f"{system}\n\n{instruction}"
+    if not system or instruction in system:
+        return system or instruction
+    return f"{system}\n\n{instruction}"
 
 
 def begin_answer(

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 
 from mlxchat import platform
 from mlxchat.app.chat import Chat
@@ -40,9 +40,6 @@ def run(
     """Chat, and return the exit status; `answer` is the form of the answer to the question, which
     goes into the `template`, if any. Raises MlxchatError for everything a user can fix."""
     constraint = constraint_of(answer)
-    if constraint is not None and answer.schema_prompt:
-        system, chosen = with_schema(options.system, constraint), options.chosen_fields()
-        options = replace(options, system=system, chosen=chosen | {"system"})
     messages = Messages(shown.quiet)
 
     def open_chat(ranks: Alone, on_terminal: bool) -> Chat:
@@ -56,6 +53,8 @@ def run(
             collects=on_terminal,
             ranks=ranks,
         )
+        if constraint is not None and answer.schema_prompt:
+            chat.revise_system(partial(with_schema, constraint=constraint))
         is_new = shown.session is None and not shown.latest
         if chat.session is not None and is_new and (question is not None or template is not None):
             chat.session.settings({QUESTION: True})
