@@ -73,6 +73,13 @@ def test_words_of_many_passages_are_found_if_nothing_else_is_and_few_have_them_a
     assert best.text.endswith("Hiring 103.")
     for vague in ("Who is hiring?", "Summarize it in 103 words."):
         assert not found(search, vague).fit
+    # Of equals, the first or the last were read.
+    (best,) = found(
+        search_in(report({5: "Ink.", 9: "Ink. " * 3, **dict.fromkeys(range(12, 20), "Ink.")})),
+        "Is there ink?",
+        300,
+    ).passages
+    assert best.text.endswith("Ink. Ink. Ink.")
 
 
 TEXTS = st.lists(

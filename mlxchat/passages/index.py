@@ -135,9 +135,9 @@ class PassageIndex:
     def __len__(self) -> int:
         return self._count
 
-    def with_word(self, word: str, limit: int) -> list[int]:
-        """Numbers of at most `limit` passages that contain the word."""
-        query = "SELECT rowid FROM texts WHERE texts MATCH ? LIMIT ?"
+    def with_word(self, word: str, limit: int, *, ranked: bool = False) -> list[int]:
+        """Numbers of at most `limit` passages that contain the word; `ranked` by how often."""
+        query = f"SELECT rowid FROM texts WHERE texts MATCH ?{' ORDER BY rank' * ranked} LIMIT ?"
         with _damage():
             return [row[0] for row in self._database.execute(query, (f'"{word}"', limit))]
 

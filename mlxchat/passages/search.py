@@ -17,8 +17,8 @@ ENOUGH_OF_BEST = 0.3
 WITH_NEIGHBOURS = 3
 # After this many passages that are too long for the rest of the room, it counts as full.
 MAX_TOO_LONG = 4
-# Passages that are compared if no rare word is asked for, and shares that are the same.
-MOST_OFTEN, TIE = 20_000, 1e-6
+# If no rare word is asked for: passages compared, equal shares, and one in how many may be best.
+MOST_OFTEN, TIE, MOST_ALIKE = 20_000, 1e-6, 3
 # If not even the best one has room, it is cut to no less than this.
 MIN_CHARS = 40
 # Places that a notice names.
@@ -79,20 +79,21 @@ class Search:
 
     def with_word(self, word: str, often: bool = False, /) -> list[int]:
         """The passages that contain the word; if it is in many, only some."""
-        limit = MOST_OFTEN if often else max(COMMON, self._count // 10) + 1
+        least, part = (MOST_OFTEN, MOST_ALIKE) if often else (COMMON, 10)
+        limit = max(least, self._count // part) + 1
         return [
             first + number
             for first, index in zip(self._firsts, self._indexes, strict=True)
-            for number in index.with_word(word, limit)
+            for number in index.with_word(word, limit, ranked=often)
         ]
 
     def find(self, question: str, room: int, cost_of: Callable[[Passage], int]) -> Found:
         """Passages that cost at most `room`. Raises Outdated."""
         fits = by_share(self, question)
         if not fits and (often := by_share(self, question, often=True)):
-            # Words of many passages: the best have to stand out.
+            # Words of many passages: the best have to stand out, and say them often.
             best = [each for each in often if each.share > often[0].share - TIE]
-            fits = often if len(best) <= max(COMMON, self._count // 10) else []
+            fits = often if len(best) <= max(COMMON, self._count // MOST_ALIKE) else []
         enough = ENOUGH_OF_BEST * fits[0].share if fits else 0.0
         ranked = [fit.number for fit in fits if fit.share >= enough]
         wanted = self._with_neighbours(ranked) if fits else iter(range(self._count))

@@ -358,7 +358,8 @@ def by_share(index: Searchable, message: str, *, often: bool = False) -> list[Fi
         # A number that counts something is no match alone.
         if not all(is_short_number(word.text) for word in found)
     ]
-    return sorted(fits, key=lambda fit: (round(fit.share, 6), fit.number), reverse=True)
+    latest = 0 if often else 1
+    return sorted(fits, key=lambda fit: (round(fit.share, 6), latest * fit.number), reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
