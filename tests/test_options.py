@@ -62,6 +62,9 @@ def test_one_of_several_texts_and_a_choice_may_be_given_from_python_as_they_are(
     request = Request(prompt="a", **given)
     assert (request.stop, request.files) == (("euros",), ("a.md",))
     assert request.overflow is Overflow.MAP
+    for name in ("temperature", "seed"):
+        with pytest.raises(UsageError, match=f"unknown sampling option '{name}'"):
+            Setup(sampling={name: 1})
 
 
 def test_a_session_saves_options_declared_so_and_ignores_invalid_values(tiny_model: Path) -> None:

@@ -271,12 +271,12 @@ def test_a_name_is_a_name_and_neither_it_nor_a_value_is_evaluated() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("{text", "has a single {: write {{ for a literal brace"),
-        ("{ }{text}", "has an empty field: write its name in the braces, as in {input}"),
+        ("{text", "has a single {: write {{ for a brace itself"),
+        ("{ }{text}", "has an empty field: name it in the braces, as in {input}"),
         ("Hello {{text}}", "must contain a field of the row, such as {input}"),
     ],
 )
 def test_a_malformed_template_is_refused(source: str, message: str) -> None:
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(UsageError) as error:
         RowTemplate.parse(source)
-    assert str(error.value) == message
+    assert str(error.value) == f"--template {message}"

@@ -35,15 +35,17 @@ class RowTemplate:
 
     @classmethod
     def parse(cls, text: str) -> "RowTemplate":
-        """Raises ValueError for a single brace, an empty name, and a template without fields."""
+        """Raises UsageError for a single brace, an empty name, and a template without fields."""
         parts = [(match[0], match[1]) for match in _PART.finditer(text)]
         names = [name.strip() for _, name in parts if name is not None]
         if brace := next((part for part, _ in parts if part in ("{", "}")), ""):
-            raise ValueError(f"has a single {brace}: write {brace * 2} for a literal brace")
+            raise UsageError(
+                f"--template has a single {brace}: write {brace * 2} for a brace itself"
+            )
         if "" in names:
-            raise ValueError("has an empty field: write its name in the braces, as in {input}")
+            raise UsageError("--template has an empty field: name it in the braces, as in {input}")
         if not names:
-            raise ValueError("must contain a field of the row, such as {input}")
+            raise UsageError("--template must contain a field of the row, such as {input}")
         return cls(text, tuple(dict.fromkeys(names)))
 
     def fill(self, values: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from mlxchat.options import (
     at_least,
     check_options,
     option,
+    options_of,
     same_as,
 )
 from mlxchat.request.written import (
@@ -96,6 +97,9 @@ class Setup:
 
     def sampling_settings(self, recommended: Mapping[str, Any]) -> SamplingSettings:
         """The values that were chosen, else the `recommended` ones, else the defaults."""
+        for name in sorted(self.sampling.keys() - (options_of(SamplingSettings).keys() - {"seed"})):
+            hint = ": it is a field of Setup itself" * (name == "seed")
+            raise UsageError(f"unknown sampling option {name!r}{hint}")
         return SamplingSettings(**{**recommended, **self.sampling}, seed=self.seed)
 
 
