@@ -77,6 +77,11 @@ def test_what_was_cleared_is_not_forgotten_again(options: Options) -> None:
         assert not [said for said in chat.say("i") if isinstance(said, Forgot)]
     with Chat.open(options(), session="mine") as chat:
         assert chat.conversation.state.cleared == 8
+        chat.conversation.undo()
+        chat.conversation.remember("Be brief.")
+    with Chat.open(options(), session="mine") as chat:
+        chat.begin()
+    assert not chat.notices, "with nothing in view, no cache is missed"
 
 
 def test_the_message_and_each_token_are_saved_before_they_are_yielded(options: Options) -> None:

@@ -128,9 +128,7 @@ def test_several_lines_that_begin_with_no_command_are_a_message() -> None:
     assert as_command("/edit one\ntwo") == "/edit one\ntwo"
 
 
-def test_the_list_of_sessions_fits_a_narrow_terminal(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_session_list_fits_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with Session.open("a-long-name", create=True) as session:
         session.record(None, [Turn("A long first message " * 5)])
     monkeypatch.setenv("COLUMNS", "40")
@@ -153,7 +151,10 @@ def test_tab_suggests_arguments(shown: ChatScreen) -> None:
         assert list(suggestions(shown, *typed.split(" ", 1))) == suggested
 
 
-def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(run: Run) -> None:
+def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
+    shown: ChatScreen, run: Run
+) -> None:
+    shown.attached = {"/a.md": ("a.md", "It is."), "> Hi.": ("a quote of turn 1", "> Hi.")}
     with Session.open("old", create=True) as session:
         session.record(None, [Turn("a" * 184 + "b\n" * 150, documents=184)] * 4)
     assert run("/load 'old'") == (
@@ -161,6 +162,7 @@ def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
         "> … " + "b\n" * 100 + " … (300 characters)\n"
         "this window is smaller: with your next message, it will hold only turns 2 to 4\n"
     )
+    assert [*shown.attached] == ["/a.md"]
 
 
 def test_model_and_think_change_the_conversation_that_goes_on(

@@ -109,8 +109,7 @@ def settings_of(conversation: Conversation) -> dict[str, Scalar]:
 
 class Saving:
     """Saves a chat in its session, and its cache beside it: resuming need not read the transcript
-    again. Of several ranks, only the first has the session; the others save their shards of the
-    cache."""
+    again. Only the first of several ranks has the session; all save their shards of the cache."""
 
     def __init__(self, session: Session | None, notify: Notify, ranks: Alone) -> None:
         self.session = session
@@ -130,7 +129,8 @@ class Saving:
         if saved.state != State():
             own = saved.system if system is None else system
             conversation.resume(replace(saved.state, system=own))
-            self._restore(conversation)
+            if saved.state.retained:
+                self._restore(conversation)
 
     def record(self, state: State) -> None:
         """Save all changes of the conversation."""

@@ -93,8 +93,7 @@ def as_command(text: str) -> str | None:
 
 
 def run_command(shown: ChatScreen, line: str) -> str | None:
-    """Run the command; return a draft for the next prompt. Raises UsageError for an unknown
-    command, with the nearest one."""
+    """Run the command; return a draft for the next prompt. Raises UsageError if it is unknown."""
     # The text after it may begin on the next line.
     name, argument = (*line.split(maxsplit=1), "")[:2]
     found = COMMANDS.get(OTHER_NAMES.get(name, name))
@@ -362,6 +361,8 @@ def _load(shown: ChatScreen, argument: str) -> None:
         raise UsageError(f"{argument} is a model, not a session: use /model {argument}")
     shown.chat.change_session(argument)
     shown.sent.clear()
+    # Files stay attached; a quote is of the chat that is left.
+    shown.attached = {k: each for k, each in shown.attached.items() if not k.startswith("> ")}
     shown.show_last_exchange()
     chat = shown.conversation
     fitting, _ = fitted(chat.rendering, chat.state.add(Turn("a")), chat.settings.max_kv_size)
