@@ -154,7 +154,7 @@ def _parse_schema(text: str, may_be_file: bool) -> Any:
     has_path = len(text) < MAX_NAME_CHARS and "\0" not in text
     if may_be_file and has_path and (not is_shorthand or Path(text).is_file()):
         return _parse_json(_read(Path(text)))
-    if not is_shorthand:
+    if not (is_shorthand or stripped.isidentifier()):
         _refuse("schema", f"{beginning(repr(text), 60)} is neither JSON nor a list of names")
     try:
         return parse_shorthand(text)
