@@ -70,7 +70,7 @@ def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen
         "/recall ada #4 quotes the last one in your next message\n"
     )
     assert shown.attached == {}
-    assert run("/recall ada #1") == "your next message will quote turn 1: My name is Ada.\n"
+    assert run("/recall Name ada #1") == "your next message will quote turn 1: My name is Ada.\n"
     assert run("/recall Rome").endswith("no match for 'Rome'\n")
     with pytest.raises(UsageError, match="no match #5: found 4 matches"):
         run("/recall ada #5")
@@ -91,7 +91,7 @@ def test_what_cannot_be_done_is_refused_and_names_what_can(run: Run) -> None:
         "/set min-p 1.5": "min-p must be between 0 and 1, got 1.5: the nearest is 1",
         "/clear up": "/clear takes no argument",
         "/exit\nnow": "/exit takes no argument",
-        "/recall": "usage: /recall WORD …",
+        "/recall": "usage: /recall WORDS …",
         "/compact edit": "no note yet: /compact writes one",
         "/compact off": "no note yet: /compact writes one",
         "/load smollm2": "smollm2 is a model, not a session: use /model smollm2",

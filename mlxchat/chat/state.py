@@ -112,7 +112,7 @@ Said = Token | Change
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A line that contains a word; turns count from 1."""
+    """A line that contains the words; turns count from 1."""
 
     turn: int
     forgotten: bool
@@ -261,12 +261,12 @@ class State:
         cleared = self.change(range(1, len(self.turns) + 1), forgotten=True, pinned=False)
         return replace(cleared, note=None, cleared=len(self.turns), quote="")
 
-    def recall(self, word: str) -> list[Mention]:
-        """Every line that contains the word, ignoring case, forgotten turns included."""
+    def recall(self, words: str) -> list[Mention]:
+        """Every line that contains the words, ignoring case, forgotten turns included."""
         return [
             Mention(number, turn.forgotten, line)
             for number, turn in enumerate(self.turns, 1)
             for text in (turn.user, turn.thought, turn.reply)
             for line in text.splitlines()
-            if word.lower() in line.lower()
+            if all(word in line.lower() for word in words.lower().split())
         ]

@@ -266,13 +266,13 @@ def _context(shown: ChatScreen, _: str) -> None:
     shown.screen.say(summary(usage, attached_tokens, len(state.forgotten), conversation.recalled))
 
 
-@command("/recall WORD [#N]", "search the whole chat; #N quotes match N")
+@command("/recall WORDS [#N]", "search the whole chat; #N quotes match N")
 def _recall(shown: ChatScreen, argument: str) -> None:
-    ((word, number),) = re.findall(r"\A(.+?)(?:\s+#(\d+))?\Z", argument)
-    matches = shown.conversation.state.recall(word)
+    ((words, number),) = re.findall(r"\A(.+?)(?:\s+#(\d+))?\Z", argument)
+    matches = shown.conversation.state.recall(words)
     found = len(matches)
     if not matches:
-        shown.screen.say(f"no match for {word!r}")
+        shown.screen.say(f"no match for {words!r}")
     elif not number:
         if found > MAX_LISTED:
             earlier = count(found - MAX_LISTED, "earlier match", "earlier matches")
@@ -281,7 +281,7 @@ def _recall(shown: ChatScreen, argument: str) -> None:
             forgotten = " (forgotten)" if each.forgotten else ""
             line = first_words(each.line, MAX_QUOTED_CHARS)
             shown.screen.say(f"#{n} turn {each.turn}{forgotten}: {line}")
-        shown.screen.say(f"/recall {word} #{found} quotes the last one in your next message")
+        shown.screen.say(f"/recall {words} #{found} quotes the last one in your next message")
     elif not 1 <= int(number) <= found:
         raise UsageError(f"no match #{number}: found {count(found, 'match', 'matches')}")
     else:
