@@ -93,9 +93,9 @@ def set_value(
     if values and (names[-1] == "model" or (names[0] == "aliases" and len(names) > 1)):
         values[0] = _lasting_model(names, values[0])
     was_set = set_key(path, names, values or [])
-    if values:
-        Messages().note(f"set in {path}")
-    elif not was_set:
+    if values or was_set:
+        Messages().note(f"{'set in' if values else 'removed from'} {path}")
+    else:
         Messages().warn(f"{key} is not set in {path}")
 
 
