@@ -132,9 +132,7 @@ def test_a_question_without_its_words_reads_the_beginning(generate: Generate, re
     assert events_of(run.stdout)[-1]["passages"][0]["lines"][0] == 1
 
 
-def test_passages_with_a_checkpoint_are_resumed(
-    unthinking_model: Path, report: Path, tmp_path: Path
-) -> None:
+def test_passages_are_resumed(unthinking_model: Path, report: Path, tmp_path: Path) -> None:
     """The prompt is in the checkpoint: the document is not needed again."""
     how = {"overflow": Overflow.PASSAGES, "ignore_eos": True}
     night = Overnight(checkpoint=tmp_path / "night", checkpoint_every=5)

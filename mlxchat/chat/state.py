@@ -70,7 +70,8 @@ class Forgot:
     """Whole turns that have just left the window, with their `tokens` in it.
 
     `numbers` are the turns' numbers, counted from 1; `message` is the text of the oldest. If one
-    turn is larger than the window, `turns` is 0 and it is its oldest `tokens` that leave, in all.
+    turn is larger than the window, `turns` is 0 and it is its oldest `tokens` that leave, in all;
+    the second time that this is said of a turn, without the message.
     """
 
     turns: int

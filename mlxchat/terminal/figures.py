@@ -47,11 +47,10 @@ def forgotten_line(forgot: Forgot) -> str:
     """The turns that have left the window."""
     tokens = count(forgot.tokens, "token")
     if forgot.turns == 0:
-        number = forgot.numbers[0]
-        return (
-            f"turn {number} is larger than the window: its oldest {tokens} are forgotten; see "
-            "`mlxchat help documents`"
-        )
+        number, forgotten = forgot.numbers[0], f"its oldest {tokens} are forgotten"
+        if not forgot.message:
+            return f"turn {number}: with the reply, {forgotten}"
+        return f"turn {number} is larger than the window: {forgotten}; see `mlxchat help documents`"
     if forgot.turns == 1:
         return f'forgot turn {forgot.numbers[0]} "{first_words(forgot.message)}" ({tokens})'
     return f"forgot {_turns(forgot.numbers)} ({tokens})"
