@@ -58,7 +58,7 @@ class Memory:
     def find(self, message: str, state: State, at_most: int) -> list[int]:
         """The numbers of at most that many forgotten turns that the message needs, in order,
         counted from 1. None if nothing fits well, or a turn in view fits as well. Turns that were
-        cleared away are never found, and neither is the message's own echo."""
+        cleared away are never found, nor the message's own echo or what it quotes."""
         self._update(state)
         typed = _fits(self._stated, message, state)
         stated = _fits(self._pasted, message, state) | typed
@@ -68,6 +68,10 @@ class Memory:
         for number, close in (_fits(self._answered, message, state) | asked).items():
             if close.share * ASKED > max(top, ENOUGH_ASKED):
                 best[number] = max(best.get(number, 0.0), close.closeness * ASKED)
+        quotes = {line[2:] for line in message.splitlines() if line.startswith("> ")}
+        for number in [*best]:
+            if not quotes.isdisjoint("\n".join(self._indexed[number]).splitlines()):
+                del best[number]
         if not best or in_view(message, state) >= max(best.values()):
             return []
         numbers = chosen(best, at_most)
