@@ -257,7 +257,7 @@ def test_a_block_is_found_after_its_own_head_only_and_stays_while_it_is_used(
     model: Model, tmp_path: Path
 ) -> None:
     ids, layers = text(12), len(windows(run_lazily(model.network)))
-    blocks = DiskBlocks(tmp_path / "blocks", model, PLENTY)
+    blocks = DiskBlocks(f"{tmp_path}/blocks", model, PLENTY)
 
     def save(head: int) -> None:
         keys = mx.full((1, 2, 12 - head, 8), float(head))

@@ -88,10 +88,10 @@ class ConfigFile:
     def prompt(self, name: str) -> dict[str, Setting]:
         """The settings of a prompt, by option. Raises UsageError for an unknown name."""
         if name not in self.prompts:
-            hint = ": to ask this, leave out the option"
-            raise UsageError(
-                f"unknown prompt {name!r}" + (hint if " " in name else nearest(name, self.prompts))
-            )
+            hint = ": to ask this, leave out the option" if " " in name else ""
+            adds = ": `mlxchat config edit` adds prompts"
+            hint = hint or (nearest(name, self.prompts) if self.prompts else adds)
+            raise UsageError(f"unknown prompt {name!r}{hint}")
         return self.settings_for("prompts", name)
 
 

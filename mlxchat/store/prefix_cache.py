@@ -285,8 +285,8 @@ class DiskBlocks:
     nothing; `error` is the reason why the last block that failed was not stored.
     """
 
-    def __init__(self, directory: Path, model: Model, limit_bytes: int) -> None:
-        self._files = CacheFiles(directory, limit_bytes)
+    def __init__(self, directory: Path | str, model: Model, limit_bytes: int) -> None:
+        self._files = CacheFiles(Path(directory), limit_bytes)
         self._model = model
         self._made_by = made_by(model)
         self.error: OSError | None = None
