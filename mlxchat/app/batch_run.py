@@ -106,8 +106,7 @@ class BatchRun:
         on_progress: Callable[[BatchFigures], object] = lambda _: None,
     ) -> Iterator[Result]:
         """Run the rows until all are done or `should_stop` returns True. Yields the results that
-        are not malformed rows, in the order in which they finish, once written. Raises
-        MlxchatError."""
+        are not malformed rows, as they finish, once they are written. Raises MlxchatError."""
         figures, pending = self.figures, self._pending
         with self._observer.waiting("reading the input …"):
             has_more = pending.has_more(should_stop)

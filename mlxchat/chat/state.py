@@ -148,8 +148,7 @@ NOTE_BEGINS = "Your note on the conversation so far:"
 @dataclass(frozen=True, slots=True)
 class State:
     """Turns in order, numbered from 1; the first `cleared` were cleared away. What is `remembered`
-    and the `note` follow the system prompt. The `quote` comes before the last message, while that
-    is answered."""
+    and the `note` follow the system prompt; the `quote` precedes the message being answered."""
 
     system: str | None = None
     note: str | None = None

@@ -60,8 +60,7 @@ BeginPrefix = Callable[[Cache, TokenIds, int | None], tuple[int, OnHeld | None]]
 @dataclass(slots=True)
 class Window:
     """The ledger's ids always match the tokens in the cache. A cache without layers is empty and
-    has to be made. The first `pinned` tokens come before all turns; `turns` are the numbers of the
-    turns that it is for."""
+    has to be made. The first `pinned` tokens come before all turns; `turns` are those it is for."""
 
     model: Model
     ledger: Ledger

@@ -59,9 +59,8 @@ def _grammar(grammar: dict[str, Any]) -> str:
 
 
 def new_matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
-    """The matcher, which may already be in an error state. Made in a thread with a large stack:
-    llguidance follows nested schemas and chains of references by recursion, and 500 references
-    overflow 8 MB."""
+    """The matcher, maybe in an error state already. Made in a thread with a large stack: llguidance
+    recurses over nested schemas and chains of references, and 500 of these overflow 8 MB."""
     from llguidance import LLMatcher, LLParserLimits
 
     limits = LLParserLimits(
