@@ -480,16 +480,17 @@ def test_what_was_forgotten_on_request_stays_so_on_retry_and_a_pin_stays() -> No
 
 
 def test_a_retry_reads_nothing_again_that_was_read_for_the_message() -> None:
-    conversation = make_conversation(None, max_tokens=3)
-    for beginning in (0, 1):
-        if beginning:
-            say(conversation, "one")
+    conversation = make_conversation(320, max_tokens=3)
+    for n in range(4):
+        if n:
+            say(conversation, "y" * 60)
         size = len(conversation.ledger)
-        for again in (lambda: conversation.say("hello"), conversation.retry, conversation.retry):
+        for again in (lambda: conversation.say("x" * 60), conversation.retry, conversation.retry):
             list(again())
             check_in_step(conversation)
         assert conversation.answering is not None
         assert conversation.answering.stats.prefilled_tokens == 1
+        assert len(conversation.answering.state.forgotten) == (n == 3)
         conversation.undo()
         assert len(conversation.ledger) == size, "nothing of what was undone is saved"
 

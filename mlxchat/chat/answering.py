@@ -91,8 +91,9 @@ class Answering:
     """Answers the last turn of `state`, or continues its answer, in `window`: `said` changes both.
 
     `earlier` are states of before, the latest last. `recall` finds the turns to quote before the
-    message. The `prefill` begins the answer. `prompt` is the rendering for the turn, and
-    `recalled` are the turns that were quoted. `has_answer` is whether anything was generated.
+    message. The `prefill` begins the answer. `read` may hold more of the `prompt`, which is
+    rendered for the turn. `recalled` are the turns quoted, `has_answer` is whether any text was
+    generated.
     """
 
     means: Means
@@ -104,7 +105,8 @@ class Answering:
     recall: Callable[[State], Sequence[int]]
     constraint: Constraint | None = None
     prefill: str | None = None
-    prompt: TokenIds = field(default_factory=lambda: np.empty(0, np.int32), init=False)
+    read: Window | None = None
+    prompt: TokenIds = field(init=False)
     recalled: tuple[int, ...] = field(default=(), init=False)
     has_answer: bool = field(default=False, init=False)
     _stats: Stats = field(init=False)
@@ -157,6 +159,8 @@ class Answering:
         if forgotten:
             window.evict(self.prompt, evicted)
             yield self._forgot(forgotten, evicted)
+        if self.read is not None and self.read.shared(ids) > window.shared(ids):
+            window.ledger, window.cache = self.read.ledger, self.read.cache
         if recalled is not None:
             self.recalled = recalled.numbers
             yield recalled

@@ -29,7 +29,6 @@ from mlxchat.errors import DeviceError, InputError, RanksError, UsageError, devi
 from mlxchat.models.model import Model
 from mlxchat.options import refuse_pairs
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings, random_seed
-from mlxchat.text.encoder import common_length
 
 RETRY = 1_000_003
 # Earlier states that can be gone back to, and of how many the window is kept.
@@ -395,8 +394,8 @@ class Conversation(Means):
         before: State | None = None,
         read: Window | None = None,
     ) -> Generator[Said]:
-        """Answer the last turn of this state, or continue its answer; `before` if nothing comes.
-        The window that has `read` the message is used if that saves reading it again."""
+        """Answer the last turn of this state, or continue its answer; `before` if nothing comes. A
+        window may have `read` the message before."""
         before, asked = before or self.state, state.turns[-1]
         at_most = 0 if (begun := bool(asked.reply or asked.thought)) else self.recalls
 
@@ -407,9 +406,6 @@ class Conversation(Means):
         if len(self._past) > WINDOWS:
             self._past[-1 - WINDOWS] = replace(self._past[-1 - WINDOWS], window=None)
         self.state = state
-        last = self.answering
-        if read and last and common_length(read.ledger.ids, last.prompt) > len(self.ledger):
-            self.window = read
         self.answering = Answering(
             self,
             state,
@@ -420,6 +416,7 @@ class Conversation(Means):
             recall,
             constraint=constraint,
             prefill=prefill,
+            read=read,
         )
         return self._answered(self.answering, before, begun)
 

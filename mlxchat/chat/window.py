@@ -132,10 +132,13 @@ class Window:
         ledger.evict(start, start + tokens)
         return True
 
+    def shared(self, ids: TokenIds) -> int:
+        """How many tokens at the beginning of `ids` it holds, at most T - 1."""
+        return min(common_length(self.ledger.ids, ids), len(ids) - 1)
+
     def _held_of(self, ids: TokenIds, earlier: Iterable[Window]) -> int:
         """Rewind to the common prefix with `ids`, or to that of an earlier window."""
-        ledger = self.ledger
-        shared = min(common_length(ledger.ids, ids), len(ids) - 1)
+        ledger, shared = self.ledger, self.shared(ids)
         if surplus := len(ledger) - shared:
             try:
                 self.cache.rewind(surplus)
