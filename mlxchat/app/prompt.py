@@ -42,6 +42,7 @@ ANSWER_SHARE = 4
 MAX_BYTES_A_TOKEN = 16
 # Text that is encoded in pieces may have more tokens than in one.
 SPARE_TOKENS = 2
+BEFORE_SCHEMA = "Answer in JSON that follows this JSON Schema:\n"
 
 
 def read(
@@ -217,12 +218,10 @@ def constraint_in(fields: Mapping[str, Any], *, may_be_file: bool = False) -> Co
 
 
 def with_schema(system: str | None, constraint: Constraint) -> str:
-    """The system prompt with the constraint's schema, once."""
-    schema = json.dumps(constraint.schema, ensure_ascii=False)
-    instruction = f"Answer in JSON that follows this JSON Schema:\n{schema}"
-    if not system or instruction in system:
-        return system or instruction
-    return f"{system}\n\n{instruction}"
+    """The system prompt with the constraint's schema, instead of one that it ends with."""
+    own = (system or "").partition(BEFORE_SCHEMA)[0].rstrip()
+    schema = BEFORE_SCHEMA + json.dumps(constraint.schema, ensure_ascii=False)
+    return f"{own}\n\n{schema}" if own else schema
 
 
 def begin_answer(
