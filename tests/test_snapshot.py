@@ -124,16 +124,16 @@ def test_differences_from_what_it_was_made_with_are_named(saved: bytes, tmp_path
     retold = conversations.make_model("{{ messages }}", MODEL.network)
     heavier = make_model(build_random_model(seed=1))
     for other, window, keep, system, difference in [
-        (heavier, WINDOW, KEEP, None, "a different set of weights"),
-        (make_model(MODEL.network, config={"a": 1}), WINDOW, KEEP, None, "a different model"),
-        (make_model(MODEL.network, mx.float16), WINDOW, KEEP, None, "a different dtype"),
-        (retold, WINDOW, KEEP, None, "a different chat template"),
-        (MODEL, WINDOW + 1, KEEP, None, "a different window"),
-        (MODEL, WINDOW, KEEP + 1, None, "a different number of kept tokens"),
-        (MODEL, WINDOW, KEEP, "Be brief.", "a different system prompt or note"),
+        (heavier, WINDOW, KEEP, None, "set of weights"),
+        (make_model(MODEL.network, config={"a": 1}), WINDOW, KEEP, None, "model"),
+        (make_model(MODEL.network, mx.float16), WINDOW, KEEP, None, "dtype"),
+        (retold, WINDOW, KEEP, None, "chat template"),
+        (MODEL, WINDOW + 1, KEEP, None, "window"),
+        (MODEL, WINDOW, KEEP + 1, None, "number of kept tokens"),
+        (MODEL, WINDOW, KEEP, "Be brief.", "system prompt or note"),
     ]:
         empty, print_ = make_cache(MODEL.network), ModelPrint(other).of(window, keep, system)
-        with pytest.raises(SnapshotError, match=f"was made with {difference}$"):
+        with pytest.raises(SnapshotError, match=f"before a change of the {difference}$"):
             snapshot.restore(path, empty, print_)
 
 

@@ -100,7 +100,7 @@ def restore(path: Path, empty: Cache, fingerprint: Fingerprint) -> Restored:
     bits, own = tensor_file.read(path)
     different = differences(fingerprint, own.get("fingerprint", {}))
     if different:
-        raise SnapshotError(f"the cache was made with a {different[0]}")
+        raise SnapshotError(f"the cache was saved before a change of the {different[0]}")
     needed_bytes = COPIES * sum(each.nbytes for each in bits.values())
     # Metal's recommendation is no limit.
     certain = platform.shortage_is_certain()
@@ -323,12 +323,12 @@ class ModelPrint:
 
 
 def differences(own: Fingerprint, saved: Mapping[str, object]) -> list[str]:
-    """How a fingerprint read from a file differs, in words."""
+    """What is different in a fingerprint read from a file."""
     names = {name for name in own if name not in saved or saved[name] != own[name]}
     # Each rank has another part of the weights, and an adapter's arrays are among them.
     if {"number of ranks", "adapter"} & names:
         names.discard("set of weights")
-    return [f"different {name}" for name in own if name in names]
+    return [name for name in own if name in names]
 
 
 def made_by(model: Model) -> str:
