@@ -18,7 +18,7 @@ from mlxchat.errors import UsageError
 from mlxchat.manual.equivalents import hint_for, hint_for_command
 
 ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z-]+")
-COMMAND_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+COMMAND_WORD, CHAT_COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*"), re.compile(r"/[a-z]+")
 CLOSE = 0.7
 MIN_PREFIX = 3
 GENERATING = ("chat", "generate", "batch")
@@ -83,6 +83,8 @@ def check_question(words: Sequence[str], root: Any, *, has_subject: bool) -> Non
     is_name = is_path or is_model(word)
     if word in root.commands:
         raise UsageError(f"options come after the command: mlxchat {word} …")
+    if CHAT_COMMAND.fullmatch(word) and not os.path.exists(word):  # noqa: PTH110
+        raise UsageError(f"{word} is for a chat: start it with `mlxchat`, and type {word} there")
     if not hint and is_name and " " not in word:
         raise UsageError(
             f"{word} is a model or a path: to chat with a model, use `mlxchat -m {word}`; to ask "
