@@ -141,8 +141,7 @@ OUT_OF_MEMORY = (
 
 @contextmanager
 def device_failures(*, of_model: bool = True) -> Iterator[None]:
-    """Raise DeviceError if the device fails or memory runs out in the body, or if the model's code
-    fails and `of_model`."""
+    """Raise DeviceError if the device or its memory fails in the body, or `of_model` its code."""
     try:
         yield
     except MlxchatError:

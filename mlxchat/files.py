@@ -44,8 +44,7 @@ def reported_as(error_type: type[MlxchatError], action: str) -> Iterator[None]:
 
 
 def open_file(path: Path, flags: int) -> int:
-    """Open a file without following a link or blocking on a pipe. A new file is private to its
-    owner. Raises OSError."""
+    """Open a file, following no link, blocking on no pipe. A new one is private. Raises OSError."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 

@@ -215,9 +215,7 @@ def test_a_fact_is_recalled_for_what_asks_for_it(fact: str | tuple[str, str], me
         *(([text], text) for text in ("", "?", " \n", "\0", "a" * 100_000, "," * 10_000)),
     ],
 )
-def test_nothing_is_recalled_for_a_message_that_needs_none_of_it(
-    said: Sequence[str], message: str
-) -> None:
+def test_nothing_is_recalled_for_what_needs_none(said: Sequence[str], message: str) -> None:
     assert recalled(message, *said, *FILLERS) == []
 
 
@@ -248,9 +246,7 @@ def test_a_change_that_only_names_what_the_fact_names_is_recalled_beside_it() ->
 
 
 @pytest.mark.parametrize(("change", "kept"), [(LEFT, 1), ("Vikram leads our design team now.", 2)])
-def test_where_only_one_turn_has_room_it_is_one_that_the_message_is_about(
-    change: str, kept: int
-) -> None:
+def test_where_one_turn_has_room_it_is_what_the_message_is_about(change: str, kept: int) -> None:
     quoted = [(1, Turn("Carla leads our design team.", "")), (2, Turn(change, ""))]
     ways = [few for few, _ in quotes(quoted, LEADS, 200)]
     assert ways[0] == quoted

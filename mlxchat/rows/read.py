@@ -238,8 +238,7 @@ def line_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
 
 
 def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
-    """A row for each file that matches the pattern, in order, with its path as the id. Raises
-    UsageError if none does."""
+    """A row for each file of the pattern, in order, its path as the id. UsageError if none is."""
 
     def fields(path: str) -> Fields:
         try:

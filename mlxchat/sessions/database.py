@@ -183,8 +183,7 @@ class Database:
 
 
 def names_by_use() -> list[str]:
-    """Names of all sessions, most recently used first. Sets nothing aside, since completion would
-    not show it. Raises SessionError."""
+    """Names of all sessions, most recently used first. Sets nothing aside. Raises SessionError."""
     query = (
         "SELECT json_extract(value, '$.name') FROM sessions WHERE json_valid(value) "
         "ORDER BY json_extract(value, '$.updated') DESC, id DESC"

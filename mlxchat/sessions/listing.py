@@ -86,8 +86,7 @@ def rename(old: str, new: str) -> None:
 
 
 def remove(*names: str) -> None:
-    """Delete sessions permanently, also from the backup. Raises SessionError if one is open; then
-    it and those after it stay."""
+    """Delete sessions for good, also from the backup. Raises SessionError at an open one."""
     with Database() as database:
         names = tuple(existing(database, name).name for name in names)
         try:

@@ -192,8 +192,7 @@ def _found(path: str, found: Sequence[str], notify: Notify) -> Iterator[Document
 
 
 def _copied(source: BinaryIO, name: str, whole: bool) -> BinaryIO:
-    """The rest of a stream, as one that can be read again: in memory if it is to be read as a
-    `whole`. Raises InputError."""
+    """The rest of a stream, to be read again: in memory if as a `whole`. Raises InputError."""
     with ExitStack() as stack, reported_as(InputError, f"copy {name}"):
         max_bytes = 0 if whole else SPOOLED_BYTES
         copy = stack.enter_context(tempfile.SpooledTemporaryFile(max_bytes))
