@@ -141,7 +141,7 @@ OUT_OF_MEMORY = (
 
 @contextmanager
 def device_failures(*, of_model: bool = True) -> Iterator[None]:
-    """Raise DeviceError if the device or its memory fails in the body, or `of_model` its code."""
+    """Raise DeviceError if the device, the memory or (`of_model`) the model's code fails."""
     try:
         yield
     except MlxchatError:

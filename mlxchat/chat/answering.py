@@ -184,7 +184,7 @@ class Answering:
         settings, constrained = self._within_window(prompt.written), self._constrained(prompt)
         lost = 0 if window.ledger.window is None else len(prompt.ids) - window.ledger.window
         if lost > 0:
-            yield Forgot(0, lost, (len(self.state.turns),), turn.question)
+            yield Forgot(0, lost, (len(self.state.turns),), turn.user)
         cached = window.become(prompt.ids, self._earlier_windows(), means.begin_prefix)
         window.turns = self.state.in_view
         if means.drafter is not None and not len(means.drafter.history):
@@ -230,7 +230,7 @@ class Answering:
             turn = replace(turn, ids=written, finish_reason=self._stats.finish_reason)
             self.state = self.state.with_last(turn)
         if (evicted := window.ledger.overflowed - overflowed) > max(lost, 0):
-            yield Forgot(0, evicted, (len(self.state.turns),), "" if lost > 0 else turn.question)
+            yield Forgot(0, evicted, (len(self.state.turns),), "" if lost > 0 else turn.user)
 
     def _begun(self, turn: Turn) -> Prompt:
         """The prompt, and what there is of the reply, or is given of it."""

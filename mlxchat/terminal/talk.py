@@ -95,7 +95,7 @@ class Talk:
         return self.chat.conversation
 
     def wait_for_model(self) -> None:
-        """Wait until the conversation has begun. Raises what loading does, or for a signal."""
+        """Wait until the conversation has begun. Raises what loading raises, and for a signal."""
         quiet = self.messages.quiet or self.begun.done()
         with waiting(f"loading {self.chat.model_name} …", quiet):
             self.worker.wait(self.begun)

@@ -213,7 +213,7 @@ class Worker:
             reader.shutdown(wait=False)
 
     def call_last(self, job: Callable[[], T]) -> T:
-        """Do the job and return its result: here if the worker is busy with something unwanted."""
+        """Do the job and return its result: here if the worker is busy with a job given up."""
         return job() if self.is_busy else self.call(job)
 
     def _submit(self, thread: ThreadPoolExecutor, job: Callable[[], T]) -> Future[T]:
