@@ -91,4 +91,4 @@ def test_what_is_stored_is_kept_apart_by_the_template(unthinking_model: Path) ->
         open_model(Setup(str(unthinking_model), window=400, chat_template=template)).fingerprint()
         for template in (None, Path("turns.jinja"))
     )
-    assert differences(own, given) == ["different chat template"]
+    assert differences(own, given) == ["chat template"]

@@ -159,7 +159,7 @@ class Answering:
         if forgotten:
             window.evict(self.prompt, evicted)
             yield self._forgot(forgotten, evicted)
-        if self.read is not None and self.read.shared(ids) > window.shared(ids):
+        if self.read is not None and self.read.holds_more(ids, window):
             window.ledger, window.cache = self.read.ledger, self.read.cache
         if recalled is not None:
             self.recalled = recalled.numbers

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mlxchat.cache.layers import Cache
+from mlxchat.cache.layers import Cache, windows
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.errors import CacheError
 from mlxchat.models.model import Model
@@ -132,13 +132,16 @@ class Window:
         ledger.evict(start, start + tokens)
         return True
 
-    def shared(self, ids: TokenIds) -> int:
-        """How many tokens at the beginning of `ids` it holds, at most T - 1."""
-        return min(common_length(self.ledger.ids, ids), len(ids) - 1)
+    def holds_more(self, ids: TokenIds, other: Window) -> bool:
+        """Whether it begins with more of the ids than another, and can be rewound: a layer that is
+        narrower than the window would lack what it saw before."""
+        even = len({layer.size() for layer in windows(self.cache) if layer.total}) < 2
+        return even and common_length(self.ledger.ids, ids) > common_length(other.ledger.ids, ids)
 
     def _held_of(self, ids: TokenIds, earlier: Iterable[Window]) -> int:
         """Rewind to the common prefix with `ids`, or to that of an earlier window."""
-        ledger, shared = self.ledger, self.shared(ids)
+        ledger = self.ledger
+        shared = min(common_length(ledger.ids, ids), len(ids) - 1)
         if surplus := len(ledger) - shared:
             try:
                 self.cache.rewind(surplus)
