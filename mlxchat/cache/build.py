@@ -242,8 +242,7 @@ def kv_bytes_per_token(model: nn.Module, dtype: mx.Dtype) -> int:
 
 
 def run_lazily(model: nn.Module) -> Cache:
-    """An unbounded cache after one token, with lazy arrays: only shapes and dtypes matter, and the
-    graph is never evaluated."""
+    """An unbounded cache after one token, lazy: only shapes and dtypes matter, never evaluated."""
     cache = _make_layers(model, None, 0)
     model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
     return cache

@@ -134,8 +134,7 @@ def _key_norm_weights(model: nn.Module) -> list[mx.array]:
 
 
 def _moved_slots(near: Sequence[Stored], far: Sequence[Stored]) -> list[list[int]]:
-    """Which of each window's keys (0) and values (1) differ between two positions; neither if the
-    model does not use the window."""
+    """Which of a window's keys (0) and values (1) differ between two positions; none if unused."""
     found = [
         [] if a is None or b is None else list(map(difference, a, b))
         for a, b in zip(near, far, strict=True)

@@ -80,8 +80,7 @@ def new_matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
 
 
 def examined(grammar: str) -> tuple[str | None, list[str]]:
-    """Why a grammar is invalid, or matches nothing, in one line, None if it is valid; and warnings
-    of what it does not enforce."""
+    """Why a grammar is invalid or matches nothing, else None; and what it does not enforce."""
     matcher = new_matcher(byte_tokenizer(), grammar)
     if not matcher.is_error():
         matcher.compute_bitmask()

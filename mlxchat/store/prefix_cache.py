@@ -168,8 +168,7 @@ class PrefixCache:
         return self.page_keys(ids[: _reusable_tokens(cache, window, len(ids) - 1)])
 
     def _usable(self, keys: Sequence[str]) -> int:
-        """How many of the first pages are stored, up to the last one that has all that the model
-        needs to continue after it."""
+        """How many of the first pages are stored, to the last that the model can continue after."""
         count = self.files.present(keys)
         needed = states_of(self.like).keys()
         while needed and count and not needed <= (self.files.read(keys[count - 1]) or {}).keys():
