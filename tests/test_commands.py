@@ -164,6 +164,9 @@ def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
         "this window is smaller: with your next message, it will hold only turns 2 to 4\n"
     )
     assert [*shown.attached] == ["/a.md"]
+    with Session.open("full", create=True) as session:
+        session.record(None, [Turn("a" * 1_540)])
+    assert "smaller" not in run("/load full"), "only nearly full"
 
 
 def test_model_and_think_change_the_conversation_that_goes_on(

@@ -67,9 +67,7 @@ def test_each_rope_is_shifted_by_its_rotation(name: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
-def test_half_precision_keys_do_not_drift_when_moved(
-    dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_precision_keys_do_not_drift(dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kept keys are rotated from their originals, so 60 moves are as accurate as one."""
     model = build_random_model(tiny_config(layers=1))
     model.set_dtype(dtype)
@@ -127,9 +125,7 @@ FREQS = mx.array([1.0, 2.0, 30.0, 400.0])
 @pytest.mark.parametrize("start", [0, 4])
 @pytest.mark.parametrize("gain", [None, mx.arange(1.0, 17.0)])
 @pytest.mark.parametrize("freqs", [None, FREQS])
-def test_no_shift_passes_a_negative_offset(
-    start: int, gain: mx.array | None, freqs: mx.array | None
-) -> None:
+def test_no_offset_is_negative(start: int, gain: mx.array | None, freqs: mx.array | None) -> None:
     """Metal took it for four billion positions in layers whose rope begins within the head."""
     base = 10_000.0 if freqs is None else None
     shift = KeyShift(8, False, base, 1.0, freqs, start=start, gain=gain)

@@ -365,10 +365,10 @@ def _load(shown: ChatScreen, argument: str) -> None:
     # Files stay attached; a quote is of the chat that is left.
     shown.attached = {k: each for k, each in shown.attached.items() if not k.startswith("> ")}
     shown.show_last_exchange()
-    chat = shown.conversation
-    fitting, _ = fitted(chat.rendering, chat.state.add(Turn("a")), chat.settings.max_kv_size)
-    if (staying := fitting.in_view[:-1]) != chat.state.in_view:
-        shown.screen.say(staying_line(staying))
+    chat, size = shown.conversation, shown.conversation.settings.max_kv_size
+    if size is not None and chat.tokens > size:
+        fitting, _ = fitted(chat.rendering, chat.state.add(Turn("a")), size)
+        shown.screen.say(staying_line(fitting.in_view[:-1]))
 
 
 @command("/sessions", "list the sessions", needs_model=False)
