@@ -74,9 +74,7 @@ def _left_in_place(cache: Sequence[Any]) -> Sequence[Any]:
 
 
 @pytest.mark.parametrize("window", [6, 40])
-def test_moving_everything_back_keeps_chunk_boundaries(
-    window: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_moving_back_keeps_chunk_boundaries(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     never = make_cache(MODEL, window, 4)
     monkeypatch.setattr(build, "POSITION_LIMIT", 128)
     often = make_cache(MODEL, window, 4)

@@ -88,6 +88,12 @@ def test_a_broken_file_does_not_stop_help_or_commands_that_do_not_use_it() -> No
     assert done.stderr.startswith(f"mlxchat: error: {paths.config_file()}: not valid TOML: ")
 
 
+def test_a_variable_without_its_command_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLXCHAT_TEMP", "1")
+    with pytest.raises(ConfigError, match=r"^MLXCHAT_TEMP: name the command, as in MLXCHAT_CHAT_"):
+        parameters("chat")
+
+
 # How the file is changed
 
 TEXT = """# mine

@@ -125,9 +125,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("complaint", DAMAGE)
-def test_a_damaged_directory_is_refused_in_one_line(
-    complaint: str, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_directory_is_refused(complaint: str, tiny_model: Path, tmp_path: Path) -> None:
     directory = tmp_path / "damaged"
     shutil.copytree(tiny_model, directory)
     DAMAGE[complaint](directory)

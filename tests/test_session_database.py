@@ -120,9 +120,7 @@ def test_a_database_put_in_place_of_the_open_one_is_noticed(sessions: Path) -> N
     assert [turn.user for turn in read_session("mine").turns] == ["hello", "more"]
 
 
-def test_a_transaction_does_not_write_into_a_file_that_another_process_has_replaced(
-    sessions: Path,
-) -> None:
+def test_a_transaction_does_not_write_into_a_file_that_another_has_replaced(sessions: Path) -> None:
     """Not even if that happens just before it begins: it waits for the lock meanwhile."""
     make_session("mine")
     copy = sessions / "copy"

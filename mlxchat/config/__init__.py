@@ -113,8 +113,12 @@ def configured(command: str) -> dict[str, Setting]:
 
 
 def variables_for(command: str) -> list[Setting]:
-    """What the environment sets for the command. Empty variables count as unset."""
+    """What the environment sets for the command. Raises ConfigError if a name lacks that."""
     prefix = f"MLXCHAT_{command.upper()}_"
+    for each in COMMANDS[command].values():
+        name = each.name.upper().replace("-", "_")
+        if os.environ.get(alone := f"MLXCHAT_{name}") and alone != MODEL_VARIABLE:
+            raise ConfigError(f"{alone}: name the command, as in {prefix}{name}")
     return [
         Setting(
             f"{command}.{name.removeprefix(prefix).lower().replace('_', '-')}", value, where=name

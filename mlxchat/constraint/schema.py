@@ -330,8 +330,7 @@ def _metaschema(draft: Any) -> dict[str, Any]:
 
 @lru_cache
 def _extended(draft: Any) -> Any:
-    """The validator of a draft, but exact for multiples; and patterns that Python cannot compile
-    are left to the grammar."""
+    """The validator of a draft, but exact for multiples, without patterns that Python rejects."""
     from jsonschema.validators import extend
 
     names = {"pattern", "patternProperties", "additionalProperties", "unevaluatedProperties"}

@@ -144,8 +144,7 @@ def _text(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """What one of transformers' classes builds around the vocabulary of tokenizer.json, and the
-    special tokens that it assumes."""
+    """What a class of transformers builds around tokenizer.json, and its special tokens."""
 
     normalizer: Any
     pre_tokenizer: Any

@@ -87,8 +87,7 @@ def parse_window(text: str) -> int | Literal["auto"] | None:
 
 
 def parse_strictly(text: str, parse_float: Callable[[str], float] | None = None) -> Any:
-    """The value. Raises ValueError, also for NaN, Infinity and names given twice; RecursionError if
-    it is nested too deeply."""
+    """The value. Raises ValueError, also for NaN, Infinity and repeated names; RecursionError."""
     return json.loads(
         text, object_pairs_hook=_without_repeats, parse_float=parse_float, parse_constant=finite
     )
