@@ -10,6 +10,7 @@ from mlxchat.cli.options import (
     Template,
     build,
     given_names,
+    leave_out,
     leave_template_out,
     setup_of,
     with_options,
@@ -71,6 +72,8 @@ def generate(
     if resume is not None:
         raise typer.Exit(resume_run(resume, build(Shown, values), **_changes(context)))
     leave_template_out(context, values)
+    if values["raw"] or template is not None or prompt in (None, "-"):
+        leave_out(context, values, "overflow")
     request = build(
         Request,
         values,

@@ -117,8 +117,12 @@ def given_names(context: typer.Context) -> frozenset[str]:
 def leave_template_out(context: typer.Context, values: MutableMapping[str, Any]) -> None:
     """With --raw, ignore options for the chat template that are only configured."""
     if values["raw"]:
-        names = {name for name in OF_TEMPLATE if name in values}
-        values.update(dict.fromkeys(names - given_names(context)))
+        leave_out(context, values, *(name for name in OF_TEMPLATE if name in values))
+
+
+def leave_out(context: typer.Context, values: MutableMapping[str, Any], *names: str) -> None:
+    """Ignore these options if they are only configured."""
+    values.update(dict.fromkeys({*names} - given_names(context)))
 
 
 def _parameter(option: Option) -> inspect.Parameter:
