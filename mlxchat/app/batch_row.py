@@ -109,8 +109,7 @@ class RowPlanner:
         self._constraint = constraint_of(request.answer)
 
     def plan(self, row: Row) -> RowRun:
-        """Raises MlxchatError if the row's options or messages cannot be followed, or if its prompt
-        is too long for the model."""
+        """Raises MlxchatError if the row cannot be followed, or its prompt is too long."""
         request, tokenizer = self._request_of(row), self._model.tokenizer
         own = {name: row.options[name] for name in CONSTRAINTS if name in row.options}
         constraint = _constraint(json.dumps(own)) if own else self._constraint

@@ -96,8 +96,7 @@ class EventWriter:
     def done(
         self, stats: Stats, model: str, seed: int, *, error: str | None = None, value: Any = None
     ) -> str:
-        """The last line; `error` is the message of the error that ended the generation, if any, and
-        `value` that of a constrained answer."""
+        """The last line, with the `error` that ended it, if any, and the `value` of the answer."""
         figures = asdict(stats)
         del figures["problem"]
         event: dict[str, Any] = {

@@ -128,7 +128,7 @@ class Run:
     open_files: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
-        request, point = self.request, self._resume_point
+        request, point = self.request, self.resume_point
         self.saved: Written | None = None
         hides, extracts = request.hides_thoughts, request.answer.extract
         in_thought = point is not None and point.in_thought
@@ -147,7 +147,8 @@ class Run:
         return self.loaded.model
 
     @property
-    def _resume_point(self) -> ResumePoint | None:
+    def resume_point(self) -> ResumePoint | None:
+        """Where a resumed run continues, if it has begun to write."""
         return None if self.saver is None else self.saver.begun.resume_point
 
     @property
@@ -322,7 +323,7 @@ class Run:
 
     def _loop_end(self, reply: Reply) -> End:
         """Stops a text that repeats itself, or reports it."""
-        request, point = self.request, self._resume_point
+        request, point = self.request, self.resume_point
         # A code block would never be complete.
         endless = request.ignore_eos and not request.answer.extract
         on_loop = request.overnight.on_loop or (OnLoop.WARN if endless else OnLoop.STOP)

@@ -394,8 +394,7 @@ class Conversation(Means):
         before: State | None = None,
         read: Window | None = None,
     ) -> Generator[Said]:
-        """Answer the last turn of this state, or continue its answer; `before` if nothing comes. A
-        window may have `read` the message before."""
+        """Answer the last turn of this state, or continue its answer; `before` if nothing comes."""
         before, asked = before or self.state, state.turns[-1]
         at_most = 0 if (begun := bool(asked.reply or asked.thought)) else self.recalls
 

@@ -169,8 +169,7 @@ def _has_bytes(part: Any) -> bool:
 
 
 def read_template(path: Path) -> GivenTemplate:
-    """Read the file, and try the template. Raises UsageError if it cannot be read, TemplateError if
-    it is no template for a chat."""
+    """Read and try the template. Raises UsageError if unreadable, TemplateError if it is none."""
     name = name_of(str(path))
     try:
         source = path.expanduser().read_text(encoding="utf-8-sig")

@@ -74,8 +74,7 @@ def fitting(directory: Path, quantized_by: object = None) -> Iterator[None]:
 
 
 def _missing_files(directory: Path) -> list[str]:
-    """The weight files that seem to be missing, by the index; none if that names none of the files
-    that are here, and so belongs to others."""
+    """The weight files that the index names and that are missing; none if it is of others."""
     here = {path.name for path in directory.glob("model*.safetensors")}
     try:
         index = json.loads((directory / "model.safetensors.index.json").read_text("utf-8"))

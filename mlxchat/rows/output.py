@@ -248,8 +248,7 @@ class Pending:
         return None
 
     def has_more(self, should_stop: Callable[[], bool]) -> bool:
-        """Whether there is anything to run at all, before the first row is taken. Waits for it,
-        unless `should_stop` returns True."""
+        """Whether there is anything to run. Waits for that, unless `should_stop` returns True."""
         while self._next is None and not self.is_over and not should_stop():
             self._next = self.take()
         return self._next is not None

@@ -427,8 +427,7 @@ def reply_path(directory: Path, id_: int) -> Path:
 
 
 def read_reply(path: Path) -> tuple[int, str, str] | None:
-    """The turn, the thought and the reply; None if there is no file. A kill or a power cut can
-    have damaged the end."""
+    """The turn, the thought and the reply; None without a file. A kill may have damaged the end."""
     try:
         with open_to_read(path) as file:
             *lines, _ = file.read(MAX_REPLY_BYTES).split(b"\n")

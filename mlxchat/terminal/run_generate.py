@@ -51,7 +51,8 @@ def _generate(opened: Open, ranks: Alone, worker: Worker, shown: Shown) -> int:
             read, wrote = Count(line, "reading", "tokens"), Count(line, "writing", "tokens")
             is_seen = begun.file is None and Stdout().is_seen and not begun.request.answer.extract
             tokens = begun.tokens(should_stop=stop.requested, on_prefill=read, on_over=stop.over)
-            for count, _ in enumerate((each for each in tokens if each.id is not None), 1):
+            first = 1 if begun.resume_point is None else begun.resume_point.generated + 1
+            for count, _ in enumerate((each for each in tokens if each.id is not None), first):
                 if not is_seen:
                     wrote(count, None)
     except RunEnded as error:

@@ -264,8 +264,7 @@ class Reader:
 
     @property
     def _may_begin(self) -> bool:
-        """Whether a thought or the answer may begin here, after a thought too: some models think
-        twice, or close a thought twice."""
+        """Whether a thought or the answer may begin here, or after one: some models think twice."""
         is_after = self.place is Place.ANSWER and self._leads and not self._keeps_newlines
         return self.place is Place.START or is_after
 

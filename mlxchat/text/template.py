@@ -139,8 +139,7 @@ class ChatTemplate:
         return bool(rendered) and _MARK not in rendered
 
     def _takes_system(self, system: str) -> bool:
-        """Whether the template renders this system message, rather than reject or drop it: some
-        reject an empty one, for example."""
+        """Whether the template renders this system message: some reject or drop an empty one."""
         rendered, marked = (
             self.tried([{"role": "system", "content": text}, _QUESTION]) for text in (system, _MARK)
         )
