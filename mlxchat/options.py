@@ -7,6 +7,7 @@ from it. `settings` and `request` declare the options; the command line decides 
 """
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import EnumType, StrEnum
@@ -172,6 +173,11 @@ def options_of(kind: type) -> MappingProxyType[str, Option]:
     return MappingProxyType(found)
 
 
+def in_home(path: str | Path) -> Path:
+    """The path, in the home directory if it begins with ~, as a shell would."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
 def _completed(declared: Field[Any], hint: Any) -> Option:
     """The option with what follows from its field: a path, an enumeration, a tuple, a default."""
     option: Option = declared.metadata["option"]
@@ -183,7 +189,7 @@ def _completed(declared: Field[Any], hint: Any) -> Option:
         name=option.name or declared.name.replace("_", "-"),
         many=get_origin(hint) in (tuple, Mapping),
         choices=option.choices or (tuple(map(str, kind)) if isinstance(kind, EnumType) else ()),
-        parse=option.parse or (Path if kind is Path else None),
+        parse=option.parse or (in_home if kind is Path else None),
         type=kind,
         default=None if declared.default is MISSING else declared.default,
     )

@@ -62,6 +62,7 @@ def test_one_of_several_texts_and_a_choice_may_be_given_from_python_as_they_are(
     request = Request(prompt="a", **given)
     assert (request.stop, request.files) == (("euros",), ("a.md",))
     assert request.overflow is Overflow.MAP
+    assert options_of(Overnight)["output"].value_of("~/x") == Path("~/x").expanduser()
     for name in ("temperature", "seed"):
         with pytest.raises(UsageError, match=f"unknown sampling option '{name}'"):
             Setup(sampling={name: 1})

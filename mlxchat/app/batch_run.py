@@ -81,7 +81,7 @@ def open_batch(
             yield BatchRun(request, Pending(rows, write), observer)
             return
         with observer.waiting(f"reading {request.output} …"):
-            output = ResultFile(request.output.expanduser())
+            output = ResultFile(request.output)
         with output:
             if damaged := output.finished.damaged:
                 lines = ", ".join(map(str, damaged[:NAMED])) + ", …" * (len(damaged) > NAMED)

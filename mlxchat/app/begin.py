@@ -26,6 +26,7 @@ from mlxchat.app.run import Run
 from mlxchat.engine.budget import without_effect
 from mlxchat.errors import ExitStatus, RunEnded, UsageError
 from mlxchat.models.model import ALONE, Alone
+from mlxchat.options import in_home
 from mlxchat.passages.search import Read
 from mlxchat.request import Request
 from mlxchat.settings import OnLoop, Overflow
@@ -159,7 +160,7 @@ def resume(
     """
     observer = observer or Observer()
     with ExitStack() as stack:
-        checkpoint, request, prompt = _reopened(Path(directory), ranks, stack, changes)
+        checkpoint, request, prompt = _reopened(in_home(directory), ranks, stack, changes)
         loaded = open_model(request.setup, observer, ranks=ranks)
         path = request.overnight.output_path()
         assert path is not None
@@ -223,7 +224,7 @@ def record_of(request: Request, loaded: Loaded) -> RunRecord:
     long = replace(
         long,
         # Without one, it is in the checkpoint, which may be moved or copied.
-        output=None if long.output is None else long.output.expanduser().resolve(),
+        output=None if long.output is None else long.output.resolve(),
         until=None if until_s is None else datetime.fromtimestamp(until_s).astimezone(),
         lasting_s=None,
     )

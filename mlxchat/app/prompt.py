@@ -245,7 +245,7 @@ def begin_answer(
 
 def _read_grammar(path: Path) -> str:
     try:
-        return path.expanduser().read_text("utf-8-sig")
+        return path.read_text("utf-8-sig")
     except OSError as error:
         # llama.cpp's option takes the grammar itself.
         if GBNF.search(str(path)):

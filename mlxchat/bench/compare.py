@@ -175,8 +175,7 @@ def _digits(value: float) -> str:
 
 
 def this_machine() -> Record:
-    """Its current state; the device must have been chosen. `load` is the average number of programs
-    that wanted a core in the last minute."""
+    """Its current state, on the chosen device. `load`: programs wanting a core, last minute."""
     uname = system_platform.uname()
     return {
         "system": f"{uname.system} {uname.release} {uname.machine}",

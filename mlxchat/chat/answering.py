@@ -291,8 +291,7 @@ class Answering:
                     yield window
 
     def _evict_in_place(self) -> tuple[Forgot | None, bool]:
-        """Evict the quote, or else the oldest turn, while the turn is being answered. False if
-        nothing is left that can be evicted."""
+        """Evict the quote, or else the oldest turn, during the answer. False if nothing can be."""
         if self.state.quote and self._shrink(replace(self.state, quote="")):
             return None, True
         leaving = ()

@@ -169,8 +169,7 @@ def check_room(rendering: Rendering, state: State, window: int | None) -> int:
 
 
 def check_pin(rendering: Rendering, state: State, window: int | None, number: int) -> None:
-    """Raises UsageError if the model cannot see the turn, or if the turns that are already pinned
-    and this one would leave no room in the window."""
+    """Raises UsageError if the turn is not in view, or pinning it too would leave no room."""
     if not 1 <= number <= len(state.turns):
         raise UsageError(f"no turn {number}")
     turn = state.turns[number - 1]

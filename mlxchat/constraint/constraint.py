@@ -12,7 +12,7 @@ from mlxchat.constraint.lark import GrammarError, compile_lark
 from mlxchat.constraint.library import examined, json_grammar, lark_grammar
 from mlxchat.constraint.schema import Schema, SchemaError
 from mlxchat.errors import UsageError
-from mlxchat.options import flag
+from mlxchat.options import flag, in_home
 from mlxchat.request.written import list_of, parse_shorthand, parse_strictly
 from mlxchat.units import beginning, format_bytes, printable
 
@@ -152,8 +152,8 @@ def _parse_schema(text: str, may_be_file: bool) -> Any:
     if stripped.startswith(("{", "[")) or stripped in ("true", "false"):
         return _parse_json(text)
     has_path = len(text) < MAX_NAME_CHARS and "\0" not in text
-    if may_be_file and has_path and (not is_shorthand or Path(text).is_file()):
-        return _parse_json(_read(Path(text)))
+    if may_be_file and has_path and (not is_shorthand or in_home(text).is_file()):
+        return _parse_json(_read(in_home(text)))
     if not (is_shorthand or stripped.isidentifier()):
         _refuse("schema", f"{beginning(repr(text), 60)} is neither JSON nor a list of names")
     try:

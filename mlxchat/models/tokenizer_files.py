@@ -172,7 +172,7 @@ def read_template(path: Path) -> GivenTemplate:
     """Read and try the template. Raises UsageError if unreadable, TemplateError if it is none."""
     name = name_of(str(path))
     try:
-        source = path.expanduser().read_text(encoding="utf-8-sig")
+        source = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UsageError(f"--chat-template: cannot read {name}: {reason}") from error

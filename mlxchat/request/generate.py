@@ -197,7 +197,7 @@ class Overnight:
 
     def output_path(self) -> Path | None:
         if self.output is not None:
-            return self.output.expanduser()
+            return self.output
         return None if self.checkpoint is None else self.checkpoint / "output.txt"
 
 

@@ -109,8 +109,7 @@ class Finished:
 
 
 def read_finished(file: BinaryIO, path: Path) -> Finished:
-    """Read the lines of an output. Raises OutputError if the file is something else, which a
-    batch must not change, and OSError."""
+    """Read the lines of an output. Raises OutputError for any other file, and OSError."""
     finished = Finished()
     is_ours = True
     for number, line in enumerate(file, 1):

@@ -252,7 +252,7 @@ def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
         return {"input": text, "text": text, "prompt": text, "file": path}
 
     pattern = str(Path(rows.source.pattern or "").expanduser())
-    output = None if rows.output is None else os.path.realpath(rows.output.expanduser())
+    output = None if rows.output is None else os.path.realpath(rows.output)
     found = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207
     # That of pathlib fails for a link to itself.
     paths = [each for each in found if not Path(each).is_dir() and os.path.realpath(each) != output]
@@ -264,8 +264,7 @@ def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
 
 
 def table_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
-    """A row for each record after the header, whose names are those of the fields. Raises
-    UsageError if the header has one of them twice."""
+    """A row for each record after the header. Raises UsageError if that has a name twice."""
 
     def fields(record: list[str] | RowError) -> Fields:
         cells = _cells(record)

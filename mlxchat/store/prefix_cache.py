@@ -234,8 +234,7 @@ class Recorder:
         return all(window.total == window.offset == tokens for window in self._windows())
 
     def _take(self, places: Sequence[int], end: int) -> None:
-        """Copy these pages, and the states if the last one ends here. One evaluation for all,
-        because each waits for the device."""
+        """Copy these pages, and the states if the last one ends here, in one evaluation."""
         copies: dict[tuple[int, str], mx.array] = {}
         for place in places:
             for name, array in self._entries(end - place * PAGE).items():

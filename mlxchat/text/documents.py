@@ -158,7 +158,7 @@ def open_documents(
 
 def open_document(path: str, stdin: BinaryIO | None, *, whole: bool = False) -> Document:
     """A file, or standard input; anything else, such as a pipe, is copied. Raises InputError."""
-    name = name_of(path)
+    name, path = name_of(path), os.path.expanduser(path)  # noqa: PTH111
     with reported_as(InputError, f"read {name}"):
         if path != STDIN and Path(path).is_file():
             return _read(name, Path(path))

@@ -117,8 +117,7 @@ class Tokenizer:
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
-        """Tokens that end a turn: those named in the model's files, those its template writes
-        after an answer, and those of its reply format."""
+        """Tokens that end a turn: by the model's files, its template, and its reply format."""
         roles = self.replies.markers.roles
         named = self.replies.format.ends if roles else ()
         ends = {self._backend.token_to_id(text) for text in named}
