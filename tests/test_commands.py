@@ -253,6 +253,7 @@ def test_schema_constrains_the_next_answer_only(shown: ChatScreen, run: Run) -> 
     shown.say("again")
     assert [turn.reply == "7" for turn in shown.conversation.turns] == [True, False]
     run('/schema {"enum": [7]}')
+    assert run("/undo").endswith("send it again with /schema\n")
     assert "ordinary answer" in run("/schema off")
     with pytest.raises(UsageError, match="strin"):
         run('/schema {"type": "strin"}')

@@ -43,9 +43,10 @@ class ChatScreen(Talk):
         # The constraint on the next answer.
         self.constraint: Constraint | None = None
         self.figures = ""
-        # What was sent with messages, and the attachments of the last one taken back.
+        # What was sent with messages, and what came back with the last one taken back.
         self.sent: dict[str, tuple[Attached, Constraint | None]] = {}
         self._again: Attached = {}
+        self._returned: Constraint | None = None
 
     def wait_for_model(self) -> None:
         super().wait_for_model()
@@ -85,8 +86,9 @@ class ChatScreen(Talk):
         name = f'attachments of "{first_words(turn.question)}"'
         unknown = {"": (name, documents)} if documents else {}
         others = {key: each for key, each in self.attached.items() if key not in self._again}
-        self._again, self.constraint = self.sent.get(turn.user, (unknown, None))
-        self.attached = self._again | others
+        own = None if self.constraint is self._returned else self.constraint
+        self._again, self._returned = self.sent.get(turn.user, (unknown, None))
+        self.attached, self.constraint = self._again | others, self._returned or own
 
     def kept(self) -> str:
         """What can be done with a message that has no reply."""
