@@ -74,12 +74,13 @@ def test_words_of_many_passages_are_found_if_nothing_else_is_and_few_have_them_a
     for vague in ("Who is hiring?", "Summarize it in 103 words."):
         assert not found(search, vague).fit
     # Of equals, the first or the last were read.
-    (best,) = found(
-        search_in(report({5: "Ink.", 9: "Ink. " * 3, **dict.fromkeys(range(12, 20), "Ink.")})),
-        "Is there ink?",
-        300,
-    ).passages
+    marks = report({5: "Ink.", 9: "Ink. " * 3, **dict.fromkeys(range(12, 20), "Ink.")})
+    (best,) = found(search_in(marks), "Is there ink?", 300).passages
     assert best.text.endswith("Ink. Ink. Ink.")
+    # Each part of a number was common.
+    numbered = report({n: f"See {n % 7}.{n % 5}.2." for n in range(59)})
+    (best,) = found(search_in(numbered), "Where is 3.4.2?", 300).passages
+    assert best.text.endswith("See 3.4.2.")
 
 
 TEXTS = st.lists(

@@ -3,14 +3,17 @@ quotes them with their places."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from mlxchat.passages.index import Outdated, Passage, PassageIndex
-from mlxchat.recall.choice import COMMON, by_share, excerpt
+from mlxchat.recall.choice import COMMON, by_share, excerpt, words
 
+# Numbers that are one: a section, a date, a time.
+JOINED = re.compile(r"\d+(?:[.:/-]\d+)+")
 # A passage that contains less than this share of what the best one contains is not read.
 ENOUGH_OF_BEST = 0.3
 # The best passages are read with what comes after and before them.
@@ -89,8 +92,9 @@ class Search:
 
     def find(self, question: str, room: int, cost_of: Callable[[Passage], int]) -> Found:
         """Passages that cost at most `room`. Raises Outdated."""
-        fits = by_share(self, question)
-        if not fits and (often := by_share(self, question, often=True)):
+        joined = [" ".join(words(each)) for each in JOINED.findall(question)]
+        fits = by_share(self, question, False, *joined)
+        if not fits and (often := by_share(self, question, True, *joined)):
             # Words of many passages: the best have to stand out, and say them often.
             best = [each for each in often if each.share > often[0].share - TIE]
             fits = often if len(best) <= max(COMMON, self._count // MOST_ALIKE) else []

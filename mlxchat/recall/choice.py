@@ -343,10 +343,10 @@ def _enough(texts: int, own: float, words: int) -> float:
     return ENOUGH - LESS_IF_OWN * own + of_many * (2 - own) / 2
 
 
-def by_share(index: Searchable, message: str, *, often: bool = False) -> list[Fit]:
-    """The texts that contain anything that the message is about, those with most of it first. With
-    `often`, a word that is in most of them counts, too."""
-    looked_up = list(_look_up(index, message, often))
+def by_share(index: Searchable, message: str, often: bool = False, *phrases: str) -> list[Fit]:
+    """The texts that contain anything that the message is about, and its `phrases`, those with most
+    of it first. With `often`, a word that is in most of them counts, too."""
+    looked_up = list(_look_up(index, message, often, phrases))
     needed = sum(word.needed for word in looked_up)
     of_text: dict[int, list[_Word]] = {}
     for word in looked_up:
@@ -373,10 +373,10 @@ class _Word:
     numbers: Sequence[int]
 
 
-def _look_up(index: Searchable, message: str, often: bool) -> Iterator[_Word]:
+def _look_up(index: Searchable, message: str, often: bool, more: Sequence[str]) -> Iterator[_Word]:
     named = names(message)
     of_kind = kinds(message) - named - EVERYDAY_WORDS
-    for word in informative(message)[:MOST_WORDS]:
+    for word in [*more, *informative(message)][:MOST_WORDS]:
         found = index.with_word(word, often)
         # A word that nobody said before counts as one that was said once.
         information = log(1 + len(index) / (max(len(found), 1) + 0.5))
