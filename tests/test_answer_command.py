@@ -104,9 +104,7 @@ def test_a_question_stopped_early_has_no_code(ask: Run, monkeypatch: pytest.Monk
     assert "the answer is not complete (finish reason: interrupted)" in run.stderr
 
 
-def test_a_thought_without_an_answer_is_not_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thought_alone_is_not_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say_scripts(monkeypatch)
     model = str(MISTRAL.write(tmp_path))
     for command in (["generate"], ["chat", "--no-save"]):

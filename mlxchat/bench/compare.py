@@ -110,8 +110,7 @@ def settle() -> None:
 
 
 def ratios(values: Sequence[float], others: Sequence[float]) -> Spread | None:
-    """The ratio of each run to the other side's in the same round, so that a temporary slowdown
-    affects both. None before there is a pair."""
+    """Each run's ratio to the other side's in the same round; none before there is a pair."""
     pairs = [a / b for a, b in zip(values, others, strict=False) if b]
     return Spread.of(pairs) if pairs else None
 

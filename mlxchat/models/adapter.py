@@ -24,8 +24,7 @@ FACTORS = ("lora_a", "lora_b", "m")
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter on this disk. `name` is the path of its directory; `digest` identifies the
-    contents of its files, in hexadecimal."""
+    """An adapter on this disk. `name` is its directory's path, `digest` is of its files, in hex."""
 
     name: str
     digest: str

@@ -212,8 +212,7 @@ def read_lines(stream: BinaryIO) -> Iterator[str]:
 
 
 def json_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
-    """A row for each line that is not blank: without a template in our own form or in that of
-    OpenAI's batch files, and with one, any object."""
+    """A row for each line that is not blank: in our form or OpenAI's; by a template, any object."""
 
     def fields(line: str) -> Fields:
         try:

@@ -15,8 +15,7 @@ MAX_ERROR_CHARS = 200
 
 
 def run(request: BatchRequest, shown: Shown) -> int:
-    """Run the rows, and return the exit status. Raises MlxchatError for everything a user can fix;
-    rows that are finished by then are written."""
+    """Run the rows; return the exit status. Raises MlxchatError; finished rows are written."""
     # Without the ranks that mlx.launch may have started.
     with Worker() as worker:
         return worker.call(lambda: _run(request, shown, worker))

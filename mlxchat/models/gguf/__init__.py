@@ -101,8 +101,7 @@ def _convert_into_place(path: Path, directory: Path) -> None:
 
 
 def _convert(path: Path, directory: Path) -> None:
-    """Write the model's files into the empty directory. The tokenizer and the configuration, which
-    can be refused, come before the weights."""
+    """Write the model's files into the empty directory: what can be refused before the weights."""
     import mlx.core as mx
 
     from mlxchat.models.gguf.config import build_config

@@ -49,8 +49,7 @@ LLAMA3_ORIGINAL_CONTEXT = 8192
 
 
 def build_config(file: GgufFile) -> dict[str, Any]:
-    """The model's part of config.json, without quantization and token ids. Raises ModelUnsupported
-    for a model that cannot be converted."""
+    """The model's part of config.json, without quantization and ids. Raises ModelUnsupported."""
     arch = _supported_architecture(file)
     if "token_embd.weight" not in file.tensors:
         raise file.broken("tensor 'token_embd.weight' is missing")
