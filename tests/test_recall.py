@@ -257,7 +257,7 @@ def test_only_what_is_forgotten_and_not_cleared_away_is_recalled() -> None:
     turns = [Turn(HEAD), *(Turn(*each) for each in FILLERS), Turn(LEFT), Turn(LEADS)]
     state = State(turns=tuple(turns)).forget([1])
     assert Memory().find(LEADS, state, 2) == [1]
-    assert Memory().find(f"> {HEAD}\n\n{LEADS}", state, 2) == []
+    assert Memory().find(f"> {HEAD}\n> \n{LEADS}", state, 2) == []
     assert Memory().find(LEADS, state.forget([6]), 2) == [1, 6]
     cleared = State(turns=tuple(turns[1:5] + turns[:1])).clear()
     assert Memory().find(LEADS, cleared.add(turns[-1]), 2) == []

@@ -68,7 +68,7 @@ class Memory:
         for number, close in (_fits(self._answered, message, state) | asked).items():
             if close.share * ASKED > max(top, ENOUGH_ASKED):
                 best[number] = max(best.get(number, 0.0), close.closeness * ASKED)
-        quotes = {line[2:] for line in message.splitlines() if line.startswith("> ")}
+        quotes = {line[2:] for line in message.splitlines() if line.startswith("> ")} - {""}
         for number in [*best]:
             if not quotes.isdisjoint("\n".join(self._indexed[number]).splitlines()):
                 del best[number]
