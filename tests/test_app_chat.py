@@ -315,7 +315,7 @@ def test_a_reply_that_repeats_itself_is_stopped_and_kept(
 ) -> None:
     """Nothing but Ctrl-C ended it."""
     monkeypatch.setattr(opening, "load_model", lambda *_, **__: REPEATING.model())
-    notice = "stopped: the reply repeats itself (answer again (/retry) or continue (/continue))"
+    notice = "stopped: the reply repeats itself"
     with opened(tiny_model) as chat:
         text = "".join(said.text for said in chat.say("hello"))
         turn, stats = chat.conversation.turns[-1], chat.conversation.stats

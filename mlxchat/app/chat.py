@@ -58,7 +58,7 @@ from mlxchat.units import Observer
 
 HOTTER = "a temp of 0.8 gives other replies"
 GREEDY_BY_MAKERS = f"this model's generation_config.json asks for greedy decoding: {HOTTER}"
-LOOP = "stopped: the reply repeats itself (answer again (/retry) or continue (/continue))"
+LOOP = "stopped: the reply repeats itself"
 LEFT_OUT = "the chat template rejects these turns together: earlier ones are left out"
 
 OWN = frozenset({"recalls", "template_args"})

@@ -82,8 +82,7 @@ class Database:
         return self._mending(lambda: self._read(work))
 
     def write(self, work: Work[T]) -> T:
-        """Run a transaction; return once it would survive a power cut. If `work` raises, nothing
-        changes. Raises what `read` raises."""
+        """Run a transaction that survives a power cut; if `work` raises, none. Raises as `read`."""
         return self._mending(lambda: self._write(work))
 
     def _read(self, work: Work[T]) -> T:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from mlxchat.app.chat import Chat
+from mlxchat.app.chat import LOOP, Chat
 from mlxchat.chat.note import most_remembered, with_remembered
 from mlxchat.chat.state import Change, Turn
 from mlxchat.constraint.constraint import Constraint
@@ -26,6 +26,7 @@ from mlxchat.units import beginning, count
 
 # Characters shown of a line found by /recall, and of the last message of a resumed session.
 MAX_QUOTED_CHARS = 200
+HOW_ON = ": /retry answers again, /continue goes on"
 
 T = TypeVar("T")
 
@@ -63,7 +64,7 @@ class ChatScreen(Talk):
 
     def say_notices(self) -> None:
         for notice in self.chat.notices:
-            self.screen.say(notice)
+            self.screen.say(notice + HOW_ON * (notice == LOOP))
         self.chat.notices.clear()
 
     def edit(self, text: str) -> str:

@@ -282,7 +282,7 @@ class PipedChat(Talk):
         stats = self.conversation.stats and self._text.judged(self.conversation.stats)
         if self.chat.not_saved is not None:
             self.messages.warn(self.saved())
-        elif stats is not None and stats.finish_reason in ("length", "interrupted"):
+        elif stats is not None and stats.finish_reason in ("length", "interrupted", "loop"):
             kept = self.saved()
             if stats.finish_reason == "interrupted" and len(self.conversation.turns) < self._turn:
                 kept = "no answer had begun, so the message is not saved"
