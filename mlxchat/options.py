@@ -196,8 +196,7 @@ def _completed(declared: Field[Any], hint: Any) -> Option:
 
 
 def check_options(value: Any, *parts: Any) -> None:
-    """Raise UsageError for the first field with an invalid value, and for options of the dataclass
-    and of its parts that exclude each other."""
+    """Raise UsageError for the first invalid value, and for options that exclude each other."""
     for name, each in options_of(type(value)).items():
         given = getattr(value, name)
         if isinstance(given, str | Path) and (each.many or each.parse or each.choices):

@@ -126,8 +126,7 @@ class Checkpointer:
         return self._state.background.written
 
     def save(self, reached: Reached) -> None:
-        """Save the state of a run that has come this far; without a `resume_point`, the prompt is
-        being read. Everything before it is written."""
+        """Save a run that has come this far; without a `resume_point`, it is reading the prompt."""
         # The text first: a checkpoint may only refer to text that is on the disk.
         position = self._file.sync()
         self._state.background.wait()

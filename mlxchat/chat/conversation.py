@@ -120,7 +120,8 @@ class Conversation(Means):
     @property
     def recalled(self) -> tuple[int, ...]:
         """The turns that were quoted for the last message."""
-        return () if self.answering is None else self.answering.recalled
+        latest = self.answering
+        return latest.recalled if latest and latest.state.last is self.state.last else ()
 
     # The conversation so far
 
@@ -168,6 +169,7 @@ class Conversation(Means):
         split = self.model.tokenizer.replies.split
         whole = tuple(turn if turn.thought else turn.split_by(split) for turn in saved.turns)
         self._begin(replace(saved, turns=whole))
+        self.answering = None
         self.draft_with(self.drafter)
 
     def change_model(
