@@ -163,8 +163,7 @@ class Conversation(Means):
     # Changes
 
     def resume(self, saved: State) -> None:
-        """Replace everything with a saved conversation. The next turn prefills as much of it as
-        fits. Raises CacheError if its pinned tokens leave no room."""
+        """Replace everything with what was saved. Raises CacheError if that leaves no room."""
         # Transcripts of other programs have the thought and the reply in one text.
         split = self.model.tokenizer.replies.split
         whole = tuple(turn if turn.thought else turn.split_by(split) for turn in saved.turns)
@@ -233,8 +232,7 @@ class Conversation(Means):
         self._begin(replace(self.state, system=text))
 
     def set_note(self, text: str | None, about: Sequence[int] = ()) -> None:
-        """Change the note, or remove it, and forget the turns that it is about. Raises UsageError
-        if it is empty or does not fit."""
+        """Change the note, or remove it, and forget the turns it is about. Raises UsageError."""
         text = None if text is None else text.strip()
         if text is not None:
             check_note(self.rendering, self.state, self.settings.max_kv_size, text)

@@ -15,6 +15,7 @@ from mlxchat.errors import MlxchatError, ModelError, device_failures
 from mlxchat.files import reported_as
 from mlxchat.models.skeleton import named_parameters
 from mlxchat.models.weights import open_arrays
+from mlxchat.options import in_home
 
 # The files of mlx-lm's adapters: the configuration and the arrays.
 FILES = CONFIG, WEIGHTS = "adapter_config.json", "adapters.safetensors"
@@ -32,7 +33,7 @@ class Adapter:
 
 def find_adapter(name: str) -> Adapter:
     """The adapter in the directory of that name. Raises ModelError."""
-    path = Path(name).expanduser().absolute()
+    path = in_home(name).absolute()
     if not path.is_dir():
         raise ModelError(f"{name} is not a directory: name the one of the adapter")
     names = {each.name for each in path.glob("*")}

@@ -23,6 +23,7 @@ from pydantic_core import from_json
 
 from mlxchat.errors import InputError, MlxchatError, UsageError
 from mlxchat.files import open_to_read, reported_as
+from mlxchat.options import in_home
 from mlxchat.request import BatchInput
 from mlxchat.request.batch import RowTemplate
 from mlxchat.rows.row import (
@@ -83,7 +84,7 @@ class Rows:
 
     def count(self) -> int | None:
         """The number of rows, if that is quickly known."""
-        path = None if self.source.path is None else self.source.path.expanduser()
+        path = None if self.source.path is None else in_home(self.source.path)
         with suppress(OSError, MlxchatError):
             if self._stream is None:
                 return sum(1 for _ in self._found(None))
@@ -142,7 +143,7 @@ class Rows:
         if path is not None:
             # It may be a pipe that has a name, such as the shell's <(command).
             with reported_as(InputError, f"read {path}"):
-                return path.expanduser().open("rb")
+                return in_home(path).open("rb")
         if stdin is None:
             raise UsageError("nothing to read: name a file of rows, pipe them in, or use --files")
         if isinstance(stdin, io.BytesIO):
@@ -250,7 +251,7 @@ def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
         text = check_text("the file", data.decode("utf-8-sig", "surrogateescape"))
         return {"input": text, "text": text, "prompt": text, "file": path}
 
-    pattern = str(Path(rows.source.pattern or "").expanduser())
+    pattern = str(in_home(rows.source.pattern or ""))
     output = None if rows.output is None else os.path.realpath(rows.output)
     found = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207
     # That of pathlib fails for a link to itself.

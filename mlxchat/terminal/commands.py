@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from pathlib import Path
 
 from mlxchat.chat.rendering import fitted
 from mlxchat.chat.state import Turn
@@ -19,6 +18,7 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import InputError, MlxchatError, UsageError
 from mlxchat.manual.equivalents import hint_for
 from mlxchat.models.catalog import all_names, is_model
+from mlxchat.options import in_home
 from mlxchat.sessions import transcript
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing
@@ -225,7 +225,7 @@ def _file(shown: ChatScreen, argument: str) -> None:
         words = shlex.split(named)
         named = words[0] if len(words) == 1 and not os.path.lexists(named) else named
     # That of pathlib fails for an unknown user.
-    path = str(Path(os.path.expanduser(named.replace("\0", "␀"))))  # noqa: PTH111
+    path = str(in_home(named.replace("\0", "␀")))
     if off:
         below, before = f"{os.path.realpath(path)}/", len(shown.attached)
         for key, (name, _) in [*shown.attached.items()]:
@@ -428,6 +428,6 @@ def _copy(shown: ChatScreen, _: str) -> None:
 
 @command("/export FILE", "write the conversation as Markdown, or to a .jsonl file")
 def _export(shown: ChatScreen, argument: str) -> None:
-    path = Path(argument).expanduser()
+    path = in_home(argument)
     transcript.export(path, shown.conversation.state, thoughts=shown.think == "on")
     shown.screen.say(f"wrote {path}")
