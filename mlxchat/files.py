@@ -1,7 +1,6 @@
 """Files that survive a crash, a full disk or a power cut: atomic writes, and locks.
 
-All durable writing, locking and syncing goes through here; the callers decide what the files
-contain.
+All durable writing, locking and syncing goes through here; callers decide what files contain.
 """
 
 import errno
@@ -85,8 +84,7 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def force_to_disk(descriptor: int, *, full: bool = True) -> None:
-    """Return once the file would survive a power cut, as far as the file system can promise that.
-    Raises OSError.
+    """Return once the file would survive a power cut, as far as can be promised. Raises OSError.
 
     On macOS, `fsync` only hands the data to the drive, which may keep it in its own cache;
     F_FULLFSYNC, used if `full`, flushes that too. Network shares reject it and get `fsync`.

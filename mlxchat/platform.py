@@ -257,8 +257,7 @@ def wired_limit() -> Iterator[None]:
 def synchronize() -> None:
     """Wait until everything this thread has launched is computed, collectives included.
 
-    Messages between ranks run on the CPU's stream, which `mx.synchronize` alone does not wait for
-    on a GPU.
+    Messages between ranks run on the CPU's stream: on a GPU, `mx.synchronize` does not wait for it.
     """
     mx.synchronize()
     mx.synchronize(mx.default_stream(mx.cpu))

@@ -16,8 +16,7 @@ REPLACED = ("open", "pwrite", "ftruncate", "unlink", "replace", "close")
 
 
 class FailingDisk:
-    """Records in `calls` every call that changes files in `directory`, and opening and closing
-    them for writing.
+    """Records in `calls` calls that change files in `directory`, or open and close them for it.
 
     The calls with the numbers in `failing` raise `error`; a failing write first writes half. Other
     writes take at most `max_bytes`. Syncing a directory is not counted, since it may fail.

@@ -29,8 +29,7 @@ HARMONY = Scripted(
     "<|start|>assistant<|channel|>final<|message|>Yes!<|return|>",
 )
 
-# Gemma 4: thoughts are removed from the content; without `enable_thinking` the prompt ends with an
-# empty one.
+# Gemma 4: thoughts are not content; without `enable_thinking` the prompt ends with an empty one.
 GEMMA = Scripted(
     "{% set thinks = enable_thinking is defined and enable_thinking %}"
     "<bos>{% if thinks or messages[0].role == 'system' %}<|turn>system\n"
@@ -143,8 +142,7 @@ LONGCAT = Scripted(
     plain=("<longcat_think>", "</longcat_think>"),
 )
 
-# Kimi-VL-Thinking, like Moonlight: a default system text. Neither template nor vocabulary contains
-# its tags.
+# Kimi-VL-Thinking, like Moonlight: a default system text. Template and vocabulary lack its tags.
 KIMI_VL = Scripted(
     "{% if messages[0].role != 'system' %}"
     "<|im_system|>system<|im_middle|>You are kind.<|im_end|>{% endif %}"

@@ -1,5 +1,4 @@
-"""What stays of turns that have left the window: quotes, gone after the reply and never said twice,
-and notes.
+"""What stays of turns that left the window: notes, and quotes, gone after the reply.
 
 What is said and undone around them is drawn in test_conversation; here are the families whose
 layers would remember a quote, and what quotes and notes hold."""

@@ -13,8 +13,7 @@ from mlxchat.cache.layers import ChunkCache
 from scripts.families import CONFIGS, build_family
 from tests.reference import logits, random_tokens
 
-# Without the position-dependent scale of the global layers' queries, which rightly changes when
-# keys are moved back.
+# Without the global layers' scale of queries by position, which changes when keys move back.
 TEXT = CONFIGS["llama4"]["text_config"] | {"attn_temperature_tuning": 0}
 MODEL = build_family("llama4", text_config=TEXT | {"attention_chunk_size": 32})
 

@@ -117,9 +117,7 @@ def test_a_stuck_answer_ends_with_what_is_written(pattern: str, lookup: bool) ->
 
 
 @pytest.mark.parametrize("items", [{"maxItems": 2}, {}])
-def test_an_answer_that_its_grammar_allows_is_validated_however_it_ends(
-    items: dict[str, int],
-) -> None:
+def test_an_answer_its_grammar_allows_is_validated_however_it_ends(items: dict[str, int]) -> None:
     """With `maxItems` nothing may follow, so no end token is drawn."""
     schema = {"type": "array", "items": {"const": 1}, "minItems": 2, "uniqueItems": True, **items}
     reply = answer(Constraint.from_schema(schema), max_tokens=300, sampling={"temp": 0.5})

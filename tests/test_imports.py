@@ -107,9 +107,7 @@ def test_responses_of_llm_become_sessions(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_session("Other").system == "Be kind."
 
 
-def test_another_file_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_file_is_refused_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for content in ("nonsense", "{}", "[1]", '[{"mapping": 1}]'):
         (tmp_path / "x.json").write_text(content)
         with pytest.raises(SystemExit, match=r"cannot import .*x\.json: [^\n]+$"):

@@ -26,8 +26,7 @@ def database(monkeypatch: pytest.MonkeyPatch) -> FailingDatabase:
 
 @pytest.fixture
 def chat(database: FailingDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A little of everything, while some statements fail; returns the errors and the number of
-    recoveries.
+    """A little of everything, while statements fail; returns the errors, and how many recoveries.
 
     What is interrupted, except a piece, is called again. After each step the session can be read,
     and never loses what could already be read; once the disk works again, everything is there."""

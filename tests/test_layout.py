@@ -28,7 +28,7 @@ CEILINGS = {
     "passages": 475,
     "constraint": 860,
     "cache": 2_350,
-    "models": 3_660,
+    "models": 3_640,
     "engine": 2_170,
     "chat": 1_790,
     "store": 1_355,
@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 595,
     "app": 3_240,
     "bench": 883,
-    "terminal": 3_705,
+    "terminal": 3_725,
     "doctor": 250,
     "cli": 1_580,
 }

@@ -185,9 +185,7 @@ def test_what_a_model_keeps_precise_is_not_cast() -> None:
     assert {name for name, each in cast.items() if each.dtype != mx.float16} == precise != set()
 
 
-def test_every_token_that_a_file_calls_the_end_ends_a_turn(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+def test_every_token_that_a_file_calls_the_end_ends_turns(tiny_model: Path, tmp_path: Path) -> None:
     directory = Path(shutil.copytree(tiny_model, tmp_path / "m"))
     config(eos_token_id=65, text_config={"eos_token_id": [66, 67]})(directory)
     (directory / "generation_config.json").write_text('{"eos_token_id": [68]}')

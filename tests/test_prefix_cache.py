@@ -201,9 +201,7 @@ def test_a_page_of_other_tokens_than_announced_is_not_kept(model: Model, open_pa
     assert len(files(pages)) == 1
 
 
-def test_another_model_or_dtype_of_the_same_name_finds_nothing(
-    model: Model, open_pages: Open
-) -> None:
+def test_another_model_or_dtype_of_that_name_finds_nothing(model: Model, open_pages: Open) -> None:
     ids = text(2 * PAGE + 1)
     record(model, ids, open_pages(model))
     half = build_random_model()
@@ -287,9 +285,7 @@ class OfTwo(Alone):
         return []
 
 
-def test_a_snapshot_of_several_ranks_that_cannot_be_written_leaves_the_one_before(
-    tmp_path: Path,
-) -> None:
+def test_a_snapshot_of_several_ranks_that_cannot_be_written_leaves_the_last(tmp_path: Path) -> None:
     """Each rank has its shard of it in a file of its own, which belongs to one snapshot only."""
     model = make_model(ranks=OfTwo())
     printed, state = ModelPrint(model).of(WINDOW, KEEP, None), StateFile(tmp_path / "state")

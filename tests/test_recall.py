@@ -115,9 +115,7 @@ def test_an_excerpt_is_the_part_that_says_what_was_asked() -> None:
 
 
 @given(st.text(), st.text(), st.integers(1, 50))
-def test_an_excerpt_is_never_longer_and_always_from_the_text(
-    text: str, message: str, limit: int
-) -> None:
+def test_an_excerpt_is_never_longer_and_from_the_text(text: str, message: str, limit: int) -> None:
     found = excerpt(text, message, limit)
     assert len(found) <= limit + 2
     assert found.strip("…") in " ".join(text.split()) or "…" in text

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from mlxchat.terminal import visible
-from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking
+from mlxchat.terminal.output import TerminalLine
+from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking, markdown_rows
 from mlxchat.text.reply_format import FORMATS, Markers, Place
 from mlxchat.text.reply_reader import Decoder, Reader, StopTexts, StreamDecoder, joined
 from tests.conftest import examples
@@ -134,6 +135,29 @@ def test_a_reply_during_which_the_terminal_is_resized_is_written_once(reply: str
             console.width = WIDTH - number % 3 * 10
             view.add("")
     assert letters(written(console), 40) == in_one_piece(reply)
+
+
+@pytest.mark.parametrize("reply", [PARAGRAPH, REPLIES[2], REPLIES[-1]])
+def test_a_shell_may_write_while_a_reply_is_rendered(reply: str, monkeypatch: pytest.MonkeyPatch):
+    """Its line was erased, and rows were written twice."""
+    console = terminal(height=80)
+    calls = count(1)
+
+    def rows(console: Console, source: str) -> list[str]:
+        if next(calls) % 5 == 0:
+            TerminalLine.moves += 1
+            console.file.write("$ 5\n")
+        return markdown_rows(console, source)
+
+    monkeypatch.setattr("mlxchat.terminal.reply.markdown_rows", rows)
+    with MarkdownView(console, clock=every_drawing()) as view:
+        for start in range(0, len(reply), 20):
+            view.add(reply[start : start + 20])
+    lines = display(written(console), 80)
+    assert lines.count("$ 5") == (next(calls) - 1) // 5
+    assert [c for c in "".join(lines) if c.isalnum() and c != "5"] == [
+        c for c in in_one_piece(reply) if c != "5"
+    ]
 
 
 def test_a_list_that_is_written_while_the_terminal_is_resized_stays_one() -> None:

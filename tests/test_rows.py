@@ -206,9 +206,7 @@ def test_a_table_without_the_columns_needed_is_refused(
     assert str(error.value).startswith(message)
 
 
-def test_a_malformed_record_is_an_error_and_the_rest_continues(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_malformed_record_is_an_error_the_rest_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a quote that is not closed, the rest of the table would have become one prompt."""
     rows = read(b'prompt,b\na,1\n"b"x,1\nc\n\xff,1\nd,1\n"e\nf', csv=True)
     assert [row.error for row in rows] == [

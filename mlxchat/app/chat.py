@@ -67,8 +67,7 @@ GENERATION = frozenset(each.name for each in fields(GenerationSettings))
 
 
 class Chat:
-    """One conversation at a time, with its model and its session. Call `close`, or use it as a
-    context.
+    """One conversation at a time, with its model and session. A context; or call `close`.
 
     The model is loaded when first needed, or by `begin`. Everything is saved before it
     is yielded. Notices for the user, such as that saving fails, go to `observer`, or to `notices`

@@ -84,8 +84,7 @@ def load_model(
 ) -> Model:
     """Load the model, shared among `ranks` if there are several.
 
-    It is refused before its weights are read if its window cannot be bounded, or if `check` refuses
-    it.
+    Before its weights are read, it is refused if its window has no bound, or by `check`.
     """
     check_ranks(
         ranks,

@@ -1,8 +1,7 @@
 """One generation with everything it needs: the model's window, known prefixes, blocks, an output
 file, checkpoints, limits.
 
-What stops it are the `ends` in `Run`, what writes it is `Run._output`, what saves it is a
-Checkpointer.
+The `ends` in `Run` stop it, `Run._output` writes it, a Checkpointer saves it.
 """
 
 import io

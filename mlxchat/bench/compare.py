@@ -1,6 +1,5 @@
-"""Compares sides that run in turn, A B A B, so that other load on the machine affects all of them
-alike; and the figures of their runs: median, spread, ratio to another side, as a table and as lines
-of JSON.
+"""Compares sides that run in turn, A B A B, so that other load on the machine affects all alike;
+and their figures: median, spread, ratio to another side, as a table and as lines of JSON.
 """
 
 import gc

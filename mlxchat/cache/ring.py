@@ -171,8 +171,7 @@ class Placement:
         return cls(**{**saved, "originals": runs})
 
 
-# What next tokens see: None (all entries), "causal", or a boolean array `(N, T)`, true for the
-# visible ones.
+# What next tokens see: None (all entries), "causal", or a boolean array `(N, T)`, true for those.
 Mask = mx.array | str | None
 
 

@@ -37,8 +37,7 @@ from mlxchat.cache.window import WindowCache
 # The steps for which buffers have room.
 STEPS = 64
 
-# mlx-lm modules that compute attention `(B, H_kv, H / H_kv, T, T)`, and so need masks of as many
-# dimensions.
+# mlx-lm modules whose attention is `(B, H_kv, H / H_kv, T, T)`, and so are their masks.
 GROUPED = {"gemma2"}
 
 # Largest relative difference between a row's logits computed alone and side by side.

@@ -34,8 +34,7 @@ class WindowCache:
     multiple of `position_unit`. All layers of a model need the same limit and unit, since some
     models read one layer's offset for all.
 
-    A model that relies on the order of the slots needs `in_order`, which copies the window for each
-    decoded token.
+    `in_order`, for models that rely on the order of slots, copies the window for each token.
 
     Implements the interface that mlx-lm's models and loops expect of a layer's cache. `offset` is
     the RoPE position of the next token, `total` the number of tokens added and not rewound.

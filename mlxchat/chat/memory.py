@@ -31,8 +31,7 @@ ASKED = 0.5
 ENOUGH_ASKED = 0.4
 # A text of more words repeats another if at most a tenth of them is new.
 FEW_WORDS = 8
-# Two turns are quoted if this many characters of each fit, else only one; that with its time, if as
-# many of it fit.
+# Two turns are quoted if this many characters of each fit, else one; with its time, if they do.
 MIN_CHARS = 40
 # A quote's maximum share of the window, and its maximum tokens if there is no window.
 QUOTE_SHARE = 8

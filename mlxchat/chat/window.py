@@ -154,8 +154,7 @@ class Window:
                         self.cache, self.ledger = window.cache, window.ledger
                         return n
         if not shared and (surplus or not self.cache):
-            # Rewound tokens still count towards positions. If the device fails meanwhile, the
-            # window is empty.
+            # Rewound tokens still count towards positions. If the device fails, it is empty.
             self.drop()
             self.cache = self.model.make_cache(ledger.window, ledger.keep)
         return shared

@@ -183,8 +183,7 @@ def search(
 def verify(name: Name) -> None:
     """Compare a session's saved cache with one computed from scratch.
 
-    They differ slightly if turns were evicted, because later turns were computed with those in
-    view.
+    They differ slightly if turns were evicted: later turns were computed with those in view.
     """
     from mlxchat.app.verify import verify_session
     from mlxchat.terminal.progress import observer_of

@@ -209,8 +209,7 @@ CHECKS: dict[str, Callable[[], Iterable[Finding]]] = {
 def examine(*, offline: bool = False) -> Iterator[Finding]:
     """All findings, as they are made. If `offline`, the Hub is not contacted.
 
-    An exception in a check becomes a finding, too: users run this when something is broken in an
-    unexpected way.
+    An exception in a check becomes a finding, too: users run this when something is broken.
     """
     for topic, check in CHECKS.items():
         if topic == "hub" and offline:

@@ -184,8 +184,7 @@ class Batch(Generic[AnyRow]):
         """Return the next token of each row, and begin computing the one after it. Remove the rows
         that have ended, or have a failure, before the next step.
 
-        A row that has just been added has no next token yet. If all rows are at their ends, nothing
-        is computed.
+        A row just added has no next token yet. If all rows are at their ends, computes nothing.
         """
         tokens = self._tokens
         drawn = [(row, row.scores) for row in self.rows if row.drawn]

@@ -35,8 +35,7 @@ def write_brief(
     """Generate a text of at most `limit` tokens besides thoughts; empty if the model wrote nothing.
 
     `how` are other arguments of `generate`; `on_tokens` is called with the number of tokens so far.
-    The reply's finish reason is "interrupted" if `should_stop` stopped it, and "loop" if the text
-    repeats itself.
+    The finish reason is "interrupted" if `should_stop` stopped it, "loop" if it repeats itself.
     """
     text, tokens, repeated = "", 0, 0
     enough = asked(lambda: tokens >= limit or repeated >= MAX_REPEATED, "length")

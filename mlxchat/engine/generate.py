@@ -187,8 +187,7 @@ class _Steps:
     chooser: Chooser
     on_held: OnHeld | None
     drafter: Drafter | None
-    # A token and the draft after it, and the logits after each; the cache knows how many of them
-    # were accepted.
+    # A token and the draft after it, and the logits after each; the cache knows how many count.
     _rows: list[int] = field(default_factory=list[int])
     _logits: mx.array = field(default_factory=lambda: mx.zeros(0))
     _is_guess: bool = False

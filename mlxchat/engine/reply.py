@@ -96,8 +96,7 @@ class Reply:
     `reader` separates thoughts from the answer; without it there are no thoughts. `constrained`
     rules out tokens. A `drafter` speeds up text that repeats its history.
 
-    `finish_reason` is None until the reply has ended. `complete` and `problem` are those of
-    `Stats`.
+    `finish_reason` is None until it has ended. `complete` and `problem` are those of `Stats`.
 
     A model that runs out of positions (GPT-2) ends with "length"; raises CacheError if the prompt
     alone is too long, UsageError if the settings cannot delay the end of replies in this format.

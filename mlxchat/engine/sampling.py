@@ -22,8 +22,7 @@ from mlxchat.errors import UsageError
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text.encoder import TokenIds
 
-# How many of the latest tokens are looked at by the penalties (mlx-lm's default), by DRY, and by
-# anything at all.
+# How many latest tokens the penalties (mlx-lm's default), DRY, and anything at all look at.
 REPETITION_CONTEXT, DRY_CONTEXT, LATEST = 20, 2048, 2568
 # DRY penalizes longer repetitions like those of this length.
 MAX_REPETITION = 32

@@ -61,8 +61,7 @@ def look_up(repo_id: str) -> tuple[dict[str, Any], dict[str, int]]:
 def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
     """Download the repository's main revision into the cache and return its directory.
 
-    Complete files of an earlier download are kept. `show_progress` draws a bar on stderr if that is
-    a terminal.
+    Keeps complete files of an earlier download. `show_progress` draws a bar on a terminal's stderr.
 
     Raises ModelNotFound for an unknown id, ModelUnsupported for a repository without safetensors,
     and HubError for problems with the network, access or disk space.

@@ -84,8 +84,7 @@ def cached_snapshot(repo_id: str) -> Path | None:
 def cached_repos() -> list[tuple[str, Path | None]]:
     """The names and snapshots of the repositories with a model in safetensors, by name.
 
-    Includes unfinished downloads that are known to be models, without a snapshot. Quick: sizes are
-    not read.
+    Includes unfinished downloads known to be models, without a snapshot. Reads no sizes.
     """
     names = [each.name for each in hub_cache_dir().glob("models--*--*")]
     ids = [name.removeprefix("models--").replace("--", "/") for name in names]

@@ -1,5 +1,4 @@
-"""The output of a batch: a line per result, appended in one write, and the rows that it still
-lacks.
+"""The output of a batch: a line per result, appended in one write, and the rows it still lacks.
 
 A line that was written survives the end of the process; the disk is synced about once per second,
 so a power cut loses at most the lines of that second, which a second run does again.

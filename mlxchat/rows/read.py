@@ -55,8 +55,7 @@ DELIMITERS = ",;\t"
 # That of rows which are not JSON, if the user gives none.
 PROMPT = RowTemplate.parse("{prompt}")
 
-# A row: its number, its id if that is not among its fields, and a function that returns them or
-# raises RowError.
+# A row: its number, its id unless a field has it, and a function that returns them or a RowError.
 Found = tuple[int, RowId | None, Callable[[], Fields]]
 
 

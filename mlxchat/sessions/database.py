@@ -1,7 +1,6 @@
 """Opens the database of sessions, which several processes share, and runs transactions in it.
 
-`records` says what is in it, `backup` replaces it if it is damaged. Its write-ahead log is SQLite's
-own business.
+`records` says what is in it, `backup` replaces it if damaged. SQLite minds its write-ahead log.
 """
 
 from __future__ import annotations

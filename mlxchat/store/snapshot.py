@@ -238,8 +238,7 @@ class StateFile:
     def restore(self, model: Model, empty: Cache, fingerprint: Fingerprint) -> Restored | None:
         """The contents of the file, in a fork of `empty`; None if there is no file.
 
-        Raises what the function raises, SnapshotBroken if a shard is missing, RanksError if a rank
-        is lost.
+        Raises what that raises, SnapshotBroken without a shard, RanksError if a rank is lost.
         """
         ranks, restored = model.ranks, None
 
@@ -284,8 +283,7 @@ def _write_shard(rank: int, number: int, taken: Snapshot) -> None:
 
 
 class ModelPrint:
-    """The part of a fingerprint that never changes for a loaded model. Computed once, in tens of
-    milliseconds.
+    """The part of a fingerprint that no loaded model changes. Computed once, in some 50 ms.
 
     A model is identified by its configuration and by samples of every tensor in memory: hashing
     gigabytes at each start would take longer than prefilling a window again.

@@ -2,8 +2,7 @@
 such files, which may be lost.
 
 The format is safetensors. Its metadata contains the facts, and its last tensor is a checksum of all
-bytes before it, which is compared before any of them is believed. The callers know what the tensors
-mean.
+bytes before it, compared before any of them is believed. Callers know what the tensors mean.
 
 Source: https://github.com/huggingface/safetensors for the format; blocks named by a hash of their
 tokens and of the block before them, from vLLM's automatic prefix caching (Kwon et al., 2023).
@@ -117,8 +116,7 @@ def write(
 def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
     """Return the tensors, mapped from the file and so not in memory yet, and the facts.
 
-    Raises SnapshotBroken if the file is truncated, changed, or of another kind; OSError if it
-    cannot be read.
+    Raises SnapshotBroken if it is truncated, changed, or of another kind; OSError if unreadable.
     """
     # Mapped, not read, which saves a copy: the checksum reads it and MLX copies it. Mapping is safe
     # because such files are never truncated, only replaced or deleted.

@@ -25,11 +25,13 @@ _GLUE = "\0"
 class TerminalLine:
     """The line of the terminal that text is written to; the process has one terminal. The cursor is
     within it if `is_open`. `drawn` are functions that remove what is drawn meanwhile. `moves` says
-    how often others have written below a reply, which then has to leave its rows in place."""
+    how often others have written below a reply, which then has to leave its rows in place; before
+    it draws, `look` finds out."""
 
     is_open = False
     drawn: ClassVar[list[Callable[[], object]]] = []
     moves = 0
+    look: "staticmethod[[], object]" = staticmethod(lambda: None)
 
     @classmethod
     @contextmanager

@@ -183,9 +183,10 @@ class MarkdownView(PlainView):
                 # Wait until it has stopped changing.
                 self._due_s = self._clock() + SETTLED_S
                 return
-        if self._may_have_moved or self._moves != TerminalLine.moves:
+        if self._may_have_moved or self._has_moved():
             self._moves = TerminalLine.moves
             self._let_stand()
+        before = self._source, self._kept, self._has_gap, self._is_cropped, self._is_cut
         if self._is_cut and "\n" in self._source:
             # A list that begins at 2 does not interrupt a paragraph, such as the end of item 1.
             self._source, self._is_cut = self._source.replace("\n", "\n\n", 1), False
@@ -206,10 +207,19 @@ class MarkdownView(PlainView):
             self._kept += excess
             final, live = [*final, *live[:excess]], live[excess:]
         shown = live[max(excess, 0) :] if self._is_cropped else live
+        if self._has_moved():
+            # Rendering takes a while, in which the program may have been stopped.
+            self._source, self._kept, self._has_gap, self._is_cropped, self._is_cut = before
+            self._draw(is_done)
+            return
         self._write([*final, *shown])
         self._rows = shown
         self._has_printed = self._has_printed or bool(final)
         self._drawn_chars = len(self._source)
+
+    def _has_moved(self) -> bool:
+        TerminalLine.look()
+        return self._moves != TerminalLine.moves
 
     def _print_for_good(self, cut: int) -> list[str]:
         """Take the text before the cut; return its rows."""

@@ -149,6 +149,7 @@ class Worker:
 
     def __enter__(self) -> Self:
         self.keys = Keys()
+        TerminalLine.look = staticmethod(self.keys.look)
         for number in (*ENDING, signal.SIGCONT):
             # Not if the parent process wants it ignored, as `nohup` does with SIGHUP.
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -257,8 +258,8 @@ class Worker:
 
     def _obey(self, number: int | None) -> None:
         if number == signal.SIGCONT:
-            self.keys.hold_again()
             TerminalLine.moves += 1
+            self.keys.hold_again()
         elif number is not None:
             if self._stop is None:
                 raise ending_by(number)
@@ -304,6 +305,13 @@ class Keys:
             _apply(_held(self._found))
             self._bracket_pastes("h")
 
+    def look(self) -> None:
+        """A shell that had the terminal until now may have left the echo on: a thread that is about
+        to draw must not wait until the main thread learns of it."""
+        with suppress(termios.error, OSError):
+            if self._is_held and termios.tcgetattr(STDIN)[_LFLAG] & termios.ECHO:
+                TerminalLine.moves += 1
+
     def restore(self) -> None:
         if self._found and self._is_held:
             # Otherwise a process in the background would be stopped.
@@ -331,8 +339,7 @@ class Keys:
 
 def _held(before: list[Any]) -> list[Any]:
     # Without IEXTEN only signal keys are special. NOFLSH: Ctrl-C stops the reply without discarding
-    # the draft of the next message. ICRNL: PlainInput gets Enter as a newline; Editor accepts
-    # either.
+    # the draft of the next message. ICRNL: PlainInput gets Enter as a newline, Editor takes either.
     settings = [*before[:_CC], list(before[_CC])]
     settings[_LFLAG] &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN)
     settings[_LFLAG] |= termios.ISIG | termios.NOFLSH

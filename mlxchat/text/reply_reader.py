@@ -1,5 +1,4 @@
-"""A reply's tokens as text while it is generated: decoded, thoughts apart from the answer, and up
-to a stop text.
+"""A reply's tokens as text while they come: decoded, thoughts apart, and up to a stop text.
 
 Markers are recognized by their token ids; tags that are not tokens are searched for in the text.
 Both are removed from the text, as are headers. `template` has the replies of earlier turns.

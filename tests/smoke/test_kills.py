@@ -226,9 +226,7 @@ def elsewhere(*arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_session_is_open_in_one_process_until_that_is_killed_which_harms_no_other(
-    sessions: Path,
-) -> None:
+def test_a_session_is_open_in_one_process_until_killed_which_harms_no_other(sessions: Path) -> None:
     """Frames of a dead process in SQLite's log were taken for damage, and the database was
     replaced while another chat was writing to it."""
     said = [Turn("long " * 6000, "yes", finish_reason="stop")]

@@ -1,6 +1,4 @@
-"""The program on several ranks over loopback: it writes what one process writes, and all exit
-together.
-"""
+"""The program on several ranks over loopback writes what one process does, and all exit together."""
 
 import json
 import os

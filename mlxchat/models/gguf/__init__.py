@@ -61,8 +61,7 @@ def import_gguf(path: Path, models_dir: Path, notify: Notify) -> Path:
     not if the directory exists. Several processes may call this at the same time.
 
     Raises ModelNotFound if `path` is not a file, ModelBroken if it is damaged, ModelUnsupported if
-    it cannot be converted, ModelError if models_dir cannot be written. None of these leaves a
-    directory.
+    it cannot be converted, ModelError if models_dir cannot be written; none leaves a directory.
     """
     directory = models_dir / directory_name(path)
     # Failures to read the GGUF file are already ModelBroken: any OSError comes from writing.
