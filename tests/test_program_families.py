@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mlxchat import paths
 from mlxchat.app import chat as app_chat
 from mlxchat.app.begin import begin
 from mlxchat.request import ChatOptions, Overnight, Request, Setup
@@ -19,6 +20,7 @@ from scripts.families import listed_verdicts, write_family
 from tests.in_process import run_in_process
 from tests.product import TWELVE
 
+SHORT = GenerationSettings(max_tokens=4)
 WITHOUT_A_WINDOW = "gpt2"
 WITHOUT_A_CACHE_THAT_GROWS = "rwkv7"
 
@@ -113,6 +115,26 @@ NEW_TOKENS = 1 + len("\nuser\n\nassistant\n") + 4 + len(MESSAGES[-1])
 def say(chat: app_chat.Chat, text: str) -> str:
     list(chat.say(text))
     return chat.conversation.turns[-1].reply
+
+
+@pytest.mark.parametrize("undone", [1, 4])
+def test_what_was_taken_back_is_in_no_file(undone: int, tmp_path: Path) -> None:
+    """Its tokens stayed in the saved cache if the window had no earlier state."""
+    options = ChatOptions(setup_of("llama", tmp_path, 300), generation=SHORT)
+    with app_chat.Chat.open(options, session="mine") as chat:
+        for message in MESSAGES:
+            say(chat, message)
+    tokens = chat.conversation.model.tokenizer.encode(MESSAGES[-1]).tobytes()
+
+    def holding() -> list[str]:
+        files = (path for path in paths.sessions_dir().rglob("*") if path.is_file())
+        return [path.suffix for path in files if tokens in path.read_bytes()]
+
+    assert holding() == [".safetensors"]
+    with app_chat.Chat.open(options, session="mine") as chat:
+        for _ in range(undone):
+            chat.conversation.undo()
+    assert holding() == []
 
 
 @each_family

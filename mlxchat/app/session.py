@@ -164,7 +164,7 @@ class Saving:
         try:
             if conversation is not None:
                 self.record(conversation.state)
-                if conversation.turns and self._ranks.at_rest:
+                if self._ranks.at_rest:
                     self._save_cache(conversation)
             self._file.background.wait()
             self._see_result()
@@ -194,9 +194,16 @@ class Saving:
             window.cache, window.ledger = restored.cache, restored.ledger
 
     def _save_cache(self, conversation: Conversation) -> None:
-        window = conversation.window
+        window, turns = conversation.window, len(conversation.turns)
         path = self._ranks.same(lambda: _snapshot_path(self.session))
-        if path is None or len(window.ledger) == 0:
+        if path is None:
+            return
+        if len(window.ledger) == 0 or any(number > turns for number in window.turns):
+            # Nor may a file keep what was taken back.
+            if turns < self._saved_turns and self._ranks.leads:
+                self._file.background.wait()
+                with suppress(OSError):
+                    path.unlink()
             return
         self._see_result()
         self._saved_turns = len(conversation.turns)

@@ -1,4 +1,4 @@
-"""The program on several ranks over loopback writes what one process does, and all exit together."""
+"""The program on several ranks over loopback writes what one process does, and all end together."""
 
 import json
 import os
