@@ -26,14 +26,12 @@ from mlxchat.models.skeleton import build_skeleton
 from scripts import metal
 from scripts.tiny_model import byte_tokenizer, tiny_config, write_tiny_model
 
-# The size of the surrounding terminal, which readline exports if pytest has imported it, is not
-# that of the terminals in the tests.
+# Readline exports the size of the surrounding terminal, which is not that of the tests' terminals.
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
     os.unsetenv(name)
 
-# If the tests run in the background or under `nohup`, the program would inherit ignored signals,
-# and rightly ignore them.
+# In the background or under `nohup`, the program would inherit ignored signals, and ignore them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -85,8 +83,7 @@ def unthinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def embedded_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the embedded model. It takes four seconds to convert, which only one of the
-    parallel test processes does."""
+    """The directory of the embedded model, which one process of all takes 4 seconds to convert."""
     from mlxchat.models.gguf import embedded_gguf, import_gguf
 
     source = embedded_gguf()

@@ -16,8 +16,7 @@ from mlxchat.rows.output import Result
 from mlxchat.units import Observer
 from tests.failing_device import FailingDevice
 
-# Rows that share a beginning and are read together, one that outgrows the window, and one whose
-# prompt is longer than it.
+# Rows that share a beginning and are read together, one that outgrows the window, one too long.
 ROWS = [
     *({"id": n, "prompt": "the same words for all " + "x" * n, "max_tokens": 6} for n in range(6)),
     {"id": "grows", "prompt": "grow " * 11, "max_tokens": 12},

@@ -1,5 +1,4 @@
-"""`mlxchat bench` as users run it, on a tiny model: records, tables and errors. No test
-looks at how long anything takes."""
+"""`mlxchat bench` on a tiny model: records, tables and errors. No test looks at times."""
 
 import json
 import shlex

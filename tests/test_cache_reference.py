@@ -76,8 +76,7 @@ def check(name: str, size: tuple[int, int], operations: Operations, limit: int, 
         held = tokens_held(cache)
         is_settled = all(w.max_size and w.size() <= w.max_size for w in windows(cache))
         if operation_name in ("rewind", "evict") and not is_settled:
-            # A prefill step still holds what the reference has already evicted, so removing
-            # something now rightly leaves more visible.
+            # A prefill step still holds what the reference has evicted: more is rightly visible.
             continue
         if operation_name == "rewind":
             rewind_both(cache, reference, min(n, held))

@@ -53,7 +53,9 @@ def ask(complete: Complete) -> Ask:
     return ask_all
 
 
-def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(ask: Ask) -> None:
+def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(
+    ask: Ask, complete: Complete
+) -> None:
     write_config('[aliases]\nqwork = "/models/work"\n')
     put_in_cache(hub_cache_dir(), "qorg/tiny", {"config.json": b"{}", "model.safetensors": b""})
     make_session("holidays")
@@ -69,6 +71,7 @@ def test_commands_options_models_sessions_and_keys_are_completed_in_every_shell(
     assert ask("config", "set", "chat.max-k") == ["chat.max-kv-size"]
     assert ask("config", "set", "aliases.") == ["aliases.qwork"]
     assert ask("config", "show", "gen")[0] == "generate"
+    assert complete("bash", "--temp", "=", "1", "--think", "=", "hi") == "hide\n"
 
 
 @pytest.mark.parametrize("path", ["", "session", "config"])

@@ -1,5 +1,4 @@
-"""The configuration: what its file and variables set, what they refuse, and how the file is edited
-without losing anything."""
+"""The configuration: what its file and variables set and refuse, and edits that lose nothing."""
 
 import stat
 import sys

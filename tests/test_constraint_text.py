@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxchat.constraint.constraint import Constraint
+from mlxchat.errors import UsageError
 from tests.constrained import accepted, assert_works_or_is_refused, refusal
 
 GRAMMAR = """
@@ -161,5 +162,7 @@ def test_the_short_form_is_that_of_llm() -> None:
 
 def test_multi_asks_for_a_list_of_items() -> None:
     constraint = Constraint.from_schema("name, age int", multi=True)
+    with pytest.raises(UsageError, match=r"^--schema-multi: larger than"):
+        Constraint.from_schema("[" * 2_000_000, multi=True)
     valid = ['{"items": []}', '{"items": [{"name": "x", "age": 1}]}']
     assert accepted(constraint, [*valid, '{"items": [{"name": "x"}]}', "{}"]) == valid

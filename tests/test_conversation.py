@@ -212,8 +212,7 @@ class Played:
             self.said[-1] = last.user, text_of(last)
 
     def there_and_back(self, n: int) -> None:
-        """Take back what was just done: all is as before, what was forgotten for it included, but
-        what was pinned meanwhile."""
+        """Take back what was just done: all is as before, but what was pinned meanwhile."""
         before, said = view(self.conversation), list(self.said)
         kinds = ("reply", "note", "remembered", "forgotten")
         there = (

@@ -68,8 +68,6 @@ def test_what_would_not_be_read_back_the_same_is_not_stored(change: dict[str, An
         (Setup, to_json(Setup(window=64)) | {"window": 0}, "--max-kv-size must be"),
     ],
 )
-def test_an_invalid_unknown_or_missing_field_is_named(
-    kind: type, value: object, complaint: str
-) -> None:
+def test_an_invalid_or_missing_field_is_named(kind: type, value: object, complaint: str) -> None:
     with pytest.raises(ValueError, match=f"^{complaint}"):
         from_json(kind, value)

@@ -84,8 +84,7 @@ def check_next_turn(conversation: Conversation, fresh: Conversation) -> None:
 
 
 def test_a_half_updated_cache_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns are evicted during a reply. After a failure, some layers had evicted them and others
-    not, and the ledger still listed them."""
+    """Turns leave during a reply. After a failure, only some layers had evicted them."""
     conversation = filled(empty())
     conversation.generation = GenerationSettings(max_tokens=300, ignore_eos=True)
 

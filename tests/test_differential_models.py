@@ -1,7 +1,6 @@
 """Our loader and mlx-lm's on the same changed files: equal logits, or refused as mlx-lm fails.
 
-Each change is made alone to a tiny model. The few that are run by default are of every kind; the
-slow tests make them all.
+Each change is made alone to a tiny model: by default a few, of every kind; in slow tests, all.
 """
 
 import json

@@ -1,7 +1,6 @@
 """Every model in mlx-lm: none is missing, all are unchanged without a window, some are refused.
 
-`test_product` checks windows, positions and everything saved, in every form and loaded in another
-thread.
+`test_product` checks windows, positions and everything saved, in every form and in a thread.
 """
 
 from pathlib import Path

@@ -1,6 +1,5 @@
-"""Help and manual: every command is explained, every documented call works, a dozen of them run,
-and so do the examples in Python; every link leads somewhere, and names that other programs use lead
-to ours."""
+"""Help and manual: every command is explained, every documented call works, some run, and so do
+examples in Python; every link leads somewhere, and names that other programs use lead to ours."""
 
 import re
 import shlex

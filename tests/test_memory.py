@@ -83,8 +83,7 @@ SIZES = (
 )
 CONTEXT = 131_072
 
-# The outcome for each model's weights, and the automatic window. On the CPU of the container,
-# weights are float32 if they fit.
+# The outcome for each model's weights, and the automatic window. Here they are float32 if they fit.
 Outcome = tuple[str, int | None]
 FITS: Outcome = ("fits", CONTEXT)
 TIGHT: Outcome = ("warned", 512)

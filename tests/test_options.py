@@ -1,5 +1,4 @@
-"""Flags, help, variables and keys follow from one declaration of an option, and an invalid value is
-refused when it is given."""
+"""Flags, help, variables and keys follow from an option's declaration, which refuses values."""
 
 import math
 from dataclasses import replace

@@ -120,8 +120,7 @@ def kind(request: pytest.FixtureRequest) -> Model:
     return make_model(build_family(request.param))
 
 
-# The pages of a prompt, of two kinds, and its length; its window; and a stored page to be lost or
-# damaged before.
+# A prompt's pages, of two kinds, and its length; its window; a stored page to be lost or damaged.
 prompts = st.tuples(
     st.lists(st.sampled_from([1, 2]), min_size=5, max_size=5),
     st.integers(1, 5 * PAGE),

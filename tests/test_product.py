@@ -24,8 +24,7 @@ NO_DRAFTS = {"llama4", "minimax_m3_vl", "phi3small"}
 # chunks, or group tokens by their place in the window.
 NO_ROWS = {"internlm2", "internlm3", "llama4", "longcat_flash_ngram", "minimax_m3_vl", "phi3small"}
 
-# Its indexer chooses the tokens to attend to, and rounding changes the choice: in most steps in
-# this form, in some in the others.
+# Its indexer chooses the tokens to attend to, and rounding changes that: in this form mostly.
 CHOOSES_OTHERS = {
     ("deepseek_v32", "8-bit"): {"prefill", "evict"},
     # With these weights alone, rounding chooses other experts.

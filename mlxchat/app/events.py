@@ -119,8 +119,7 @@ class EventWriter:
 def value_of(constraint: Constraint | None, answer: str) -> Any:
     """A complete answer as a JSON value, if it was constrained by a schema.
 
-    None if Python cannot hold it: a schema that allows anything allows deep nesting, and combined
-    schemas may allow 1e999.
+    None if Python cannot hold it: schemas may allow deep nesting, or 1e999.
     """
     if constraint is None or constraint.kind != "schema":
         return None

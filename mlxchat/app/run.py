@@ -1,5 +1,4 @@
-"""One generation with everything it needs: the model's window, known prefixes, blocks, an output
-file, checkpoints, limits.
+"""One generation with all it needs: a window, known prefixes, blocks, an output file, checkpoints.
 
 The `ends` in `Run` stop it, `Run._output` writes it, a Checkpointer saves it.
 """

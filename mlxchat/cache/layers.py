@@ -1,7 +1,6 @@
 """A whole model's cache: all layers, and totals over them.
 
-A list with one object per layer: our windows, mlx-lm's recurrent states, or mlx-lm's lists of both
-for layers that have both.
+A list with one object per layer: our windows, mlx-lm's recurrent states, or its lists of both.
 """
 
 import copy

@@ -23,8 +23,7 @@ DRAFT_SLOTS = 16
 
 
 class Entries(NamedTuple):
-    """A window's keys and values `(B, H, T, D)`, T tokens, and the original keys of the first ones;
-    None if there are none."""
+    """A window's keys and values `(B, H, T, D)`, and the original keys of the first, or None."""
 
     keys: mx.array | None = None
     values: mx.array | None = None
@@ -267,8 +266,7 @@ class Ring:
             like.each(lambda x: mx.zeros((*x.shape[:2], slots, x.shape[3]), x.dtype))
         )
 
-    # What the next tokens see. A `window_size` narrows that to the latest tokens, that many
-    # with the kept ones.
+    # What the next tokens see. A `window_size` narrows that to as many, the kept and the latest.
 
     def prefill_mask(self, n: int, window_size: int | None, *, return_array: bool) -> Mask:
         """The mask for `n` tokens that will be appended.

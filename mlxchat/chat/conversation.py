@@ -52,8 +52,7 @@ class Conversation(Means):
     Before a message, at most `recalls` forgotten turns that it needs are quoted to the model. The
     quote is not part of the turn and leaves the window after the reply.
 
-    Raises TemplateError if the model has no template, CacheError if the pinned tokens leave no
-    room in the window.
+    Raises TemplateError if the model has no template, CacheError if the pinned tokens fill it.
     """
 
     def __init__(

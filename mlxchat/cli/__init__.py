@@ -20,7 +20,7 @@ from mlxchat.cli import chat, generate, group, machine
 from mlxchat.cli.config import config_app
 from mlxchat.cli.group import HELP_NAMES, App, Group
 from mlxchat.cli.models import models_app
-from mlxchat.cli.options import COMPLETING, Configured
+from mlxchat.cli.options import COMPLETING, Configured, join_options
 from mlxchat.cli.sessions import session_app
 from mlxchat.cli.usage_errors import check_question, explain
 from mlxchat.errors import (
@@ -142,6 +142,8 @@ def main() -> None:
         # Wrapped help would count as several answers, an error as one.
         os.environ["COLUMNS"] = "10000"
         with redirect_stderr(StringIO()), suppress(Exception, KeyboardInterrupt):
+            if os.environ[COMPLETING] == "complete_bash":
+                join_options()
             app(prog_name="mlxchat")
         sys.exit(ExitStatus.FAILURE)
     _exit(_status())

@@ -1,8 +1,7 @@
 """Declared options as Typer options, those that several commands have, what Tab completes, and what
 a prompt (`-p`), the environment and the file set.
 
-Completion must be quick, so nothing here imports MLX. If there is no match, or an error, the shell
-completes file names.
+Completion must be quick, so nothing here imports MLX. Without a match, shells complete file names.
 """
 
 import inspect
@@ -57,6 +56,13 @@ def complete_session(incomplete: str) -> list[str]:
     quoted = r"\\\g<0>" if os.environ.get(COMPLETING) == "complete_bash" else r"\g<0>"
     found = as_typed(names_by_use(), incomplete)
     return [re.sub(r"[^\w@%+=:,./-]", quoted, each) for each in found]
+
+
+def join_options() -> None:
+    """Bash divides "--option=value" in a line it completes into three words: leave out the "="."""
+    words, cursor = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
+    before = [word for word in words[:cursor] if word != "="]
+    os.environ.update(COMP_WORDS="\n".join([*before, *words[cursor:]]), COMP_CWORD=str(len(before)))
 
 
 COMPLETIONS = {"model": complete_model, "session": complete_session}

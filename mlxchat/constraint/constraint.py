@@ -54,16 +54,17 @@ class Constraint:
         With `multi`, the answer is an object with a list of such values as `items`. Raises
         UsageError naming the keyword and its place if the schema is invalid or cannot be enforced.
         """
-        given = _parse_schema(schema, may_be_file) if isinstance(schema, str) else schema
-        given = list_of(given) if multi else given
+        name = "schema_multi" if multi else "schema"
         try:
+            given = _parse_schema(schema, may_be_file) if isinstance(schema, str) else schema
+            given = list_of(given) if multi else given
             check = Schema(_plain(given))
         except SchemaError as error:
-            _refuse("schema", str(error))
+            _refuse(name, str(error))
         grammar = json_grammar(check.grammar)
         found, warnings = examined(grammar)
         if found is not None:
-            _refuse("schema", found)
+            _refuse(name, found)
         notices = [*check.misspelled, *_not_enforced(check, warnings)]
         return cls("schema", grammar, given, check, tuple(map(printable, notices)))
 
@@ -155,11 +156,11 @@ def _parse_schema(text: str, may_be_file: bool) -> Any:
     if may_be_file and has_path and (not is_shorthand or in_home(text).is_file()):
         return _parse_json(_read(in_home(text)))
     if not (is_shorthand or stripped.isidentifier()):
-        _refuse("schema", f"{beginning(repr(text), 60)} is neither JSON nor a list of names")
+        raise SchemaError(f"{beginning(repr(text), 60)} is neither JSON nor a list of names")
     try:
         return parse_shorthand(text)
     except ValueError as error:
-        _refuse("schema", str(error))
+        raise SchemaError(str(error)) from error
 
 
 def _read(path: Path) -> str:
@@ -167,22 +168,22 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             return file.read(MAX_SCHEMA_BYTES + 1).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        _refuse("schema", f"{path} is not UTF-8 text", cause=error)
+        raise SchemaError(f"{path} is not UTF-8 text") from error
     except OSError as error:
         is_name = isinstance(error, FileNotFoundError) and str(path).isidentifier()
         hint = f"; as a field, write '{path} str'" if is_name else ""
-        _refuse("schema", f"cannot read {path}: {error.strerror}{hint}", cause=error)
+        raise SchemaError(f"cannot read {path}: {error.strerror}{hint}") from error
 
 
 def _parse_json(text: str) -> Any:
     if len(text.encode(errors="replace")) > MAX_SCHEMA_BYTES:
-        _refuse("schema", f"larger than {format_bytes(MAX_SCHEMA_BYTES)}")
+        raise SchemaError(f"larger than {format_bytes(MAX_SCHEMA_BYTES)}")
     try:
         return parse_strictly(text)
-    except RecursionError:
-        _refuse("schema", _TOO_DEEP)
+    except RecursionError as error:
+        raise SchemaError(_TOO_DEEP) from error
     except ValueError as error:
-        _refuse("schema", f"invalid JSON: {error}")
+        raise SchemaError(f"invalid JSON: {error}") from error
 
 
 def _plain(schema: Any) -> Any:
@@ -214,5 +215,5 @@ def _literal(text: str) -> str:
     )
 
 
-def _refuse(kind: Kind, reason: str, cause: Exception | None = None) -> NoReturn:
-    raise UsageError(f"{flag(kind)}: {printable(reason)}") from cause
+def _refuse(name: str, reason: str) -> NoReturn:
+    raise UsageError(f"{flag(name)}: {printable(reason)}")

@@ -29,8 +29,7 @@ def load_shared(
     """Load a model, of which rank 0 has `found` the files, on all ranks; `check` may refuse it
     before any weights are read.
 
-    Raises what loading raises, and RanksError if another rank cannot load it or has a different
-    one.
+    Raises what loading raises, and RanksError if another rank cannot load it or has another.
     """
     with ranks.losses():
         ranks.watchdog.is_off = True
@@ -86,8 +85,7 @@ def _agreed(ranks: Ranks, model: Model | None, error: MlxchatError | None) -> Mo
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How a model is divided among the ranks of `group`: within each layer or, with `pipeline`, by
-    layers.
+    """How a model is divided among the ranks of `group`: within layers, or by them (`pipeline`).
 
     Source: mlx-lm's `sharded_load`, and its models' `shard` and `pipeline`.
     """

@@ -23,8 +23,7 @@ from pathlib import Path
 from mlxchat import platform
 from mlxchat.errors import ExitStatus, RanksError
 
-# An evaluation that takes longer than this means that a rank hangs. The longest legitimate one is a
-# prefill step of a large model.
+# If an evaluation takes longer, a rank hangs. The longest is a prefill step of a large model.
 TIMEOUT_S = 60.0
 
 # When a neighbour closes its connection, MLX usually fails immediately, but a race between its
@@ -141,8 +140,7 @@ class Watchdog:
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def arm(self) -> None:
-        """Give up if it is not disarmed, or armed again, within TIMEOUT_S, or within GONE_S and a
-        neighbour has gone."""
+        """Give up unless disarmed, or armed again, within TIMEOUT_S; GONE_S without a neighbour."""
         self._armed_s = time.monotonic()
 
     def disarm(self) -> None:

@@ -1,8 +1,6 @@
-"""Several sequences side by side: what they begin with is read once, and one token of each row is
-decoded in one step.
+"""Several sequences side by side: what they share is read once; a step decodes one token of each.
 
-Feeds no reply: that is for the caller, who may do it while the next tokens are computed. Rows may
-come and go between steps.
+The caller feeds replies, maybe while the next tokens are computed. Rows come and go between steps.
 """
 
 from collections.abc import Callable, Sequence

@@ -86,8 +86,7 @@ class Matcher:
         self._check()
 
     def mask(self) -> np.ndarray:
-        """Whether each token is allowed next, bool `(size,)`: at least one is, and ends are if the
-        answer may end."""
+        """Which tokens are allowed next, bool `(size,)`: at least one; ends if it may end."""
         words = np.zeros((self._vocabulary.table.vocab_size + 31) // 32, np.uint32)
         self._inner.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         # llguidance allows only ends if it fails, as if the answer were complete.

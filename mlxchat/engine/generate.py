@@ -123,8 +123,7 @@ def decode(
     on_held: OnHeld | None = None,
     drafter: Drafter | None = None,
 ) -> Iterator[Token]:
-    """Yield the tokens that `chooser` chooses, without their text. They follow the `last` one,
-    which is not yet in the cache.
+    """Yield the tokens that `chooser` chooses, without text, after `last`, not yet in the cache.
 
     The next token is computed while the caller handles the current one, so the cache already holds
     every token yielded except the very last: the last of `max_tokens`, or the last after
@@ -179,8 +178,7 @@ def decode(
 
 @dataclass(slots=True)
 class _Steps:
-    """Runs the network for a token, or for several of which all but the first are drafted, and
-    draws from its logits."""
+    """Runs the network for a token, or for it and drafted ones, and draws from its logits."""
 
     network: nn.Module
     cache: Cache

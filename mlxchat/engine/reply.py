@@ -23,8 +23,7 @@ from mlxchat.settings import GenerationSettings, SamplingSettings, with_seed
 from mlxchat.text.encoder import TokenIds
 from mlxchat.text.reply_reader import Piece, Reader, State, StopTexts
 
-# Why a reply has ended: the model's end, a stop text, the limit, its constraint; or what stopped it
-# from outside, see `End`.
+# Why a reply has ended: the model's end, a stop text, the limit, its constraint, or an `End`.
 FinishReason = Literal["stop", "stop_text", "length", "error", "interrupted", "time", "loop"]
 
 

@@ -112,8 +112,7 @@ class Chooser:
         return is_greedy and all(each is None for each in extras)
 
     def draw(self, logits: mx.array, after: mx.array | None = None) -> Drawn:
-        """A lazily drawn token from logits `(1, V)`: the next one, or the one `after` it, if that
-        has not been taken yet."""
+        """A lazily drawn token from logits `(1, V)`: the next, or `after` it, if not taken yet."""
         if after is None and (closing := self.closing()) is not None:
             return closing
         index = self.index + (after is not None)

@@ -64,8 +64,7 @@ def test_a_killed_chat_loses_nothing_that_was_shown(kills: int, tiny_model: Path
         assert len(turns) - before >= len(shown)
         for turn, text in zip(turns[before:], shown, strict=False):
             assert turn.reply.startswith(text)
-        # Replies match the run that was never killed, up to the first that was cut, perhaps before
-        # any of it was shown.
+        # Replies match the run that was never killed, up to the first that was cut, if shown.
         cut = [n for n, turn in enumerate(turns) if turn.finish_reason in ("", "interrupted")]
         complete = [turn.reply for turn in turns[: (cut or [None])[0]]]
         assert complete == whole[: len(complete)]
@@ -227,8 +226,7 @@ def elsewhere(*arguments: str) -> "subprocess.Popen[str]":
 
 
 def test_a_session_is_open_in_one_process_until_killed_which_harms_no_other(sessions: Path) -> None:
-    """Frames of a dead process in SQLite's log were taken for damage, and the database was
-    replaced while another chat was writing to it."""
+    """A dead process's frames in SQLite's log were damage: a database in use was replaced."""
     said = [Turn("long " * 6000, "yes", finish_reason="stop")]
     with Session.open("other", create=True) as other, elsewhere() as process:
         other.record(None, said)

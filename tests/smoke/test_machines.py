@@ -239,9 +239,7 @@ def test_if_a_rank_is_killed_the_other_exits_and_the_session_has_the_text_shown(
 
 
 @SLOW
-def test_a_run_resumes_from_each_ranks_own_shard_of_the_checkpoint(
-    models: Path, tmp_path: Path
-) -> None:
+def test_a_run_resumes_from_each_ranks_shard_of_a_checkpoint(models: Path, tmp_path: Path) -> None:
     """A run killed and resumed writes the same bytes as an undisturbed one of one process."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     night = ("-n", "90", "--checkpoint-every", "20", "--checkpoint")

@@ -1,5 +1,4 @@
-"""Signals while MLX keeps the process busy in C, where no Python handler runs, or while the hub is
-slow: nothing hangs, nothing is lost."""
+"""Signals while MLX keeps the process in C, or the hub is slow: nothing hangs, nothing is lost."""
 
 import json
 import os

@@ -19,8 +19,7 @@ ARCHITECTURES = {
     "qwen3": ("qwen3", "Qwen3ForCausalLM"),
 }
 
-# Settings of these architectures that change the arithmetic but that mlx-lm's modules lack, with
-# their neutral values.
+# Settings that change the arithmetic and that mlx-lm's modules lack, with their neutral values.
 NEUTRAL = {
     "attention.causal": True,
     "attention.scale": 0.0,
