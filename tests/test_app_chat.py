@@ -184,6 +184,7 @@ def test_a_chat_leaves_nothing_until_named_and_can_be_left_and_resumed(options: 
         chat.change_session("old")
         assert [turn.user for turn in chat.conversation.turns] == ["one"]
         assert dict(chat.conversation.rendering.template_args) == {}
+        chat.set(temp=0.5)
         say(chat, "four")
         # Others may open the session that was left.
         Session.open("new").close()

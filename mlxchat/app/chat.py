@@ -363,7 +363,10 @@ class Chat:
         seed = sampling.pop("seed", self._setup.seed)
         setup = replace(self._setup, sampling={**self._setup.sampling, **sampling}, seed=seed)
         self._options = replace(self._options, setup=setup)
-        self._describe()
+        if self._saving is not None:
+            # Nothing else: after `change_session`, the session's own model and window stay.
+            saved = settings_of(conversation)
+            self._saving.describe({name: saved[name] for name in OWN & options.keys()})
 
     # The session
 
