@@ -30,6 +30,7 @@ temp = 0
 
 [prompts.joke]
 prompt = "Tell a joke."
+choice = ["ha", "ho"]
 """
 
 everything = partial(listing, everything=True)
@@ -168,7 +169,11 @@ def test_the_command_line_overrides_a_prompt_and_a_prompt_the_configuration(
     assert tokens("-p", "commit", "-n", "2") == 2
     # It answers questions only.
     monkeypatch.setenv("MLXCHAT_GENERATE_OVERFLOW", "passages")
-    assert tokens("-p", "joke") == tokens("--raw") == 7
+    assert tokens("--raw") == 7
+    # At most one of these can be given.
+    monkeypatch.setenv("MLXCHAT_GENERATE_REGEX", "a")
+    for options, written in ([], "a"), (["-p", "joke"], "h"), (["-p", "joke", "--regex", "x"], "x"):
+        assert run_quietly("generate", *options, "a")[0] == written
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from mlxchat.cli.group import Command
 from mlxchat.cli.usage_errors import refuse_run_together
 from mlxchat.config import TEXT, Setting, by_field, configured, read_user_config
 from mlxchat.errors import ConfigError, UsageError
-from mlxchat.options import OF_TEMPLATE, Option, options_of
+from mlxchat.options import OF_TEMPLATE, ONE_OF, Option, options_of
 from mlxchat.request import Setup
 from mlxchat.settings import SamplingSettings
 from mlxchat.terminal import visible
@@ -115,9 +115,12 @@ def agrees(question: str, *, yes: bool) -> bool:
 
 def given_names(context: typer.Context) -> frozenset[str]:
     """Names of the parameters given on the command line, and the fields of its prompt."""
+    return context.meta.get(PROMPT_FIELDS, frozenset()) | _typed_names(context)
+
+
+def _typed_names(context: Any) -> set[str]:
     sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = {name for name, each in sources.items() if each and each.name == "COMMANDLINE"}
-    return context.meta.get(PROMPT_FIELDS, frozenset()) | given
+    return {name for name, each in sources.items() if each and each.name == "COMMANDLINE"}
 
 
 def leave_template_out(context: typer.Context, values: MutableMapping[str, Any]) -> None:
@@ -192,6 +195,11 @@ class Configured(Command):
         rest = super().parse_args(ctx, args)
         if wrong is not None:
             raise wrong
+        typed, of_prompt = _typed_names(ctx), ctx.meta.get(PROMPT_FIELDS, frozenset())
+        for group in map(frozenset, ONE_OF):
+            # One on the command line overrides another in the prompt, that one the configuration's.
+            if first := typed & group or of_prompt & group:
+                ctx.params.update(dict.fromkeys(ctx.params.keys() & group - first))
         return rest
 
 
