@@ -1,5 +1,4 @@
-"""A saved chat from Python: turns are saved before they are shown, and resumed exactly; its
-options, and the sampling that suits its model."""
+"""A saved chat from Python: saved before it is shown, resumed exactly; its options and sampling."""
 
 import errno
 from collections.abc import Callable
@@ -126,7 +125,10 @@ def test_the_sessions_adapter_is_for_the_sessions_model_alone() -> None:
         session.settings({"model": "one", "adapter": "lora"})
     with Session.open("mine") as session:
         setups = [resumed(ChatOptions(Setup(name)), session).setup for name in (None, "two")]
+        session.settings({"adapter": None})
     assert [(each.model, each.adapter) for each in setups] == [("one", "lora"), ("two", None)]
+    with pytest.raises(ModelNotFound, match=r"-m MODEL continues session 'mine' with another$"):
+        Chat.open(session="mine")
 
 
 def test_settings_stay_when_the_model_changes(options: Options, tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def test_a_chat_leaves_nothing_until_named_and_can_be_left_and_resumed(options: 
         assert chat.session is None
         assert not paths.sessions_dir().exists()
         chat.save_as("old")
-    with Chat.open(options(window=900, template_args={"a": 1})) as chat:
+    with Chat.open(options(window=900, recalls=0, template_args={"a": 1})) as chat:
         say(chat, "two")
         with pytest.raises(SessionError, match="session 'old' already exists"):
             chat.save_as("old")
@@ -184,10 +186,13 @@ def test_a_chat_leaves_nothing_until_named_and_can_be_left_and_resumed(options: 
         chat.change_session("old")
         assert [turn.user for turn in chat.conversation.turns] == ["one"]
         assert dict(chat.conversation.rendering.template_args) == {}
+        assert chat.conversation.recalls == ChatOptions().recalls
         chat.set(temp=0.5)
         say(chat, "four")
         # Others may open the session that was left.
         Session.open("new").close()
+    with pytest.raises(SessionError, match="this chat is closed"):
+        say(chat, "five")
     assert [user for user, _ in saved("new")] == ["two", "three"]
     assert [user for user, _ in saved("old")] == ["one", "four"]
     with Chat.open(latest=True) as chat:
@@ -237,6 +242,10 @@ def test_a_note_and_what_is_remembered_are_saved_and_resumed_to_the_bit(options:
     with Chat.open(options(window=1200), session="mine") as chat:
         assert chat.conversation.ledger.ids.tolist() == held
         assert chat.notices == []
+        chat.remember("Be brief.")
+    with Chat.open(options(window=1200), session="mine") as chat:
+        chat.begin()
+        assert not chat.notices, "a cache that a change made useless says nothing new"
 
 
 QWEN_THINKING = {"temp": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}

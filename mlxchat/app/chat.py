@@ -26,11 +26,12 @@ from mlxchat.app.opening import (
 from mlxchat.app.ranks import check_ranks
 from mlxchat.app.session import (
     Saving,
+    find_model_of,
     model_settings,
     open_session,
     resumed,
-    saved_template_args,
     settings_of,
+    with_saved,
 )
 from mlxchat.chat.answering import UNWATCHED, Watch
 from mlxchat.chat.conversation import Conversation
@@ -99,7 +100,7 @@ class Chat:
         saves = ranks.same(lambda: session is not None)
         self._saving = Saving(session, self._notify, ranks) if saves else None
         self._prefixes: PrefixCache | None = None
-        self._found = find_model(self._setup, observer, ranks)
+        self._found = find_model_of(session, setup, observer, ranks)
         self._conversation: Conversation | None = None
         self._is_closed = self._leaves_out = False
 
@@ -145,6 +146,10 @@ class Chat:
         finally:
             if self._prefixes is not None:
                 self._prefixes.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SessionError("this chat is closed, so nothing would be saved: open it again")
 
     # The model
 
@@ -295,6 +300,7 @@ class Chat:
         self, reply: Generator[Said], watch: Watch, *, instead_of: Turn | None = None
     ) -> Generator[Said]:
         """The reply, saved as it comes; `instead_of` another, from its first text on."""
+        self._check_open()
         sent = instead_of is None
         try:
             with closing(reply):
@@ -382,6 +388,7 @@ class Chat:
 
     def save(self) -> None:
         """Save all changes; `say`, `retry` and the like do so themselves."""
+        self._check_open()
         if self._saving is not None and self._conversation is not None:
             self._saving.record(self._conversation.state)
 
@@ -405,7 +412,8 @@ class Chat:
             self._describe()
 
     def change_session(self, name: str) -> None:
-        """Leave this conversation, saved, and resume another session with its template arguments.
+        """Leave this conversation, saved, and resume another session, with its own `recalls` and
+        template arguments.
         Raises SessionError, also if a part of this conversation would be lost."""
         if self.session is not None and folded(self.session.name) == folded(name):
             raise UsageError(f"already in session {name!r}")
@@ -422,9 +430,11 @@ class Chat:
         self._saving = saving
         conversation.resume(State())
         rendering = conversation.rendering
-        args = saved_template_args(session, rendering.template_args)
+        own = ChatOptions(recalls=conversation.recalls, template_args=rendering.template_args)
+        saved = with_saved(own, session)
+        conversation.recalls = saved.recalls
         try:
-            conversation.render_with(replace(rendering, template_args=args))
+            conversation.render_with(replace(rendering, template_args=saved.template_args))
         except (CacheError, TemplateError) as error:
             self._notify(f"this session's template arguments were ignored: {error}")
         saving.resume(conversation, system=None)

@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mlxchat.app.opening import find_model
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import State, Turn
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import (
     DeviceError,
+    ModelNotFound,
     RanksError,
     SessionError,
     SnapshotError,
@@ -31,7 +33,7 @@ from mlxchat.sessions import listing
 from mlxchat.sessions.records import Saved, Scalar, others_of
 from mlxchat.sessions.session import Session
 from mlxchat.store.snapshot import Fingerprint, ModelPrint, StateFile, Written
-from mlxchat.units import Notify
+from mlxchat.units import Notify, Observer
 
 # Turns between snapshots, and how many sessions keep a snapshot.
 SNAPSHOT_EVERY = 4
@@ -64,16 +66,24 @@ def resumed(options: ChatOptions, session: Session) -> ChatOptions:
     if "system" not in chosen and session.contents.state != State():
         # The configured one is for new sessions.
         options = replace(options, system=None)
-    setup = _with_saved(options.setup, session, chosen)
-    return _with_saved(replace(options, setup=setup), session, chosen)
+    setup = with_saved(options.setup, session, chosen)
+    return with_saved(replace(options, setup=setup), session, chosen)
 
 
-def saved_template_args(session: Session, default: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The template variables saved with the session, if any."""
-    return _with_saved(ChatOptions(template_args=dict(default)), session, ()).template_args
+def find_model_of(
+    session: Session | None, setup: Setup, observer: Observer, ranks: Alone
+) -> ResolvedModel:
+    """As `find_model`; an error says how the session can go on without its model."""
+    try:
+        return find_model(setup, observer, ranks)
+    except ModelNotFound as error:
+        if session is None or session.contents.settings.get("model") != setup.model:
+            raise
+        how = f"-m MODEL continues session {session.name!r} with another"
+        raise ModelNotFound(f"{error}: {how}") from error
 
 
-def _with_saved(options: T, session: Session, chosen: Collection[str]) -> T:
+def with_saved(options: T, session: Session, chosen: Collection[str] = ()) -> T:
     """The options, with those that were saved with the session and were not chosen."""
     found = session.contents.settings
     for name, each in options_of(type(options)).items():
@@ -118,6 +128,7 @@ class Saving:
         self._file = StateFile((session and session.snapshot_path) or Path())
         self._print: tuple[Model, ModelPrint] | None = None
         self._saved_turns = 0
+        self._saved_as: Fingerprint | None = None
         self._file.failed = lambda reason: notify(f"cannot save the cache: {reason}")
         self._file.recovered = lambda: notify("the cache is saved again")
         for notice in _contents(session).notices:
@@ -192,6 +203,7 @@ class Saving:
             # Also one that was taken back since then: the window still has it.
             window.turns = tuple(n for n in held if n > cleared)
             window.cache, window.ledger = restored.cache, restored.ledger
+            self._saved_as = self._fingerprint(conversation)
 
     def _save_cache(self, conversation: Conversation) -> None:
         window, turns = conversation.window, len(conversation.turns)
@@ -199,14 +211,17 @@ class Saving:
         if path is None:
             return
         if len(window.ledger) == 0 or any(number > turns for number in window.turns):
-            # Nor may a file keep what was taken back.
-            if turns < self._saved_turns and self._ranks.leads:
+            # Nor may a file keep what was taken back, or what a change made useless.
+            is_stale = turns < self._saved_turns
+            if self._saved_as is not None and not is_stale:
+                is_stale = self._saved_as != self._fingerprint(conversation)
+            if is_stale and self._ranks.leads:
                 self._file.background.wait()
                 with suppress(OSError):
                     path.unlink()
             return
         self._see_result()
-        self._saved_turns = len(conversation.turns)
+        self._saved_turns, self._saved_as = turns, self._fingerprint(conversation)
         # A new session gets its file with its first turn.
         self._file.path = path
         facts: dict[str, Any] = {"turns": list(window.turns)}
@@ -218,7 +233,7 @@ class Saving:
                         conversation.model,
                         window.cache,
                         window.ledger,
-                        self._fingerprint(conversation),
+                        self._saved_as,
                         facts,
                     )
             except (SnapshotError, DeviceError) as error:
