@@ -250,6 +250,6 @@ def _read_grammar(path: Path) -> str:
         # llama.cpp's option takes the grammar itself.
         if GBNF.search(str(path)):
             raise UsageError(f"--grammar must be a file; {NOT_GBNF}") from error
-        raise UsageError(f"--grammar cannot read {path}: {error.strerror}") from error
+        raise UsageError(f"--grammar: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"--grammar {path} is not UTF-8 text") from error
+        raise UsageError(f"--grammar: {path} is not UTF-8 text") from error

@@ -318,7 +318,8 @@ class Conversation(Means):
     def _last(self) -> Turn:
         """Raises UsageError if no message was sent since everything was cleared."""
         if self.state.last is None:
-            raise UsageError("no messages yet")
+            since = "no messages since /clear, which stays: /recall finds those before"
+            raise UsageError(since if self.turns else "no messages yet")
         return self.state.last
 
     def _drop(self) -> None:

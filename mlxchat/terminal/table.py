@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GAP = 2
 # A column that is cut to fit is at least this wide.
-MIN_WIDTH = 8
+MIN_WIDTH = 16
 # The widths of a finding's first two columns.
 VERDICT, TOPIC = 8, 17
 # The table of models.
