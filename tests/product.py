@@ -53,8 +53,7 @@ FRONT = 3
 # Its module needs a package that mlx-lm does not install.
 NOT_BUILT = {"olmo"}
 
-# The families of `make test`, each of another kind, and the form of its weights there; `make
-# test-all` has all families in all forms.
+# The families of `make test`, each of another kind, and their forms; `make test-all` has all.
 TWELVE = {
     "llama": "float16",  # plain
     "qwen3_moe": "8-bit",  # experts
@@ -315,8 +314,7 @@ ROWS = (1, 5, WINDOW - ROWS_STEPS)
 
 
 def rows_side_by_side(case: Case) -> None:
-    """Decode rows of different lengths together, let one make room for another, and move the one
-    that fills its window to a cache of its own."""
+    """Decode unequal rows together, let one make room, and move one that fills its window."""
     network = case.model.network
     reason, shares = find_support(network, case.cache, WINDOW)
     if reason is not None:

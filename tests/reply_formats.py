@@ -123,8 +123,7 @@ QWEN = Scripted(
     ends=("<|endoftext|>",),
 )
 
-# LongCat-Flash-Thinking: the last question turns thinking on, the prompt opens the thought, and
-# earlier thoughts are rendered only on request.
+# LongCat-Flash-Thinking: the last question turns thinking on; earlier ones come on request.
 LONGCAT = Scripted(
     "{% for m in messages %}"
     "{% if m.role == 'system' %}<longcat_system>{{ m.content }}"
@@ -204,8 +203,7 @@ MUSE = Scripted(
 
 
 def as_it_is(opens: str, begun: str = "") -> str:
-    """Replies are rendered unchanged; the preamble names the tag, as templates do. The prompt ends
-    with what is already `begun` of the reply."""
+    """Replies stay unchanged; the preamble names the tag. The prompt ends with what is `begun`."""
     return (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
         f"{{% if think_first is defined %}}{opens}{{% endif %}}"

@@ -27,8 +27,7 @@ COLUMNS, LINES = 200, 40
 CTRL_C, CTRL_D, CTRL_G, CTRL_U, LEFT = "\x03", "\x04", "\x07", "\x15", "\x1b[D"
 PROMPT = "^>$"
 
-# What the screen shows, a pattern in which `^` and `$` match at line ends, and the keys that are
-# then typed, or what is done instead.
+# A pattern for the screen, with `^` and `$` for line ends, and keys to type then, or what to do.
 Step = tuple[str, str | Callable[[], object]]
 
 

@@ -74,8 +74,7 @@ ENDLESS = f"{CODE}{'And so on. ' * 500}"
 def test_only_the_first_code_block_is_written_and_if_cut_off_it_has_its_own_status(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shell would have run half a script, or an explanation why there is none. A small model kept
-    explaining its code while a script waited."""
+    """A shell would have run half a script, or an explanation; or waited for one."""
     say_scripts(monkeypatch)
     for text, tokens, expected in (
         (ENDLESS, len(ENDLESS), (0, "ls | wc -l\n")),

@@ -1,5 +1,4 @@
-"""`mlxchat chat` with a pipe: one turn per line in, replies or events out; and a device that fails,
-in a pipe or a terminal: nothing shown is lost."""
+"""`mlxchat chat` with a pipe: a turn per line in, replies or events out; and failing devices."""
 
 from collections.abc import Callable
 from functools import partial

@@ -88,8 +88,7 @@ def answer(conversation: Conversation, text: str = QUESTION) -> list[Recalled]:
 
 @each_family(*("llama", "mamba2", "qwen3_next"), slow=("recurrent_gemma", "rwkv7", "falcon_h1"))
 def test_a_cache_is_what_it_would_be_without_the_quote(family: str) -> None:
-    """Recurrent layers remembered the quote after it had been evicted from the others. They read
-    only the message and its reply again."""
+    """Recurrent layers remembered an evicted quote. They read only message and reply again."""
     net = net_of(family)
     quoting, plain = (forgetful(net=net, recalls=n, max_tokens=16) for n in (2, 0))
     assert answer(quoting)

@@ -140,8 +140,7 @@ def test_a_stop_text_or_an_end_may_be_inside_a_draft(place: int) -> None:
 
 
 def test_a_cache_that_refuses_drafts_never_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its costs stay unknown, so each match looked promising, and the next token was not begun
-    while the current one was handled."""
+    """Its costs stay unknown, so each match looked promising, and the next token came late."""
     monkeypatch.setattr(Drafter, "is_promising", property(lambda _: pytest.fail("waited")))
     list(generate(begin("phi3small", LOOSE, drafter_after(PROMPT.tolist())), tokens=20))
 

@@ -182,8 +182,7 @@ PIECES = {
 
 @pytest.mark.parametrize("name", PIECES)
 def test_text_is_split_as_in_training(name: str, tmp_path: Path):
-    """And a word that is a token becomes that token before any merge, if the model is like Llama 3:
-    here one that no merge leads to."""
+    """And a word that is a token becomes it before any merge, like Llama 3's: none leads to it."""
     tiny = tiny_gguf("llama")
     tokens = tiny.metadata["tokenizer.ggml.tokens"]
     tokens[tokens.index("hell")] = "zq"

@@ -42,8 +42,7 @@ def floating_dtypes(network: nn.Module) -> set[mx.Dtype]:
         ("gemma3", Kind.F16, mx.bfloat16),
         ("gemma3", Kind.Q4_0, mx.bfloat16),
         ("llama", lambda name: Kind.BF16 if "embed" in name else Kind.Q8_0, mx.bfloat16),
-        # Others keep the precision of their float16 scales: norms, which are float32 in the file,
-        # used to make all activations float32.
+        # Others keep their float16 scales' precision: norms, float32, made all activations float32.
         ("llama", Kind.Q8_0, mx.float16),
     ],
 )
@@ -93,8 +92,7 @@ def test_gemmas_stored_in_float16_are_loaded_in_bfloat16(name: str, tmp_path: Pa
 
 # Output heads tied to the embedding: counted once, and in memory once
 
-# The families whose module always has a head but whose files may have none: three then drop theirs,
-# minicpm fills it with the embedding.
+# Families whose module has a head but whose files may lack it: minicpm's is the embedding then.
 HEADS = ("gemma3", "gemma3_text", "recurrent_gemma", "minicpm")
 
 

@@ -59,8 +59,7 @@ def test_a_run_ends_on_time_and_continues_the_next_night(
 def test_a_text_that_repeats_itself_is_stopped_unless_only_a_warning_is_wanted(
     options: list[str], status: int, said: str, tmp_path: Path
 ) -> None:
-    """A string without a maximum length never ended. To the model, all tokens are equally likely:
-    greedily, it repeats the first."""
+    """A string without a maximum length never ended: greedily, this model repeats a token."""
     out, model = tmp_path / "out", write_tiny_model(tmp_path / "monotonous")
     weights: Any = mx.load(str(model / "model.safetensors"))
     weights["lm_head.weight"] = mx.zeros_like(weights["lm_head.weight"])

@@ -134,8 +134,7 @@ prompts = st.tuples(
 def test_a_prompt_is_filled_with_every_page_that_an_earlier_one_left_to_the_bit(
     kind: Model, asked: list[tuple[list[int], int, int | None, tuple[int, bool] | None]]
 ) -> None:
-    """Whole pages within the window, found by all tokens up to their end, but never the last token,
-    which has to be computed. A damaged page is written again."""
+    """Whole pages within the window, never the last token. A damaged page is written again."""
     stored: dict[bytes, Path] = {}
     damaged: set[bytes] = set()
     with TemporaryDirectory() as directory:

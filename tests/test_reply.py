@@ -126,8 +126,7 @@ def test_no_control_character_of_the_model_reaches_the_terminal(reply: str) -> N
 
 @pytest.mark.parametrize("reply", [PARAGRAPH, *REPLIES[1:3], REPLIES[-1]])
 def test_a_reply_during_which_the_terminal_is_resized_is_written_once(reply: str) -> None:
-    """Rows that some terminals had wrapped again, and others not, were miscounted, and those that
-    had scrolled away were printed again."""
+    """Rows wrapped again by some terminals were miscounted, or printed again once scrolled away."""
     console = terminal(height=40)
     with MarkdownView(console, clock=every_drawing()) as view:
         for number, start in enumerate(range(0, len(reply), 20)):

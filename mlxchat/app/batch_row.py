@@ -28,8 +28,7 @@ from mlxchat.text.tokens import ChatMessage, Prompt
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class RowRun(BatchRow):
-    """A row that is generated with this `seed`, with which `generate` writes the same text; it is
-    the prompt until its tokens come.
+    """A row generated with this `seed`, as `generate` would; the prompt until its tokens come.
 
     `cached_tokens` of the prompt were read for other rows or in earlier runs. `begun` is the
     beginning of the answer that the prompt has.

@@ -258,8 +258,7 @@ class SideBySide:
         return tokens if self._window is None else min(tokens, self._window)
 
     def _begin_next(self) -> Iterator[Result | None]:
-        """Read the next row's prompt, and others that can be read with it, and seat the rows; or
-        generate the row alone."""
+        """Read the next row's prompt, with others if possible, and seat them; or run it alone."""
         run = self._waiting.popleft()
         ids, last = run.prompt.ids, len(run.prompt.ids) - 1
         others: list[RowRun] = []

@@ -183,8 +183,7 @@ def resume(
 def _reopened(
     directory: Path, ranks: Alone, stack: ExitStack, changes: Changes
 ) -> tuple[Checkpoint, Request, Prompt]:
-    """The checkpoint with its request and prompt; another rank than the first writes a copy of it,
-    which is then deleted."""
+    """The checkpoint with its request and prompt; other ranks write a copy, which is deleted."""
 
     def reopen() -> tuple[RunRecord, TokenIds, Request]:
         nonlocal checkpoint

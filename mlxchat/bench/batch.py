@@ -1,5 +1,4 @@
-"""Many prompts at once: different ones, compared with the same prompts one after the other, and
-ones that share their beginning."""
+"""Many prompts at once, compared with one after the other; and ones that share their beginning."""
 
 import io
 import json

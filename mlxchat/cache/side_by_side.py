@@ -1,5 +1,4 @@
-"""Several rows side by side: a whole model's cache to decode one token of each in one step, and
-whether the model can decode them so.
+"""Several rows side by side: a model's cache to decode one token of each in a step, if it can.
 
 A row is prefilled in a cache of its own and then moves into a seat here. It must fit its window:
 rows evict nothing except from a model's own sliding windows, so a row that fills the window goes

@@ -44,8 +44,7 @@ Numbered = tuple[int, Turn]
 
 
 class Memory:
-    """An index of forgotten turns. Each is indexed once. What was typed is found among what was
-    typed, however much was pasted."""
+    """An index of forgotten turns, each once. What was typed is found, however much was pasted."""
 
     def __init__(self) -> None:
         self._clear()

@@ -1,5 +1,4 @@
-"""Load a model on all ranks together: each finds it on its own and keeps its own shard. mlx-lm
-divides it; here is why it cannot."""
+"""Load a model on all ranks together: each keeps a shard. mlx-lm divides it, or here is why not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How a rank ends if another one is lost, or the launcher: the ring backend's sockets, a watchdog,
-and one line that names who is gone.
+"""How a rank ends if another or the launcher is lost: sockets, a watchdog, a line with its name.
 
 MLX waits for a message in a busy loop, reports a lost connection without any detail, and sometimes
 not at all. Nothing here is visible to the ring: no data is read.

@@ -158,8 +158,7 @@ def hold_in_bfloat16(network: nn.Module) -> None:
 
 
 def first_logits_are_finite(network: nn.Module, config: dict[str, Any]) -> bool:
-    """Whether the logits of a text's first token, which has the largest activations, are finite.
-    Computes one token.
+    """Whether the logits of a first token, which has the largest activations, are finite.
 
     Source: "Massive Activations in Large Language Models", https://arxiv.org/abs/2402.17762.
     """

@@ -69,8 +69,7 @@ class ResolvedModel:
 def locate(name: str, aliases: Mapping[str, str]) -> Located:
     """Find the model called `name`, given the user's `aliases`. Changes nothing.
 
-    Raises ModelNotFound with the nearest name for an unknown one, ModelBroken or ModelUnsupported
-    for a path to something else.
+    Raises ModelNotFound with the nearest name, ModelBroken or ModelUnsupported for another path.
     """
     name = aliases.get(_in_any_case(name, aliases), name)
     if not name.strip():

@@ -41,8 +41,7 @@ class GivenTemplate:
 def load_tokenizer(
     directory: Path, config: dict[str, Any], given: GivenTemplate | None = None
 ) -> Tokenizer:
-    """Read the tokenizer, its chat template and the ids that end a reply. A `given` template
-    replaces the model's.
+    """Read the tokenizer, its chat template, unless one is `given`, and the ids that end a reply.
 
     Raises ModelBroken if files are missing or unreadable, TemplateError if the template is.
     """

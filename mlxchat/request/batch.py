@@ -23,8 +23,7 @@ TABLES = (".csv", ".tsv")
 
 @dataclass(frozen=True, slots=True)
 class RowTemplate:
-    """A prompt with fields in braces, filled in from each row: `Classify: {input}`. `fields` are
-    their names, each once.
+    """A prompt with `fields` in braces, filled in from each row: `Classify: {input}`.
 
     `{{` and `}}` are literal braces. A field is a name and nothing else: no attribute, index or
     format is ever evaluated, and the values are never searched for fields.

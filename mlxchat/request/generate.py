@@ -205,8 +205,7 @@ class Overnight:
 class Asking(GenerationSettings):
     """How to ask a model for text: what a single generation and a batch have in common.
 
-    `raw` bypasses the chat template. `think` is "on", "off", "hide", or None for the template's
-    default.
+    `raw` bypasses the chat template. `think` is "on", "off", "hide", or None for its default.
     """
 
     setup: Setup = field(default_factory=Setup)

@@ -1,8 +1,6 @@
-"""What is saved: in the database, sessions and turns, each as JSON with a checksum; in a file, the
-reply in progress.
+"""What is saved: a database of sessions and turns, JSON with checksums; a file for a begun reply.
 
-Nothing is read without comparing the checksum: SQLite notices damage to its own structures, but not
-to the texts in them.
+Checksums are always compared: SQLite notices damage to its own structures, but not to texts.
 """
 
 from __future__ import annotations
@@ -42,8 +40,7 @@ _NAME = re.compile(r"\w(?:[\w .-]*[\w-])?")
 # The settings that are part of the conversation, as in `State`.
 NOTE, REMEMBERED, CLEARED = "note", "remembered", "cleared"
 
-# A row's `value` is a dataclass. The `name` is folded; the words of each turn, by its id, are found
-# in all their forms.
+# A row's `value` is a dataclass. The `name` is folded; a turn's words are found in all their forms.
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, name UNIQUE, value,"
     " checksum)",

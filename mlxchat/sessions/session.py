@@ -37,8 +37,7 @@ NAMED_BY_TIME = re.compile(r"\d{4}-\d\d-\d\d-\d{6}(-\d+)?")
 
 
 class Session:
-    """A saved chat, its name locked against other processes until `close`. `contents` is what was
-    saved when it was opened.
+    """A saved chat, its name locked for this process until `close`. `contents` were saved before.
 
     Made by `open` and `new`. A new session has no row until something is recorded. If `new` chose
     the name and it is taken by then, the name changes. A disk that cannot be written cannot lock
@@ -117,8 +116,7 @@ class Session:
         return sum(records.is_same(row[1], turn) for row, turn in pairs)
 
     def record(self, system: str | None, turns: Sequence[Turn], **others: Scalar) -> None:
-        """Save every change since the last call, of other settings too, and force it to the disk.
-        Raises SessionError."""
+        """Save changes since the last call, settings too, and sync them. Raises SessionError."""
         self._settings |= others
         self.recovered, self._in_step = False, False
         self._turns = turns

@@ -63,8 +63,7 @@ class Checkpoint:
 
     @classmethod
     def create(cls, directory: Path) -> "Checkpoint":
-        """Create the directory. Raises UsageError if it already contains a checkpoint, OutputError
-        if it cannot be created."""
+        """Create the directory. Raises UsageError if it has a checkpoint, OutputError if not."""
         with reported_as(OutputError, f"create {directory}"):
             make_private_directory(directory)
             if (directory / "run.json").exists():

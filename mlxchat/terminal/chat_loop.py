@@ -48,8 +48,7 @@ class ChatLoop(ChatScreen):
     def _turn(self, draft: str) -> str:
         """Read and process one line; return a draft for the next prompt."""
         self._counted = None
-        # The line editor switches from the held settings to its own and back, so that keys are
-        # never echoed in between.
+        # The line editor switches from the held settings to its own and back, so nothing is echoed.
         with self.worker.keys.lent() if is_dumb() else nullcontext():
             text = self._editor.read(draft)
         self.worker.keys.hold_again()

@@ -34,8 +34,7 @@ def lines(first: int, last: int) -> str:
 
 @pytest.mark.parametrize("kills", [1, FIFTY])
 def test_a_killed_chat_loses_nothing_that_was_shown(kills: int, tiny_model: Path) -> None:
-    """In a window that evicts nothing, so that turns read again after a kill, because the snapshot
-    was incomplete, give exactly the same state."""
+    """In a window that evicts nothing, so that turns read again give the same state."""
     chat = ["chat", "--json", "-m", str(tiny_model), "-n", "15", "--temp", "1", "--seed", "1"]
     chat += ["--max-kv-size", "4000"]
     done = run_in_process(*chat, "--no-save", stdin=lines(0, 4 * kills))

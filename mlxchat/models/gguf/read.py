@@ -66,8 +66,7 @@ class GgufFile:
         return ModelUnsupported(f"{self.path}: {what}")
 
     def get(self, key: str, kind: type[T], default: T | None = None) -> T:
-        """The value of `key`, or `default`. Raises ModelBroken if it is missing without one, of
-        another type, or not finite."""
+        """The value of `key`, or `default`. Raises ModelBroken if missing, mistyped or infinite."""
         value: Any = self.metadata.get(key, default)
         if value is None:
             raise self.broken(f"the metadata has no {key}")
