@@ -170,8 +170,10 @@ def test_the_command_line_overrides_a_prompt_and_a_prompt_the_configuration(
     # It answers questions only.
     monkeypatch.setenv("MLXCHAT_GENERATE_OVERFLOW", "passages")
     assert tokens("--raw") == 7
-    # At most one of these can be given.
     monkeypatch.setenv("MLXCHAT_GENERATE_REGEX", "a")
+    monkeypatch.setenv("MLXCHAT_CHAT_SESSION", "mine")
+    run_quietly("--save", "hello")
+    assert everything()[0].name == "mine"
     for options, written in ([], "a"), (["-p", "joke"], "h"), (["-p", "joke", "--regex", "x"], "x"):
         assert run_quietly("generate", *options, "a")[0] == written
 

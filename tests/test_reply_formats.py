@@ -73,8 +73,7 @@ def test_several_thoughts_stay_apart_on_the_screen_and_in_a_session() -> None:
 
 
 def test_a_reply_is_split_and_kept_as_the_template_keeps_it(scripted: Scripted) -> None:
-    """In the next turns, after a retry and in a resumed session. gpt-oss replies were shown as
-    "analysisWe need…assistantfinalParis"."""
+    """After a retry and resuming, too: gpt-oss's were "analysisWe…assistantfinalParis"."""
     conversation = converse(scripted)
     assert spoken(say(conversation, "hello")) == (scripted.thought, scripted.answer)
     say(conversation, "again")

@@ -140,9 +140,8 @@ def open_model(
 ) -> Loaded:
     """Find the model that `setup` names, load it, and fit its window.
 
-    With `blocks`, a model whose blocks cannot be joined is refused before its weights are read.
-    A window keeps at least the first `count_pinned` tokens. Raises MlxchatError for everything a
-    user can fix.
+    With `blocks`, a model whose blocks cannot be joined is refused before its weights are read. A
+    window keeps at least `count_pinned` tokens. Raises MlxchatError for all that a user can fix.
     """
     observer = observer or Observer()
     start(setup, observer.warn)

@@ -104,8 +104,7 @@ def edit() -> None:
     """Edit the configuration file with $VISUAL or $EDITOR.
 
     You edit a copy, which replaces the file if it has no errors. A prompt NAME is a table
-    [prompts.NAME] with the key prompt, in which {input} is the place of the input, and any options
-    of `mlxchat generate`.
+    [prompts.NAME] with the key prompt, a text with {input}, and any options of `mlxchat generate`.
     """
     from mlxchat.terminal.editor import edit as edited_text
     from mlxchat.terminal.output import Messages

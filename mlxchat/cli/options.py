@@ -195,7 +195,9 @@ class Configured(Command):
         rest = super().parse_args(ctx, args)
         if wrong is not None:
             raise wrong
-        typed, of_prompt = _typed_names(ctx), ctx.meta.get(PROMPT_FIELDS, frozenset())
+        # `--no-csv` excludes nothing.
+        changed = {each.name for each in self.params if ctx.params.get(each.name) != each.default}
+        typed, of_prompt = changed & _typed_names(ctx), ctx.meta.get(PROMPT_FIELDS, frozenset())
         for group in map(frozenset, ONE_OF):
             # One on the command line overrides another in the prompt, that one the configuration's.
             if first := typed & group or of_prompt & group:
