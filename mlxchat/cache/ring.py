@@ -170,7 +170,7 @@ class Placement:
         return cls(**{**saved, "originals": runs})
 
 
-# What next tokens see: None (all entries), "causal", or a boolean array `(N, T)`, true for those.
+# What next tokens see: None (all entries), "causal", or a boolean array `(N, T)`, true if seen.
 Mask = mx.array | str | None
 
 

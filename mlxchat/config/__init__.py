@@ -197,7 +197,7 @@ def read_text(path: Path) -> str:
 def check_text(path: Path, text: str) -> ConfigFile:
     """Check a text that is, or will be, the file at `path`.
 
-    Raises ConfigError naming the file and key for no TOML, an unknown key or an invalid value.
+    Raises ConfigError naming the file and the key: not TOML, an unknown key, an invalid value.
     """
     file = ConfigFile(path, _parsed(path, text))
     for key, value in file.contents.items():

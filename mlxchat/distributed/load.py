@@ -84,7 +84,7 @@ def _agreed(ranks: Ranks, model: Model | None, error: MlxchatError | None) -> Mo
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How a model is divided among the ranks of `group`: within layers, or by them (`pipeline`).
+    """How a model is divided among the ranks of `group`: within layers, or by layer (`pipeline`).
 
     Source: mlx-lm's `sharded_load`, and its models' `shard` and `pipeline`.
     """

@@ -262,7 +262,7 @@ MORE_IF_ONE_WORD = 1.5
 # both are about the speaker's own things.
 LEAST_SHARE = 0.35
 LEAST_SHARE_IF_OWN = 0.3
-# Everyday words suffice if they are this much of it, and both are about the speaker's: "my job".
+# Everyday words suffice if they are this much of it, and both are about one's own: "my job".
 MOST_OF_IT = 0.7
 # Longer texts are not penalized further: people often say a lot in one sentence.
 MOST_AMOUNT = 6

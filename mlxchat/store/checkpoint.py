@@ -63,7 +63,7 @@ class Checkpoint:
 
     @classmethod
     def create(cls, directory: Path) -> "Checkpoint":
-        """Create the directory. Raises UsageError if it has a checkpoint, OutputError if not."""
+        """Create the directory. Raises UsageError for an existing checkpoint, or OutputError."""
         with reported_as(OutputError, f"create {directory}"):
             make_private_directory(directory)
             if (directory / "run.json").exists():

@@ -283,7 +283,7 @@ def _write_shard(rank: int, number: int, taken: Snapshot) -> None:
 
 
 class ModelPrint:
-    """The part of a fingerprint that no loaded model changes. Computed once, in some 50 ms.
+    """The part of a fingerprint that never changes for a loaded model. Takes some 50 ms.
 
     A model is identified by its configuration and by samples of every tensor in memory: hashing
     gigabytes at each start would take longer than prefilling a window again.
