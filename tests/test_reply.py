@@ -157,6 +157,8 @@ def test_a_shell_may_write_while_a_reply_is_rendered(reply: str, monkeypatch: py
     assert [c for c in "".join(lines) if c.isalnum() and c != "5"] == [
         c for c in in_one_piece(reply) if c != "5"
     ]
+    monkeypatch.setattr(TerminalLine, "look", lambda: setattr(TerminalLine, "moves", next(calls)))
+    stream([reply], 80)  # This recursed until it failed, in the background.
 
 
 def test_a_list_that_is_written_while_the_terminal_is_resized_stays_one() -> None:

@@ -174,7 +174,7 @@ class MarkdownView(PlainView):
             rest_s = max(REFRESH_S, REST_PER_DRAWING * (ended_s - begun_s))
             self._due_s = max(self._due_s, ended_s + rest_s)
 
-    def _draw(self, is_done: bool = False) -> None:
+    def _draw(self, is_done: bool = False, is_second: bool = False) -> None:
         if self._console.size != self._size:
             self._size = self._console.size
             # A row as short as that of hidden thoughts stays one.
@@ -207,10 +207,10 @@ class MarkdownView(PlainView):
             self._kept += excess
             final, live = [*final, *live[:excess]], live[excess:]
         shown = live[max(excess, 0) :] if self._is_cropped else live
-        if self._has_moved():
+        if not is_second and self._has_moved():
             # Rendering takes a while, in which the program may have been stopped.
             self._source, self._kept, self._has_gap, self._is_cropped, self._is_cut = before
-            self._draw(is_done)
+            self._draw(is_done, is_second=True)
             return
         self._write([*final, *shown])
         self._rows = shown

@@ -292,7 +292,7 @@ class Keys:
         self._found: list[Any] | None = None
         with suppress(termios.error, OSError):
             self._found = termios.tcgetattr(STDIN)
-        self._is_held = False
+        self._is_held = self._is_lost = False
 
     def hold(self) -> None:
         self._is_held = True
@@ -303,14 +303,16 @@ class Keys:
         # A process in the background would be stopped.
         if self._found and self._is_held and not is_in_background(STDIN):
             _apply(_held(self._found))
+            self._is_lost = False
             self._bracket_pastes("h")
 
     def look(self) -> None:
-        """A shell that had the terminal until now may have left the echo on: a thread that is about
-        to draw must not wait until the main thread learns of it."""
+        """A shell may have left the echo on: who draws cannot wait until the main thread knows."""
+        if not self._is_held or self._is_lost or is_in_background(STDIN):
+            return
         with suppress(termios.error, OSError):
-            if self._is_held and termios.tcgetattr(STDIN)[_LFLAG] & termios.ECHO:
-                TerminalLine.moves += 1
+            self._is_lost = bool(termios.tcgetattr(STDIN)[_LFLAG] & termios.ECHO)
+            TerminalLine.moves += self._is_lost
 
     def restore(self) -> None:
         if self._found and self._is_held:
