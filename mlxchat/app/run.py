@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, Self
 
 from mlxchat.app.checkpoints import Checkpointer, Reached
@@ -20,7 +19,7 @@ from mlxchat.app.overflow import SectionReader
 from mlxchat.app.prompt import begin_answer
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import make_drafter
-from mlxchat.engine.generate import generate
+from mlxchat.engine.generate import after_reading, generate
 from mlxchat.engine.prefill import BlockReader, OnHeld, Pace, ShouldStop, first_step
 from mlxchat.engine.reply import (
     RESUMABLE,
@@ -305,7 +304,7 @@ class Run:
                 on_prefill=read,
                 on_held=record,
             )
-            for token in chain(first, stretch):
+            for token in after_reading(first, stretch):
                 is_end = token.id is None and reply.resume_point is not None
                 if is_end and saver is not None and reply.finish_reason in RESUMABLE:
                     # Text that appears only at the end: another run continues without it.

@@ -1,5 +1,4 @@
-"""The answer to one turn: room is made for it, then its tokens come one by one, and turns that no
-longer fit leave the window meanwhile.
+"""The answer to one turn: room is made, then its tokens come, and turns that no longer fit leave.
 
 The template's rendering of the state is compared, token by token, with the window; only the
 difference is prefilled.
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 import numpy as np
 
@@ -21,7 +19,7 @@ from mlxchat.chat.window import BeginPrefix, Window
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
-from mlxchat.engine.generate import generate
+from mlxchat.engine.generate import after_reading, generate
 from mlxchat.engine.prefill import Pace
 from mlxchat.engine.reply import LoopDetector, Reply, Stats, asked, nothing_done
 from mlxchat.engine.sampling import SEEDS, Token
@@ -212,7 +210,7 @@ class Answering:
         generated: list[int] = []
         in_place = True
         try:
-            for token in chain([begun] if begun.text else [], tokens):
+            for token in after_reading([begun] if begun.text else [], tokens):
                 if token.id is not None:
                     generated.append(token.id)
                 if token.text and token is not begun:

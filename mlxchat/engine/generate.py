@@ -5,7 +5,7 @@ mlx-lm's `generate_step`; `generate` turns the tokens into text until the reply 
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
@@ -110,6 +110,15 @@ def generate(
             reply.ended_s = time.perf_counter()
     if reply.finish_reason is not None:
         yield from reply.finish()
+
+
+def after_reading(first: Iterable[Token], tokens: Iterable[Token]) -> Iterator[Token]:
+    """The first ones with the others, before which progress may still be drawn."""
+    begun = iter(first)
+    for token in tokens:
+        yield from begun
+        yield token
+    yield from begun
 
 
 def decode(
