@@ -147,10 +147,6 @@ class Chat:
             if self._prefixes is not None:
                 self._prefixes.close()
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise SessionError("this chat is closed, so nothing would be saved: open it again")
-
     # The model
 
     @property
@@ -196,6 +192,13 @@ class Chat:
         """The conversation, including its session's turns; loads the model if necessary."""
         return self._conversation or self.begin()
 
+    @property
+    def _open(self) -> Conversation:
+        """The conversation, to change it. Raises SessionError if the chat is closed."""
+        if self._is_closed:
+            raise SessionError("this chat is closed, so nothing would be saved: open it again")
+        return self.conversation
+
     def find(self, name: str) -> ResolvedModel:
         """The files of another model, with its own chat template, downloaded if necessary."""
         setup = replace(self._setup, model=name, adapter=None, chat_template=None)
@@ -206,7 +209,7 @@ class Chat:
         stay. If anything fails, or it is stopped while loading, the old model stays."""
         if found == self._found:
             return
-        loaded, conversation = self._load(found), self.conversation
+        conversation, loaded = self._open, self._load(found)
         if should_stop():
             return
         drafter = make_drafter(loaded.model, conversation.generation)
@@ -266,41 +269,40 @@ class Chat:
 
     def say(self, text: str, watch: Watch = UNWATCHED, **how: Any) -> Generator[Said]:
         """Send a message and return an iterator over the reply, as `Conversation.say` does."""
-        said = self.conversation.say(text, watch, **how)
+        said = self._open.say(text, watch, **how)
         # Save the message first: whatever happens, it was sent.
         self.save()
         return self._saved(said, watch)
 
     def retry(self, watch: Watch = UNWATCHED, **how: Any) -> Generator[Said]:
         """Answer as `Conversation.retry` does. Until there is a reply, the session has the old."""
-        old = self.conversation.state.last
+        old = self._open.state.last
         return self._saved(self.conversation.retry(watch, **how), watch, instead_of=old)
 
     def continue_reply(self, watch: Watch = UNWATCHED) -> Generator[Said]:
         """Continue the last reply, as `Conversation.continue_reply` does."""
-        return self._saved(self.conversation.continue_reply(watch), watch)
+        return self._saved(self._open.continue_reply(watch), watch)
 
     def compact(self, words: str = "", watch: Watch = UNWATCHED) -> Compacted | None:
         """Replace turns in view with a note, as `Conversation.compact` does, and save it."""
-        compacted = self.conversation.compact(words, watch)
+        compacted = self._open.compact(words, watch)
         self.save()
         return compacted
 
     def remember(self, what: str | int) -> None:
         """Never forget a text, or the message of a turn, as `Conversation.remember` does."""
-        self.conversation.remember(what)
+        self._open.remember(what)
         self.save()
 
     def unremember(self, number: int) -> None:
         """Remove a remembered line, as `Conversation.unremember` does."""
-        self.conversation.unremember(number)
+        self._open.unremember(number)
         self.save()
 
     def _saved(
         self, reply: Generator[Said], watch: Watch, *, instead_of: Turn | None = None
     ) -> Generator[Said]:
         """The reply, saved as it comes; `instead_of` another, from its first text on."""
-        self._check_open()
         sent = instead_of is None
         try:
             with closing(reply):
@@ -330,7 +332,7 @@ class Chat:
 
     def think(self, wanted: bool) -> None:
         """Turn thoughts on or off, and the sampling with it. Raises what `render_with` raises."""
-        conversation = self.conversation
+        conversation = self._open
         conversation.render_with(conversation.rendering.with_thinking(wanted))
         self._options = replace(self._options, think="on" if wanted else "off")
         recommended = chat_sampling(self.conversation.model, think=wanted)
@@ -343,7 +345,7 @@ class Chat:
         Raises UsageError for an unknown option or an invalid value, TemplateError if the template
         rejects its arguments; then nothing changes.
         """
-        conversation = self.conversation
+        conversation = self._open
         for name in sorted(options.keys() - SAMPLING - GENERATION - OWN):
             raise UsageError(f"unknown option {name!r}")
         recalls = options.get("recalls", conversation.recalls)
@@ -388,7 +390,6 @@ class Chat:
 
     def save(self) -> None:
         """Save all changes; `say`, `retry` and the like do so themselves."""
-        self._check_open()
         if self._saving is not None and self._conversation is not None:
             self._saving.record(self._conversation.state)
 
