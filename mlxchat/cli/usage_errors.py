@@ -21,7 +21,7 @@ ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z-]+")
 COMMAND_WORD, CHAT_COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*"), re.compile(r"/[a-z]+")
 CLOSE = 0.7
 MIN_PREFIX = 3
-GENERATING = ("chat", "generate", "batch")
+GENERATING = ("generate", "chat", "batch")
 
 
 def explain(error: TyperException, arguments: Sequence[str], root: Any) -> str:
