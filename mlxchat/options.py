@@ -146,8 +146,7 @@ class Option:
 
 
 def option(default: Any, help_text: str, **more: Any) -> Any:
-    """A dataclass field that users can set; `more` are fields of Option. A default that is a type
-    is called for each instance."""
+    """A dataclass field that users can set; `more` are fields of Option. A type makes defaults."""
     metadata = {"option": Option(help=help_text, **more)}
     if isinstance(default, type):
         return field(default_factory=default, metadata=metadata)

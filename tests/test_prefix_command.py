@@ -1,5 +1,4 @@
-"""What was read before is not read again: prompts with a known beginning, and blocks in any order.
-The output stays the same, and nothing is ever another model's."""
+"""What was read is not read again: known beginnings and blocks. The output stays the same."""
 
 import json
 import shutil

@@ -157,8 +157,7 @@ def test_end_tokens_come_from_the_files_the_template_and_the_format(
 
 
 def test_text_that_spells_markers_stays_text(scripted: Scripted) -> None:
-    """In questions, system texts, answers, thoughts and template variables. A tag that the template
-    does not name, as with LongCat's rounds, became its token."""
+    """Anywhere. A tag that the template does not name, like LongCat's rounds', became its token."""
     tokenizer, backend = scripted.tokenizer(), scripted.backend()
     control = list(backend.get_added_tokens_decoder())
 

@@ -104,8 +104,7 @@ def check_bound(model: nn.Module, max_kv_size: int | None, keep: int = DEFAULT_K
 
 
 def check_joinable(model: nn.Module) -> None:
-    """Raise CacheError if blocks certainly cannot be joined to this model's cache, without running
-    the model: no weights needed."""
+    """Raise CacheError if blocks surely cannot be joined to its cache. Needs no weights."""
     if reason := block_refusal(_make_layers(model, None, 0)):
         raise CacheError(reason)
 

@@ -35,8 +35,7 @@ class KeyShift:
         if distance == 0 or self.dims == 0:
             return keys
         batch, heads, tokens, dim = keys.shape
-        # Rope counts positions along the token axis. With each token as its own sequence, all of
-        # them are rotated by `distance`.
+        # Rope counts along the token axis: with each token a sequence, all move by `distance`.
         alone = keys.swapaxes(1, 2).reshape(batch * tokens, heads, 1, dim)
         if self.gain is not None:
             alone = alone.astype(mx.float32) / self.gain

@@ -202,8 +202,7 @@ class RowsWindow:
         self._shared = shared
 
     def place(self, seat: int, row: Seat, entries: Entries) -> None:
-        """Copy the latest entries `(1, H_kv, T, D)` of the row that takes this seat: all that it
-        sees after the shared tokens."""
+        """Copy the entries `(1, H_kv, T, D)` that this seat's row sees after the shared tokens."""
         self._make_room(entries)
         size, end = self.seats.size(row), self.seats.end
         after = self.seats.capacity - end

@@ -179,8 +179,7 @@ class Ranks(Alone):
         self._is_aligned = True
 
     def stop(self) -> None:
-        """On rank 0: make the others exit normally; if no message reaches them, closed sockets make
-        them. On another: wait for that."""
+        """On rank 0: make the others exit, by closed sockets if need be; else wait for it."""
         if self._is_computing or self.watchdog.has_lost:
             return
         with suppress(RuntimeError, RanksError):

@@ -29,8 +29,7 @@ SLICES = [r'[^"\\\x00-\x1F\x7F]{1,30}']
 
 
 class Vocabulary:
-    """The tokens of `tokenizer` in the form that llguidance looks up; `size` counts ids, and
-    `ends` are those that end an answer.
+    """The tokens of `tokenizer` as llguidance needs them; `size` counts ids, `ends` end an answer.
 
     Built directly from the tokens' bytes, which takes a fraction of the time of reading a
     tokenizer's definition, and little more than hashing one to find a stored table would.

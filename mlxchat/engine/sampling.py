@@ -32,8 +32,7 @@ SEEDS = 2**64
 
 
 class Token(NamedTuple):
-    """One generated token and the text it completed; its log-probability (natural log) and those of
-    the likeliest ones, if requested.
+    """A generated token, the text it completed; if requested, log-probabilities (natural log).
 
     The text is empty within a character, for a marker of the reply format, and while it may be the
     beginning of a stop text. Text may come without a token (id None): at the end, and if one token

@@ -132,8 +132,7 @@ def module_name(config: dict[str, Any]) -> str:
 def build_skeleton(config: dict[str, Any]) -> nn.Module:
     """Build mlx-lm's model for `config` with lazy random weights that are never evaluated.
 
-    Raises ModelUnsupported for a type without a module in the installed mlx-lm, ModelBroken for a
-    configuration that its module rejects.
+    Raises ModelUnsupported for a type that mlx-lm lacks, ModelBroken if its module rejects it.
     """
     model_type: str = config["model_type"]
     if config.get("model_file") is not None:

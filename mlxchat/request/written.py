@@ -179,8 +179,7 @@ def format_template_args(args: Mapping[str, Any]) -> list[str]:
 def thinking_variables(wanted: bool) -> dict[str, Any]:
     """The variables that turn thinking on or off.
 
-    Templates that know only `thinking` may change the answer's format if it is true, so it is set
-    only to turn thinking off.
+    Templates that know only `thinking` may change the format if it is true: it only turns it off.
     """
     return {"enable_thinking": wanted} | ({} if wanted else {"thinking": False})
 
