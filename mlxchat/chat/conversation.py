@@ -285,7 +285,7 @@ class Conversation(Means):
 
     def undo(self) -> Turn:
         """Take back the last turn and what it made the window forget. Raises UsageError."""
-        turn = self._last()
+        turn = self.last_turn()
         count, beginning = len(self.turns) - 1, self.state.beginning
         while self._past:
             before = self._past.pop()
@@ -315,7 +315,7 @@ class Conversation(Means):
             self.window = before.window
         self.state = state
 
-    def _last(self) -> Turn:
+    def last_turn(self) -> Turn:
         """Raises UsageError if no message was sent since everything was cleared."""
         if self.state.last is None:
             since = "no messages since /clear, which stays: /recall finds those before"
@@ -361,7 +361,7 @@ class Conversation(Means):
     ) -> Generator[Said]:
         """Answer the last turn again with different random numbers. If this produces nothing, the
         old reply stays. Raises what `say` raises, UsageError if there is no turn."""
-        self._last()
+        self.last_turn()
         self._retries += 1
         before, seed, read = self.state, self._next_seed(), self.window
         states = [*(each.state for each in self._past), before]
@@ -375,7 +375,7 @@ class Conversation(Means):
     def continue_reply(self, watch: Watch = UNWATCHED) -> Generator[Said]:
         """Continue the last reply as if it had never ended. If this produces nothing, the reply
         stays as it is. Raises DeviceError as `say` does, UsageError if there is no turn."""
-        state = self.state.with_last(replace(self._last(), forgotten=False))
+        state = self.state.with_last(replace(self.last_turn(), forgotten=False))
         return self._answer(state, self._next_seed(), watch)
 
     def _next_seed(self) -> int:

@@ -133,13 +133,6 @@ def _number(name: str, argument: str, default: int) -> int:
     return int(argument)
 
 
-def _last_turn(shown: ChatScreen) -> Turn:
-    turn = shown.conversation.state.last
-    if turn is None:
-        raise UsageError("no messages yet")
-    return turn
-
-
 @command("/help", "list these commands", needs_model=False)
 def _help(shown: ChatScreen, _: str) -> None:
     for each in COMMANDS.values():
@@ -165,7 +158,7 @@ def _clear(shown: ChatScreen, _: str) -> None:
 
 @command("/retry", "answer the last message again")
 def _retry(shown: ChatScreen, _: str) -> None:
-    _last_turn(shown)
+    shown.conversation.last_turn()
     shown.retry()
 
 
@@ -200,7 +193,7 @@ def _edit(shown: ChatScreen, argument: str) -> str:
 
 @command("/continue", "continue the last reply")
 def _continue(shown: ChatScreen, _: str) -> None:
-    _last_turn(shown)
+    shown.conversation.last_turn()
     shown.continue_reply()
 
 
@@ -299,7 +292,7 @@ def _recall(shown: ChatScreen, argument: str) -> None:
 def _compact(shown: ChatScreen, argument: str) -> None:
     shown.wait_for_model()
     if argument not in ("edit", "off"):
-        _last_turn(shown)
+        shown.conversation.last_turn()
         shown.work(lambda: shown.compact(argument))
         return
     before = shown.conversation.state.note
@@ -326,7 +319,7 @@ def _turns_to_pin(shown: ChatScreen, _: str) -> Iterator[str]:
 
 @command("/pin [TURN]", "never forget a turn, the last by default", _turns_to_pin)
 def _pin(shown: ChatScreen, argument: str) -> None:
-    _last_turn(shown)
+    shown.conversation.last_turn()
     number = _number("/pin", argument, len(shown.conversation.turns))
     shown.conversation.pin(number)
     shown.screen.say(f"pinned turn {number}")
@@ -423,7 +416,7 @@ def _stats(shown: ChatScreen, _: str) -> None:
 
 @command("/copy", "copy the last reply to the clipboard")
 def _copy(shown: ChatScreen, _: str) -> None:
-    shown.screen.say(copy_to_clipboard(_last_turn(shown).reply.strip()))
+    shown.screen.say(copy_to_clipboard(shown.conversation.last_turn().reply.strip()))
 
 
 @command("/export FILE", "write the conversation as Markdown, or to a .jsonl file")
