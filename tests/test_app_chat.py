@@ -191,8 +191,10 @@ def test_a_chat_leaves_nothing_until_named_and_can_be_left_and_resumed(options: 
         say(chat, "four")
         # Others may open the session that was left.
         Session.open("new").close()
-    with pytest.raises(SessionError, match="this chat is closed"):
-        say(chat, "five")
+        begun = chat.retry()
+    for act in (chat.save, lambda: next(begun), lambda: chat.say("five")):
+        with pytest.raises(SessionError, match="this chat is closed"):
+            act()
     assert [user for user, _ in saved("new")] == ["two", "three"]
     assert [user for user, _ in saved("old")] == ["one", "four"]
     with Chat.open(latest=True) as chat:

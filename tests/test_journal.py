@@ -1,5 +1,4 @@
-"""Whatever happens to the process, a session reads back what was recorded in it. Full disks and
-interruptions are in `test_journal_faults`."""
+"""Whatever happens to the process, a session reads back what was recorded (see also `…_faults`)."""
 
 import errno
 import re

@@ -195,9 +195,12 @@ class Chat:
     @property
     def _open(self) -> Conversation:
         """The conversation, to change it. Raises SessionError if the chat is closed."""
+        self._check_open()
+        return self.conversation
+
+    def _check_open(self) -> None:
         if self._is_closed:
             raise SessionError("this chat is closed, so nothing would be saved: open it again")
-        return self.conversation
 
     def find(self, name: str) -> ResolvedModel:
         """The files of another model, with its own chat template, downloaded if necessary."""
@@ -303,6 +306,7 @@ class Chat:
         self, reply: Generator[Said], watch: Watch, *, instead_of: Turn | None = None
     ) -> Generator[Said]:
         """The reply, saved as it comes; `instead_of` another, from its first text on."""
+        self._check_open()
         sent = instead_of is None
         try:
             with closing(reply):
@@ -390,6 +394,7 @@ class Chat:
 
     def save(self) -> None:
         """Save all changes; `say`, `retry` and the like do so themselves."""
+        self._check_open()
         if self._saving is not None and self._conversation is not None:
             self._saving.record(self._conversation.state)
 
