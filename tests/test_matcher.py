@@ -84,7 +84,7 @@ def test_at_most_so_many_tokens_are_forced(vocabulary: Vocabulary) -> None:
 def random_answer(
     vocabulary: Vocabulary, closing: set[int], constraint: Constraint, rng: random.Random
 ) -> str:
-    """Drawn from the allowed tokens; after some, closing ones, or a string would hardly ever end."""
+    """Drawn from the allowed tokens; after some, closing ones, or a string would hardly end."""
     matcher, (end,) = Matcher(vocabulary, constraint), vocabulary.ends
     for length in range(4_000):
         tokens = allowed(matcher)

@@ -60,8 +60,7 @@ class Pace:
     def size(self, max_tokens: int, done: int) -> int:
         """Tokens in the next step, at most `max_tokens`, after `done` tokens of this prompt.
 
-        Steps end at multiples of their size, and so still at the page boundaries of the prefix
-        cache after the size has changed.
+        Steps end at multiples of their size, so at the prefix cache's pages even after a change.
         """
         size = min(max_tokens, self._lead(self._size))
         return size - done % size

@@ -23,12 +23,13 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from mlxchat.errors import OutputError
-from mlxchat.terminal import visible
+from mlxchat.terminal import is_in_background, visible
 from mlxchat.terminal.output import Stdout, TerminalLine
 from mlxchat.text.extract import OuterWhitespace
 
 Thinking = Literal["on", "hide"]
 
+STDOUT = 1
 REFRESH_S = 1 / 12
 # While the terminal is resized, nothing is drawn for this time after each change.
 SETTLED_S = 0.25
@@ -207,10 +208,12 @@ class MarkdownView(PlainView):
             self._kept += excess
             final, live = [*final, *live[:excess]], live[excess:]
         shown = live[max(excess, 0) :] if self._is_cropped else live
-        if not is_second and self._has_moved():
-            # Rendering takes a while, in which the program may have been stopped.
+        # The program may have been stopped meanwhile, or continue behind the shell.
+        waits = not is_done and is_in_background(STDOUT)
+        if waits or (not is_second and self._has_moved()):
             self._source, self._kept, self._has_gap, self._is_cropped, self._is_cut = before
-            self._draw(is_done, is_second=True)
+            if not waits:
+                self._draw(is_done, is_second=True)
             return
         self._write([*final, *shown])
         self._rows = shown
