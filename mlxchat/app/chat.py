@@ -70,9 +70,8 @@ GENERATION = frozenset(each.name for each in fields(GenerationSettings))
 class Chat:
     """One conversation at a time, with its model and session. A context; or call `close`.
 
-    The model is loaded when first needed, or by `begin`. Everything is saved before it
-    is yielded. Notices for the user, such as that saving fails, go to `observer`, or to `notices`
-    if there is none or if it `collects` them.
+    The model is loaded when first needed, or by `begin`. Everything is saved before it is yielded.
+    Notices for the user go to `observer`, or to `notices` without one or if it `collects` them.
     """
 
     def __init__(
@@ -116,8 +115,8 @@ class Chat:
         collects: bool = False,
         ranks: Alone = ALONE,
     ) -> Self:
-        """Open the session of that name, creating it if necessary; the latest one; or a new
-        one. Raises SessionError, UsageError, and the errors of finding a model."""
+        """Open the session of that name, new or not; the latest; or a new one. Raises SessionError,
+        UsageError, and the errors of finding a model."""
         opened = open_session(session, latest=latest, save=save and ranks.leads)
         try:
             return cls(options or ChatOptions(), opened, observer, collects=collects, ranks=ranks)
@@ -208,8 +207,7 @@ class Chat:
         return find_model(setup, self._observer)
 
     def change_model(self, found: ResolvedModel, should_stop: ShouldStop = lambda: False) -> None:
-        """Continue the conversation with another model, which reads the retained turns. Settings
-        stay. If anything fails, or it is stopped while loading, the old model stays."""
+        """Let another model continue. If it fails, or is stopped while loading, the old stays."""
         if found == self._found:
             return
         conversation, loaded = self._open, self._load(found)
@@ -345,10 +343,7 @@ class Chat:
     def set(self, **options: Any) -> None:
         """Change options by name, for this and later models: fields of SamplingSettings and of
         GenerationSettings, `recalls`, and `template_args`: arguments that are not named stay.
-
-        Raises UsageError for an unknown option or an invalid value, TemplateError if the template
-        rejects its arguments; then nothing changes.
-        """
+        Raises UsageError or TemplateError for what is rejected; then nothing changes."""
         conversation = self._open
         for name in sorted(options.keys() - SAMPLING - GENERATION - OWN):
             raise UsageError(f"unknown option {name!r}")
@@ -419,8 +414,7 @@ class Chat:
 
     def change_session(self, name: str) -> None:
         """Leave this conversation, saved, and resume another session, with its own `recalls` and
-        template arguments.
-        Raises SessionError, also if a part of this conversation would be lost."""
+        template arguments. Raises SessionError, also if a part of this one would be lost."""
         if self.session is not None and folded(self.session.name) == folded(name):
             raise UsageError(f"already in session {name!r}")
         self.save()
