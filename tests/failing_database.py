@@ -10,8 +10,7 @@ WRITING = ("BEGIN IMMEDIATE", "INSERT", "UPDATE", "DELETE", "COMMIT")
 
 
 class FailingDatabase:
-    """Records in `executed` every statement that writes; those with the numbers in `failing` raise
-    `error`, or report a full disk."""
+    """Records in `executed` what writes; the numbers in `failing` raise `error` or a full disk."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failing: Sequence[int] = ()

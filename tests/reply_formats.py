@@ -152,8 +152,7 @@ KIMI_VL = Scripted(
     "◁think▷Hm, duck?◁/think▷\n\nYes!<|im_end|>",
 )
 
-# Kimi K3: elements with attributes; a thought, even if empty, precedes each answer, and the prompt
-# opens the next one unless `thinking` is false.
+# Kimi K3: elements with attributes; thoughts precede answers, opened unless `thinking` is false.
 XTML = Scripted(
     "{% set thinks = thinking is not defined or thinking %}"
     '{% if thinks %}<|open|>message role="system" type="thinking-effort"<|sep|>'
@@ -211,8 +210,7 @@ def as_it_is(opens: str, begun: str = "") -> str:
     )
 
 
-# All formats with tags, for a template that names the opening one and leaves replies unchanged: the
-# reply opens the thought, or the prompt.
+# All formats with tags, for a template that leaves replies unchanged: reply or prompt opens it.
 TAGGED = {
     f"{each.opens} {'opened' if begun else ''}": Scripted(
         as_it_is(each.opens, begun),

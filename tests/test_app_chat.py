@@ -66,6 +66,11 @@ def test_a_cache_that_cannot_be_saved_is_reported_once(
     failed = "cannot save the cache: No space left on device"
     over = "the cache is saved again"
     assert chat.notices == [failed, over, failed, over]
+    broken = Mock(side_effect=RuntimeError("[METAL] Insufficient Memory"))
+    monkeypatch.setattr("mlxchat.app.session.ModelPrint", broken)
+    with Chat.open(options(), session="other") as chat:
+        say(chat, "a")
+    assert [notice[:36] for notice in chat.notices] == ["cannot save the cache: out of memory"]
 
 
 def test_what_was_cleared_is_not_forgotten_again(options: Options) -> None:

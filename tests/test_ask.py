@@ -167,7 +167,6 @@ def test_the_command_line_overrides_a_prompt_and_a_prompt_the_configuration(
     assert tokens() == 7
     assert tokens("-p", "commit") == 4
     assert tokens("-p", "commit", "-n", "2") == 2
-    # It answers questions only.
     monkeypatch.setenv("MLXCHAT_GENERATE_OVERFLOW", "passages")
     assert tokens("--raw") == 7
     monkeypatch.setenv("MLXCHAT_GENERATE_REGEX", "a")

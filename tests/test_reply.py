@@ -139,8 +139,7 @@ def test_a_reply_during_which_the_terminal_is_resized_is_written_once(reply: str
 @pytest.mark.parametrize("reply", [PARAGRAPH, REPLIES[2], REPLIES[-1]])
 def test_a_shell_may_write_while_a_reply_is_rendered(reply: str, monkeypatch: pytest.MonkeyPatch):
     """Its line was erased, and rows were written twice."""
-    console = terminal(height=80)
-    calls = count(1)
+    console, calls = terminal(height=80), count(1)
 
     def rows(console: Console, source: str) -> list[str]:
         if next(calls) % 5 == 0:

@@ -214,14 +214,15 @@ class Saving:
             # Nor may a file keep what was taken back, or what a change made useless.
             is_stale = turns < self._saved_turns
             if self._saved_as is not None and not is_stale:
-                is_stale = self._saved_as != self._fingerprint(conversation)
+                with suppress(DeviceError), device_failures():
+                    is_stale = self._saved_as != self._fingerprint(conversation)
             if is_stale and self._ranks.leads:
                 self._file.background.wait()
                 with suppress(OSError):
                     path.unlink()
             return
         self._see_result()
-        self._saved_turns, self._saved_as = turns, self._fingerprint(conversation)
+        self._saved_turns = turns
         # A new session gets its file with its first turn.
         self._file.path = path
         facts: dict[str, Any] = {"turns": list(window.turns)}
@@ -229,6 +230,7 @@ class Saving:
         with suppress(RanksError):
             try:
                 with device_failures():
+                    self._saved_as = self._fingerprint(conversation)
                     self._file.save(
                         conversation.model,
                         window.cache,

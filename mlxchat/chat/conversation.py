@@ -318,7 +318,7 @@ class Conversation(Means):
     def last_turn(self) -> Turn:
         """Raises UsageError if no message was sent since everything was cleared."""
         if self.state.last is None:
-            since = "no messages since /clear, which stays: /recall finds those before"
+            since = "no messages since /clear; /recall finds earlier ones"
             raise UsageError(since if self.turns else "no messages yet")
         return self.state.last
 

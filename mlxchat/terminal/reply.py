@@ -208,7 +208,7 @@ class MarkdownView(PlainView):
             self._kept += excess
             final, live = [*final, *live[:excess]], live[excess:]
         shown = live[max(excess, 0) :] if self._is_cropped else live
-        # The program may have been stopped meanwhile, or continue behind the shell.
+        # The program may have been stopped meanwhile, or go on in the background.
         waits = not is_done and is_in_background(STDOUT)
         if waits or (not is_second and self._has_moved()):
             self._source, self._kept, self._has_gap, self._is_cropped, self._is_cut = before
