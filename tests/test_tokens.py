@@ -116,7 +116,9 @@ def test_no_text_becomes_a_control_token_and_none_is_lost(text: str) -> None:
         count = np.isin(harmless.ids, forbidden).sum()
         assert np.isin(hostile.ids, forbidden).sum() == count
     tokenizer = make_tokenizer(BACKENDS["byte level"])
-    assert tokenizer.decode(tokenizer.encode(text)) == text
+    counts: list[tuple[int, int | None]] = []
+    assert tokenizer.decode(tokenizer.encode(text, lambda *each: counts.append(each))) == text
+    assert all(done == total for done, total in counts[-1:])
 
 
 def test_tokens_in_the_template_are_control_tokens_even_if_not_flagged() -> None:

@@ -83,16 +83,16 @@ class Encoder:
         self, text: str, mark: str, on_progress: Progress | None, begins: bool = True
     ) -> TokenIds:
         """Encode text in which marks show where control tokens' texts were cut."""
-        done = 0
-        if on_progress is not None and len(text) > CHUNK_CHARS:
-            on_progress(0, len(text))
+        done, total = 0, len(text) - text.count(mark)
+        if on_progress is not None and total > CHUNK_CHARS:
+            on_progress(0, total)
         encoded: list[TokenIds] = [np.empty(0, np.int32)]
         for chunk in (chunk for piece in text.split(mark) for chunk in _chunks(piece)):
             is_first = begins and len(encoded) == 1
             encoded.append(self.encode_piece(chunk) if is_first else self._encode_anchored(chunk))
             done += len(chunk)
             if on_progress is not None:
-                on_progress(done, len(text))
+                on_progress(done, total)
         ids = np.concatenate(encoded)
         # Normalization may turn look-alike characters into a control token.
         if np.isin(ids, list(self.control_ids)).sum() > self._control.count(text):
