@@ -2,6 +2,7 @@
 that take too long become shorter, and nothing else changes."""
 
 import os
+from itertools import cycle
 from typing import Any
 
 import mlx.core as mx
@@ -82,6 +83,20 @@ def test_two_streams_compute_the_same_bits_as_one(family: str, window: int | Non
     read(network, in_turn, two_streams()[:1] * 2, step_size=256)
     for ours, theirs in zip(arrays_of(together), arrays_of(in_turn), strict=True):
         assert mx.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("step_size", [256, 100])
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next", "deepseek_v3"])
+def test_the_speed_of_the_machine_changes_no_logits(family: str, step_size: int) -> None:
+    """Kept tokens that moved up between the parts of a step would be nearer to the later ones."""
+    network, found = build_family(family), list[mx.array]()
+    for sizes in map(cycle, ([256], [64], [32, 8, 128], [1, 2])):
+        pace = Pace(1, lambda _, sizes=sizes: next(sizes))
+        cache = make_cache(network, 50, 4)
+        prefill(network, cache, IDS, step_size=step_size, pace=pace)
+        assert max(each.gap for each in windows(cache)) < step_size
+        found.append(network(mx.array([[7]]), cache=cache))
+    assert all(mx.allclose(each, found[0], atol=1e-5) for each in found)
 
 
 def test_ranks_and_gpus_compute_on_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:

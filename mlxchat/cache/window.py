@@ -35,6 +35,7 @@ class WindowCache:
     models read one layer's offset for all.
 
     `in_order`, for models that rely on the order of slots, copies the window for each token.
+    With `continues_step`, the next tokens see the kept ones where the previous ones saw them.
 
     Implements the interface that mlx-lm's models and loops expect of a layer's cache. `offset` is
     the RoPE position of the next token, `total` the number of tokens added and not rewound.
@@ -68,6 +69,7 @@ class WindowCache:
         self.position_limit = position_limit
         self.position_unit = position_unit
         self.in_order = in_order
+        self.continues_step = False
         self.offset = 0
         self.total = 0
         self._ring = Ring(max_size, keep)
@@ -111,6 +113,7 @@ class WindowCache:
         else:
             self._prefill(new)
         fetched = self._ring.used().pair
+        self.continues_step = False
         self.offset += added
         self.total += added
         if not self._drafting:
@@ -153,7 +156,7 @@ class WindowCache:
         self._ring.unroll()
         if self._ring.size:
             self._evict_down_to(self._ring.seen_by_next)
-            self._reanchor()
+            self._move_up()
         self._ring.append(new)
 
     # Decode: a circular buffer
@@ -161,9 +164,13 @@ class WindowCache:
     def _decode(self, new: Entries) -> None:
         if self.max_size is not None and self._ring.size >= self.max_size:
             self._evict_down_to(self.max_size)
-            self._reanchor(REANCHOR_EVERY)
+            self._move_up(REANCHOR_EVERY)
             self._forget_originals(1)
         self._ring.write(new)
+
+    def _move_up(self, tolerance: int = 1) -> None:
+        if not self.continues_step:
+            self._reanchor(tolerance)
 
     def _forget_originals(self, overwritten: int) -> None:
         """Forget the stored keys of the oldest entries that are not kept."""

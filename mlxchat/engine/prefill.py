@@ -60,10 +60,12 @@ class Pace:
     def size(self, max_tokens: int, done: int) -> int:
         """Tokens in the next step, at most `max_tokens`, after `done` tokens of this prompt.
 
-        Steps end at multiples of their size, so at the prefix cache's pages even after a change.
+        Steps end at multiples of their size, so at the prefix cache's pages even after a change,
+        and at multiples of `max_tokens`.
         """
-        size = min(max_tokens, self._lead(self._size))
-        return size - done % size
+        # One token alone would be decoded, after kept tokens that are one position further away.
+        size = min(max_tokens, max(self._lead(self._size), 2))
+        return min(size - done % size, max_tokens - done % max_tokens)
 
     def took(self, tokens: int, seconds: float) -> None:
         """Report a completed step."""
@@ -119,7 +121,7 @@ def prefill(
             size = step_size if pace is None else pace.size(step_size, done)
             step = ids[done : done + size]
             begun_s = time.perf_counter()
-            compute_step(network, cache, step, streams)
+            compute_step(network, cache, step, streams, continues=done % step_size > 0)
             if pace is not None:
                 pace.took(len(step), time.perf_counter() - begun_s)
             done += len(step)
@@ -130,15 +132,22 @@ def prefill(
     return done
 
 
-def compute_step(network: nn.Module, cache: Cache, step: TokenIds, streams: Streams) -> None:
+def compute_step(
+    network: nn.Module, cache: Cache, step: TokenIds, streams: Streams, *, continues: bool = False
+) -> None:
     """Put the tokens `step: (S,)` into the cache and evaluate its state.
 
-    With several `streams`, usable in this thread, computes that many pieces at the same time.
+    With several `streams`, usable in this thread, computes that many pieces at the same time. A
+    piece, or a step that `continues` the previous one, moves no kept tokens, so that the cache is
+    the same whatever the speed of the machine and the number of its cores.
     """
     size = _piece_size(cache, len(step), len(streams))
     pieces = [step[first : first + size] for first in range(0, len(step), size)]
     for first in range(0, len(pieces), len(streams)):
         for piece, stream in zip(pieces[first:], streams, strict=False):
+            for window in windows(cache):
+                window.continues_step = continues
+            continues = True
             with mx.stream(stream):
                 network(mx.array(piece)[None], cache=cache)
         mx.eval([layer.state for layer in cache])
