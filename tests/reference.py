@@ -133,9 +133,7 @@ def logits(model: nn.Module, cache: Sequence[Any], tokens: Sequence[int]) -> np.
     return np.array(model(mx.array([tokens]), cache=cache)[0].astype(mx.float32))
 
 
-def step_both(
-    model: nn.Module, cache: Sequence[Any], reference: list[Any], step: list[int]
-) -> None:
+def step_both(model: nn.Module, cache: list[Any], reference: list[Any], step: list[int]) -> None:
     """Feed a step to both, then compare logits, storage and positions."""
     pairs = list(zip(windows(cache), references(reference), strict=True))
     found = logits(model, cache, step)

@@ -130,9 +130,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "cannot use adapter": lambda d: (d / CONFIG).write_text("[]"),
     "required key 'scale'": lambda d: rewrite(d, lora_parameters={"alpha": 16}),
     "does not match": lambda d: rewrite(d, lora_parameters=PARAMETERS | {"rank": 10**9}),
-    "fails on its first tokens": lambda d: rewrite(
-        d, lora_parameters=PARAMETERS | {"scale": "loud"}
-    ),
+    "fails on its first tokens": lambda d: rewrite(d, lora_parameters=PARAMETERS | {"scale": "x"}),
 }
 
 

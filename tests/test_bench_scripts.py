@@ -65,10 +65,8 @@ def test_a_chat_and_a_long_text_are_drawn(
     (tmp_path / "figures.jsonl").write_text("\n".join(map(json.dumps, [*turns, *parts])))
     monkeypatch.setattr(sys, "argv", ["plot", str(tmp_path / "figures.jsonl"), str(tmp_path)])
     plot.main()
-    drawn = {path.stem: ElementTree.parse(path).getroot().tag for path in tmp_path.glob("*.svg")}
-    assert drawn == dict.fromkeys(
-        ("stream", "stream-recomputed"), "{http://www.w3.org/2000/svg}svg"
-    )
+    tags = {path.stem: ElementTree.parse(path).getroot().tag for path in tmp_path.glob("*.svg")}
+    assert tags == dict.fromkeys(("stream", "stream-recomputed"), "{http://www.w3.org/2000/svg}svg")
 
 
 @pytest.mark.slow

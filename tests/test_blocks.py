@@ -120,14 +120,12 @@ def test_a_narrow_window_holds_no_more_than_in_prefill() -> None:
 
 def test_progress_reaches_the_total_and_never_goes_back() -> None:
     prompt = prompt_of([0, 1], between=3)
-    reports: list[tuple[int, ...]] = []
+    seen: list[tuple[int, ...]] = []
     held: list[np.ndarray] = []
-    read(
-        LLAMA, prompt, KeptBlocks(), on_progress=lambda *at: reports.append(at), on_held=held.append
-    )
-    assert reports[-1] == (len(prompt.ids), len(prompt.ids))
+    read(LLAMA, prompt, KeptBlocks(), on_progress=lambda *at: seen.append(at), on_held=held.append)
+    assert seen[-1] == (len(prompt.ids), len(prompt.ids))
     assert np.array_equal(np.concatenate(held), prompt.ids)
-    dones = [done for done, _ in reports]
+    dones = [done for done, _ in seen]
     assert dones == sorted(dones)
 
 

@@ -101,17 +101,15 @@ def outcome(
 ) -> tuple[str, int | None]:
     """The result of loading such a model and choosing its window."""
     fake = metal(machine)
-    notices: list[str] = []
+    noted: list[str] = []
     try:
-        dtype = loading._target_dtype(
-            "auto", size.parameters, size.download_bytes, notices.append, 1
-        )
+        dtype = loading._target_dtype("auto", size.parameters, size.download_bytes, noted.append, 1)
     except ModelError:
         return "refused", None
     stored = dtype is None
     weights = size.download_bytes if stored else 4 * size.parameters
     token_bytes = size.kv_bytes_per_token * (1 if stored else 2)
-    said = "fits" if not notices else "noticed" if machine.system == "linux" else "warned"
+    said = "fits" if not noted else "noticed" if machine.system == "linux" else "warned"
     # On Linux the weights reduce the free memory; on a Mac, MLX reports them.
     if machine.cgroup is None:
         fake.active = weights
@@ -124,7 +122,7 @@ def outcome(
         context_length=CONTEXT,
         free_memory_bytes=platform.free_memory_bytes,
     )
-    return said, automatic_window(model, notices.append)
+    return said, automatic_window(model, noted.append)
 
 
 @pytest.mark.parametrize("name", OUTCOMES)

@@ -90,8 +90,7 @@ class Answering:
 
     `earlier` are states of before, the latest last. `recall` finds the turns to quote before the
     message. The `prefill` begins the answer. `read` may hold more of the `prompt`, which is
-    rendered for the turn. `recalled` are the turns quoted, `has_answer` is whether any text was
-    generated.
+    rendered for the turn. `recalled` are the turns quoted, `has_answer` is whether any text came.
     """
 
     means: Means

@@ -178,8 +178,7 @@ def quotes(
 ) -> Iterator[tuple[Sequence[Numbered], str]]:
     """Ever shorter ways to quote turns for a message, and which are in them. The first has at most
     `limit` characters of each text; then come those without replies, with one turn only, and
-    without its time. That is the last one with a word of the message: not "Carla left", but whom
-    she led."""
+    without its time: the last with a word of the message, not "Carla left", but whom she led."""
     if not quoted:
         return
     known = frozenset(informative(message))

@@ -142,8 +142,7 @@ def decode(
 
     With a `drafter`, several tokens are computed in one step if it pays and the cache can take them
     back. The text is the same, up to rounding. Tokens that are forced, by a constraint or to close
-    a thought, are computed in one step as well; once a constraint lets nothing follow, decoding
-    ends.
+    a thought, are computed in one step as well; nothing follows a completed constraint.
     """
     drafter = None if draft_refusal(cache) else drafter
     steps = _Steps(network, cache, chooser, on_held, drafter)

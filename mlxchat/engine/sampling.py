@@ -36,8 +36,7 @@ class Token(NamedTuple):
 
     The text is empty within a character, for a marker of the reply format, and while it may be the
     beginning of a stop text. Text may come without a token (id None): at the end, and if one token
-    both ends the thought and begins the answer. `another` marks a token that begins another
-    thought.
+    both ends the thought and begins the answer. `another` marks the beginning of another thought.
     """
 
     id: int | None

@@ -52,8 +52,7 @@ def find_adapter(name: str) -> Adapter:
 
 def apply_adapter(adapter: Adapter, network: nn.Module, dtype: mx.Dtype | None = None) -> None:
     """Add the adapter to the network and, unless `dtype` is None, read its arrays. In float32, all
-    of them are converted; so are whole weights in any `dtype`, while low-rank ones keep theirs, as
-    in mlx-lm.
+    of them are converted; in any other `dtype`, as in mlx-lm, whole weights, not low-rank ones.
 
     Raises ModelError if it does not fit, ModelBroken if its file is damaged.
     """

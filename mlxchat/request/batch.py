@@ -56,8 +56,7 @@ class RowTemplate:
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
-    """The rows: JSON Lines, unless `lines`, `csv`, a `pattern` of files or the file's name says
-    otherwise.
+    """JSON Lines, or as `lines`, `csv`, a `pattern` of files or the file's name say.
 
     `path` None is standard input.
     """

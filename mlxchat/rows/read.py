@@ -195,8 +195,7 @@ class Rows:
 
 def read_lines(stream: BinaryIO) -> Iterator[str]:
     """Yield the lines, with their ends, as they arrive. Bytes that are not UTF-8 become surrogates.
-    Closes the stream in the end. Raises InputError for a line that is too long, and if reading
-    fails."""
+    Closes the stream in the end. Raises InputError for too long a line, and if reading fails."""
     with io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="") as text:
         for number in itertools.count(1):
             with reported_as(InputError, "read the input"):

@@ -175,8 +175,7 @@ class Worker:
         self._events.put(number)
 
     def _restore(self) -> None:
-        """Remove what is drawn, restore the terminal's settings, show the cursor, and start a new
-        line for the shell."""
+        """Remove what is drawn, restore the terminal and its cursor, and start a new line."""
         TerminalLine.clear()
         self.keys.restore()
         cursor = b"" if is_dumb() else b"\x1b[?25h"
@@ -201,8 +200,7 @@ class Worker:
         return self.wait(self.start(job))
 
     def read(self, job: Callable[[], T]) -> T:
-        """Do the job, which waits for a person or a pipe, in a thread of its own; return its result
-        as `wait` does."""
+        """Do the job, which waits for a person or a pipe, in its own thread; return as `wait`."""
         return self.wait(self.start_reading(job))
 
     def start_reading(self, job: Callable[[], T]) -> Future[T]:
@@ -226,8 +224,7 @@ class Worker:
         """Wait for the job; return its result, or raise its error.
 
         Raises KeyboardInterrupt or Terminated, while the job goes on, for a signal in a part of it
-        that is not `stoppable`. A signal that comes just before its end is for what is waited for
-        next.
+        that is not `stoppable`. A signal just before its end is for what is waited for next.
         """
         while not job.done():
             self._obey(self._next_signal())

@@ -321,8 +321,7 @@ def read_input(
     `files` are paths of files, folders and patterns, `blocks` paths of files; `-` is standard
     input. Piped standard input is read even if no `-` names it, and then comes before the files.
     `stdin` is None for a terminal. With `headings`, each file begins with its name. Raises
-    UsageError if there is nothing to read but blocks, unless it `may_be_empty`, InputError for
-    input that is not text.
+    UsageError if there are only blocks, unless it `may_be_empty`, InputError if it is no text.
     """
     asked = [STDIN] if prompt == STDIN else []
     named = [*files, *asked, *blocks]

@@ -197,8 +197,7 @@ class Thoughts:
     """How a template takes the thoughts in earlier replies.
 
     `inline`: within the content, between the format's tags, rather than in a field. `opened`: the
-    text that begins a thought, as in the generation prompt if that opens one. `closes`: the closing
-    tag.
+    text that begins a thought, as in the generation prompt if that opens one. `closes`: its end.
     """
 
     inline: bool

@@ -353,8 +353,7 @@ class Tokenizer:
     ) -> Prompt:
         """The prompt with the beginning of a reply, if any, as this model might have written it. A
         thought without an answer is left open. Without a thought, one that the prompt opens is
-        closed first. After a thought come the usual `newlines`, unless they would count as part of
-        the answer."""
+        closed first. After a thought come the usual `newlines`, unless the answer has them."""
         format_, in_thought = self.replies.format, self.reader(prompt.ids).is_thought
         before, answer = list[TokenIds](), NO_IDS
         if thought and format_ is not NO_THOUGHTS:
