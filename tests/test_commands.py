@@ -243,6 +243,7 @@ def test_an_empty_reply_is_reported(
 
 
 def test_schema_constrains_the_next_answer_only(shown: ChatScreen, run: Run) -> None:
+    run("/set think-budget 0")
     assert run('/schema {"enum": [7]}') == "your next message gets an answer in JSON\n"
     shown.say("how many?")
     assert run("/undo").endswith("send it again with /schema\n")

@@ -461,8 +461,9 @@ def test_each_reply_has_its_own_random_stream() -> None:
     for again in (conversation.retry, conversation.retry, conversation.continue_reply):
         list(again())
         seeds.append(conversation.reply_seed)
-    assert seeds[:4] == [7, 8, 9 + 1_000_003, 9 + 2_000_006]
-    assert len(set(seeds)) == 5
+    assert seeds[:4] == [7, 8, 8 + 1_000_003, 8 + 2_000_006]
+    say(conversation, conversation.undo().user)
+    assert len({*seeds, conversation.reply_seed}) == 6
 
 
 def test_what_was_forgotten_on_request_stays_so_on_retry_and_a_pin_stays() -> None:

@@ -253,18 +253,16 @@ def auto() -> Any:
 def check_alike(directory: Path, auto: Any) -> bool:
     """Whether the directory is read as transformers reads it, rather than refused in one line."""
     config = json.loads((directory / "config.json").read_text())
-    wanted = None
+    theirs = None
     with suppress(Exception):
-        wanted = auto.from_pretrained(
-            str(directory), local_files_only=True, trust_remote_code=False
-        )
+        theirs = auto.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     reason = ""
     try:
         read = load_tokenizer(directory, config)
-        assert wanted is not None, "transformers does not read this"
-        check_text(read, wanted)
+        assert theirs is not None, "transformers does not read this"
+        check_text(read, theirs)
         for chat in CHATS:
-            assert prompt_of(read, chat) == prompt_of_theirs(wanted, chat)
+            assert prompt_of(read, chat) == prompt_of_theirs(theirs, chat)
     except MlxchatError as error:
         reason = str(error)
     assert len(reason.splitlines()) <= 1

@@ -197,7 +197,8 @@ def test_the_program_reports_what_was_cut_off_and_resumes_it(
     assert "thought 4 tokens, cut off" in shown.stderr
     night = tmp_path / "night"
     saving = ["--checkpoint", str(night), "--checkpoint-every", "4", "--think", "on", "-n", "30"]
-    run_in_process("generate", *saving, *given, "--template-arg", "reasoning_effort=strong", "hi")
+    strongly = ["--template-arg", "reasoning_effort=strong"]
+    run_in_process("generate", *saving, *given, *strongly, "hello")
     assert (night / "output.txt").read_text() == f"<think>{words[:20]}"
     run_in_process("generate", "--resume", str(night), "-n", "200")
     assert json.loads((night / "run.json").read_text())["request"]["think"] == "on"

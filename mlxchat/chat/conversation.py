@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -30,7 +30,8 @@ from mlxchat.models.model import Model
 from mlxchat.options import refuse_pairs
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings, random_seed
 
-RETRY = 1_000_003
+# Added to the seed for each turn undone, or answered again, in the same place.
+UNDONE = 1_000_003
 # Earlier states that can be gone back to, and of how many the window is kept.
 STATES = 64
 WINDOWS = 2
@@ -84,7 +85,7 @@ class Conversation(Means):
         # The last answer, or the one in progress.
         self.answering: Answering | None = None
         self._memory = Memory()
-        self._any_seed, self._retries = random_seed(), 0
+        self._any_seed, self._undone = random_seed(), Counter[int]()
         self._past = deque[Earlier](maxlen=STATES)
         self._begin(State(system))
 
@@ -287,6 +288,7 @@ class Conversation(Means):
         """Take back the last turn and what it made the window forget. Raises UsageError."""
         turn = self.last_turn()
         count, beginning = len(self.turns) - 1, self.state.beginning
+        self._undone[count] += 1
         while self._past:
             before = self._past.pop()
             # What was remembered or noted since then stays.
@@ -350,7 +352,6 @@ class Conversation(Means):
         with the reply so far, and the next turn prefills all retained turns again. Raises
         UsageError if the settings rule out a constraint.
         """
-        self._retries = 0
         if constraint is not None:
             refuse_pairs(self.generation, constraint=constraint.kind)
         state, seed = _sent(self.state, text, documents), self._next_seed()
@@ -361,11 +362,9 @@ class Conversation(Means):
     ) -> Generator[Said]:
         """Answer the last turn again with different random numbers. If this produces nothing, the
         old reply stays. Raises what `say` raises, UsageError if there is no turn."""
-        self.last_turn()
-        self._retries += 1
-        before, seed, read = self.state, self._next_seed(), self.window
+        before, read = self.state, self.window
         states = [*(each.state for each in self._past), before]
-        turn = self.undo()
+        turn, seed = self.undo(), self._next_seed()
         # What was forgotten on request since then stays so.
         asked = [one.forgotten_only_in(other) for one, other in pairwise(states)]
         self.state = self.state.forget(frozenset[int]().union(*asked))
@@ -381,7 +380,8 @@ class Conversation(Means):
     def _next_seed(self) -> int:
         """The seed of the next reply, which has its own stream of random numbers."""
         seed = self._any_seed if self.sampling.seed is None else self.sampling.seed
-        return (seed + len(self.turns) + RETRY * self._retries) % SEEDS
+        turns = len(self.turns)
+        return (seed + turns + UNDONE * self._undone[turns]) % SEEDS
 
     def _answer(
         self,
