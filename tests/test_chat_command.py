@@ -92,6 +92,7 @@ def test_forgotten_turns_are_reported_in_pipes_too(tiny_model: Path) -> None:
     options = ("chat", "-m", str(tiny_model), "-n", "3", "--max-kv-size", "160")
     done = run_in_process(*options, stdin=f"{'x' * 60}\n{'y' * 60}\n")
     assert f'forgot turn 1 "{"x" * 30}…" (' in done.stderr
+    assert "turn 1: with the reply" in run_in_process(*options, "-n", "160", stdin="x" * 99).stderr
     larger = run_in_process(*options, stdin=f"{'x' * 300}\n")
     assert (larger.returncode, larger.stderr.count("turn 1 is larger than the window")) == (0, 1)
     assert "turn 1: with the reply, its oldest " in larger.stderr

@@ -103,11 +103,8 @@ def test_every_sampler_obeys_and_drafts_and_pauses_change_nothing(sampler: dict[
 @pytest.mark.parametrize("pattern", ["^[\\x01-\\x07]$", "^[\\x01-\\x07]"])
 def test_a_stuck_answer_ends_with_what_is_written(pattern: str, lookup: bool) -> None:
     """No escape can write the pattern's characters. The error ended a chat, and a batch."""
-    properties = {
-        "b": {"type": "integer", "maximum": 9},
-        "a": {"type": "string", "pattern": pattern},
-    }
-    schema = {"anyOf": [{"type": "object", "properties": properties, "required": ["b", "a"]}]}
+    fields = {"b": {"type": "integer", "maximum": 9}, "a": {"type": "string", "pattern": pattern}}
+    schema = {"anyOf": [{"type": "object", "properties": fields, "required": ["b", "a"]}]}
     reply = answer(Constraint.from_schema(schema), lookup=lookup, max_tokens=300)
     text = text_of(reply)
     assert text.startswith('{"b": ')

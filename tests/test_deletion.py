@@ -47,6 +47,8 @@ def test_nothing_is_deleted_unless_it_is_confirmed_and_every_name_is_right(
 
 def test_a_terminal_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlxchat.terminal.progress.terminal_question", lambda: lambda _: True)
+    with Session.open("one"):
+        assert "? [y/N]" not in run_in_process("session", "rm", "one").stderr
     for answer, left in (("n", ["three", "two", "one"]), ("y", ["three", "two"])):
         done = run_in_process("session", "rm", "one", stdin=f"{answer}\n")
         assert done.stderr.endswith("? [y/N]:")

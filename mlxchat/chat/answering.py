@@ -227,7 +227,7 @@ class Answering:
             turn = replace(turn, ids=written, finish_reason=self._stats.finish_reason)
             self.state = self.state.with_last(turn)
         if (evicted := window.ledger.overflowed - overflowed) > max(lost, 0):
-            yield Forgot(0, evicted, (len(self.state.turns),), "" if lost > 0 else turn.user)
+            yield Forgot(0, evicted, (len(self.state.turns),))
 
     def _begun(self, turn: Turn) -> Prompt:
         """The prompt, and what there is of the reply, or is given of it."""

@@ -71,7 +71,7 @@ class Forgot:
 
     `numbers` are the turns' numbers, counted from 1; `message` is the text of the oldest. If one
     turn is larger than the window, `turns` is 0 and it is its oldest `tokens` that leave, in all;
-    the second time that this is said of a turn, without the message.
+    without the message if it is its reply that makes it so.
     """
 
     turns: int

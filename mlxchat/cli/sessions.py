@@ -86,17 +86,18 @@ def rm(
     yes: Yes = False,
 ) -> None:
     """Delete sessions permanently."""
-    from mlxchat.sessions.database import Database
     from mlxchat.sessions.listing import remove
-    from mlxchat.sessions.session import existing
+    from mlxchat.sessions.session import Session
 
-    # Nothing is deleted if one of them does not exist.
-    with Database() as database:
-        names = list(dict.fromkeys(existing(database, name).name for name in names))
-    what = f"session {names[0]}" if len(names) == 1 else f"{count(len(names), 'session')}"
+    found = dict[str, None]()
+    # Nothing is deleted if one of them does not exist or is open.
+    for name in names:
+        with Session.open(name) as session:
+            found[session.name] = None
+    what = f"session {', '.join(found)}" if len(found) == 1 else f"{count(len(found), 'session')}"
     if agrees(f"Permanently delete {what}?", yes=yes):
-        remove(*names)
-        write(f"deleted {', '.join(names)}\n")
+        remove(*found)
+        write(f"deleted {', '.join(found)}\n")
 
 
 @session_app.command(epilog="Example: mlxchat session prune --older-than 30d")

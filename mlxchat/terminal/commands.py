@@ -201,7 +201,7 @@ def _continue(shown: ChatScreen, _: str) -> None:
 def _system(shown: ChatScreen, argument: str) -> None:
     if argument:
         shown.conversation.set_system(None if argument == "off" else argument)
-    shown.screen.say(f"system prompt: {shown.conversation.state.system or 'none'}")
+    shown.screen.say(f"system prompt: {shown.conversation.state.system or 'none of yours'}")
 
 
 @command(
