@@ -450,6 +450,21 @@ def test_tokenizing_a_long_text_can_be_stopped(monkeypatch: pytest.MonkeyPatch) 
         assert (stats.finish_reason, stats.complete) == ("interrupted", complete)
 
 
+def test_a_reply_that_is_not_read_to_its_end_ends_when_the_next_begins() -> None:
+    """Of two replies that were read in turns, the first was written over the second."""
+    conversation = make_conversation(None)
+    first = conversation.say("one")
+    begun = next(each.text for each in first if each.text)
+    second = "".join(each.text for each in conversation.say("two"))
+    assert not list(first)
+    assert [turn.user for turn in conversation.turns] == ["one", "two"]
+    assert conversation.turns[0].reply.startswith(begun)
+    assert conversation.turns[1].reply == second
+    check_in_step(conversation)
+    with pytest.raises(TypeError, match="a message is text, not bytes"):
+        conversation.say(b"three")  # pyright: ignore[reportArgumentType]
+
+
 def test_each_reply_has_its_own_random_stream() -> None:
     """All turns used the same seed, so a repeated question drew the same numbers."""
     conversation = make_conversation(None, max_tokens=12)

@@ -28,6 +28,7 @@ from mlxchat.errors import (
     SessionError,
     SnapshotBroken,
     SnapshotTooLarge,
+    UsageError,
     WindowTooSmall,
 )
 from mlxchat.request import Overnight, Request, Setup
@@ -64,7 +65,10 @@ def whole(request_for: Make) -> str:
     """The text of a run that nothing cuts off."""
     with begin(request_for()) as run:
         # The last piece may be the end of the line.
-        return "".join(piece.text for piece in run if piece.id is not None or piece.text != "\n")
+        text = "".join(piece.text for piece in run if piece.id is not None or piece.text != "\n")
+        with pytest.raises(UsageError, match="a run generates once"):
+            next(iter(run))
+        return text
 
 
 class Cut(Exception):

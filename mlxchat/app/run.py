@@ -34,7 +34,7 @@ from mlxchat.engine.reply import (
     led,
 )
 from mlxchat.engine.sampling import Token
-from mlxchat.errors import MlxchatError, OutputError
+from mlxchat.errors import MlxchatError, OutputError, UsageError
 from mlxchat.models.model import Model
 from mlxchat.passages.search import Read
 from mlxchat.platform import keep_awake
@@ -136,7 +136,7 @@ class Run:
         self._reply: Reply | None = None
         self._last_character = ""
         self._stopped: FinishReason | None = None
-        self._is_over = False
+        self._is_begun = self._is_over = False
         self._error: MlxchatError | None = None
 
     @property
@@ -186,7 +186,11 @@ class Run:
         `should_stop` is called before each token and each prefill step, `on_over` after the last
         token, before the last checkpoint. Raises DeviceError if the device fails, and RanksError if
         another rank is lost: the text so far is kept, and the previous checkpoint stays valid.
+        UsageError the second time.
         """
+        if self._is_begun:
+            raise UsageError("a run generates once: begin another one")
+        self._is_begun = True
         overnight = self.request.overnight
         deadline_s = overnight.deadline_s(time.time()) or math.inf
         # The wall clock, because a machine may sleep.

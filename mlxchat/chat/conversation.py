@@ -47,11 +47,10 @@ class Conversation(Means):
     `system` is pinned: it is in the cache once and is never evicted. `settings.keep` is for texts
     without one. `variables` go to the chat template; the user's own `template_args` override them.
 
-    All random numbers derive from one seed: `sampling.seed`, or a random one. Each turn, retry and
-    continuation draws from its own stream.
+    All random numbers derive from one seed: `sampling.seed`, or a random one. Each reply draws from
+    its own stream. It ends when the conversation goes on, even if it is not read to its end.
 
-    Before a message, at most `recalls` forgotten turns that it needs are quoted to the model. The
-    quote is not part of the turn and leaves the window after the reply.
+    At most `recalls` forgotten turns that a message needs are quoted until its reply is over.
 
     Raises TemplateError if the model has no template, CacheError if the pinned tokens fill it.
     """
@@ -82,8 +81,8 @@ class Conversation(Means):
             Pace(first_step(model.network), model.ranks.lead),
         )
         self.recalls = recalls
-        # The last answer, or the one in progress.
         self.answering: Answering | None = None
+        self._reply: Generator[Said] = (said for said in ())
         self._memory = Memory()
         self._any_seed, self._undone = random_seed(), Counter[int]()
         self._past = deque[Earlier](maxlen=STATES)
@@ -178,8 +177,7 @@ class Conversation(Means):
         sampling: SamplingSettings,
         drafter: Drafter | None = None,
     ) -> None:
-        """Continue with another model, which prefills the retained turns again. Raises what the
-        constructor raises; then nothing changes."""
+        """Continue with another model, or raise what the constructor raises: nothing changes."""
         # Another tokenizer produces other ids.
         turns = tuple(replace(turn, ids=None) for turn in self.turns)
         rendering = replace(self.rendering, tokenizer=model.tokenizer, left_out=0)
@@ -206,8 +204,7 @@ class Conversation(Means):
             self.state = self.state.add(turn)
 
     def pin(self, number: int) -> None:
-        """Never forget turn `number`, counted from 1. Raises UsageError for an unknown turn, or if
-        the pinned turns would leave no room in the window."""
+        """Never forget turn `number`, counted from 1. Raises UsageError if unknown or too large."""
         check_pin(self.rendering, self.state, self.settings.max_kv_size, number)
         self.state = self.state.change({number}, pinned=True)
 
@@ -233,8 +230,8 @@ class Conversation(Means):
 
     def set_note(self, text: str | None, about: Sequence[int] = ()) -> None:
         """Change the note, or remove it, and forget the turns it is about. Raises UsageError."""
-        text = None if text is None else text.strip()
         if text is not None:
+            text = text.strip()
             check_note(self.rendering, self.state, self.settings.max_kv_size, text)
         self._revise(replace(self.state.forget(about), note=text))
 
@@ -257,9 +254,8 @@ class Conversation(Means):
 
     def compact(self, words: str = "", watch: Watch = UNWATCHED) -> Compacted | None:
         """Have the model write a note about the turns in view, except pinned ones and the last, and
-        forget them. The note replaces the one before, which it was written from; `words` say what
-        matters most. None if stopped. Raises UsageError if there is nothing to compact or the note
-        is useless, DeviceError if the device fails. Then nothing has changed."""
+        forget them. It is also written from the note before; `words` say what matters most. None if
+        stopped. Raises UsageError for no turns or a useless note, DeviceError; nothing changes."""
         seed = self._next_seed()
         try:
             with device_failures():
@@ -318,7 +314,8 @@ class Conversation(Means):
         self.state = state
 
     def last_turn(self) -> Turn:
-        """Raises UsageError if no message was sent since everything was cleared."""
+        """The last turn, which is over. Raises UsageError if there is none since `clear`."""
+        self._reply.close()
         if self.state.last is None:
             since = "no messages since /clear; /recall finds earlier ones"
             raise UsageError(since if self.turns else "no messages yet")
@@ -352,6 +349,9 @@ class Conversation(Means):
         with the reply so far, and the next turn prefills all retained turns again. Raises
         UsageError if the settings rule out a constraint.
         """
+        if not isinstance(text, str):
+            raise TypeError(f"a message is text, not {type(text).__name__}")
+        self._reply.close()
         if constraint is not None:
             refuse_pairs(self.generation, constraint=constraint.kind)
         state, seed = _sent(self.state, text, documents), self._next_seed()
@@ -417,11 +417,11 @@ class Conversation(Means):
             prefill=prefill,
             read=read,
         )
-        return self._answered(self.answering, before, begun)
+        self._reply = self._answered(self.answering, before, begun)
+        return self._reply
 
     def _answered(self, answering: Answering, before: State, begun: bool) -> Generator[Said]:
-        """A message that was sent stays if the device or a rank fails. A window that may be half
-        updated is dropped: its contents cannot be trusted."""
+        """A message stays if the device or a rank fails. A window that may be half updated goes."""
         keeps = False
         try:
             with device_failures(), closing(answering.said()) as reply:
