@@ -58,11 +58,11 @@ def between(low: float, high: float) -> Must:
 SWITCH = ("on", "off")
 SWITCHES = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
-# How to read values of other types, and what the text must be.
-FROM_TEXT: Mapping[type, tuple[Callable[[str], Any], str]] = {
-    int: (int, "a whole number"),
-    float: (float, "a number"),
-    bool: (lambda text: SWITCHES[text.lower()], "on or off"),
+# How to read values of other types, what they must be, and the types of those that are.
+FROM_TEXT: Mapping[type, tuple[Callable[[str], Any], str, Any]] = {
+    int: (int, "a whole number", int),
+    float: (float, "a number", int | float),
+    bool: (lambda text: SWITCHES[text.lower()], "on or off", bool),
 }
 
 
@@ -118,7 +118,7 @@ class Option:
         elif self.many:
             value = tuple(value)
         elif isinstance(value, str) and self.type in FROM_TEXT:
-            read, wanted = FROM_TEXT[self.type]
+            read, wanted, _ = FROM_TEXT[self.type]
             try:
                 value = read(value)
             except (ValueError, KeyError):
@@ -138,6 +138,8 @@ class Option:
             return
         for each in value if isinstance(value, tuple) else (value,):
             got = each if isinstance(each, Path) else repr(each)
+            if self.type in FROM_TEXT and not isinstance(each, FROM_TEXT[self.type][2]):
+                raise UsageError(f"{self.flag} must be {FROM_TEXT[self.type][1]}, got {got}")
             if self.choices and each not in self.choices:
                 wanted = f"must be one of {', '.join(self.choices)}"
                 raise UsageError(f"{self.flag} {wanted}, got {got}")

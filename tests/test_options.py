@@ -28,6 +28,8 @@ def test_no_option_takes_an_invalid_value_and_it_says_which(command: str) -> Non
         if option.choices or option.type in (int, float, bool):
             with pytest.raises(UsageError, match=rf"^{option.flag} must be .*, got 'hot'$"):
                 option.value_of("hot")
+            with pytest.raises(UsageError, match=rf"^{option.flag} must be .*, got 2.5j$"):
+                option.check(2.5j)
         if option.must is not None:
             wrong = Path("-") if option.type is Path else math.nan
             with pytest.raises(UsageError, match=rf"^{option.flag} must .*, got "):

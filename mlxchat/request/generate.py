@@ -108,8 +108,7 @@ class Answer:
     """The form of the answer, and how much of it is written.
 
     At most one of `schema`, `schema_multi`, `regex`, `choice` and `grammar` constrains it.
-    `extract` writes only the first fenced code block. `prefill` is the answer's beginning, which
-    the model continues.
+    `extract` writes only the first fenced code block. `prefill` is the answer's beginning.
     """
 
     schema: str | None = option(
@@ -162,6 +161,7 @@ class Overnight:
         name="for",
         metavar="DURATION",
         parse=parse_duration_s,
+        must=Must("be above 0", lambda seconds: seconds > 0),
     )
     on_loop: OnLoop | None = option(
         None, "What to do if the text repeats itself", if_unset="stop, or warn for endless text"
