@@ -263,8 +263,8 @@ class Lock:
             time.sleep(_PAUSE_S)
         else:
             process = holder(path)
-            who = "another process" if process is None else f"process {process}"
-            raise SessionError(f"{what} is open in {who}: close it there, or choose another one")
+            where = "elsewhere" if process is None else f"in process {process}"
+            raise SessionError(f"{what} is open {where}: close it there, or choose another one")
         self._descriptor = descriptor
         with suppress(OSError):
             os.ftruncate(descriptor, 0)

@@ -160,9 +160,9 @@ def test_a_lock_removed_while_it_is_taken_is_taken_again(
     lock.sign()
     assert path.read_text() == f"{os.getpid()}\n"
     assert holder(path) == os.getpid()
-    for written, who in ((None, "process"), ("x" * 100, "another process: ")):
+    for written, where in ((None, "in process"), ("x" * 100, "elsewhere: ")):
         path.write_text(written or path.read_text())
-        with pytest.raises(SessionError, match=f"is open in {who}"):
+        with pytest.raises(SessionError, match=f"is open {where}"):
             Lock(path, "mine")
     assert holder(path) is None
     lock.release()

@@ -149,7 +149,7 @@ def test_a_name_is_taken_when_it_is_opened_and_free_when_it_is_closed(
             lambda: unnamed.rename("mine"),
             lambda: import_messages(tmp_path / "import.jsonl", "mine"),
         ):
-            with pytest.raises(SessionError, match="is open in another process: "):
+            with pytest.raises(SessionError, match="is open elsewhere: "):
                 attempt()
         assert names_by_use() == ["other"]
     rename("other", "mine")
@@ -165,7 +165,7 @@ def test_a_renamed_session_frees_the_name_it_was_opened_with(sessions: Path) -> 
     with Session.open("first", create=True) as session:
         session.rename("First")
         session.rename("second")
-        with pytest.raises(SessionError, match="is open in another process: "):
+        with pytest.raises(SessionError, match="is open elsewhere: "):
             Session.open("second", create=True)
         make_session("first")
         session.record(None, [Turn("hello")])

@@ -224,7 +224,7 @@ def json_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
 
     for number, line in enumerate(lines, 1):
         if line.strip():
-            yield number, None, partial(fields, line)
+            yield number, None, partial(fields, line.rstrip())
 
 
 def line_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:

@@ -63,8 +63,7 @@ class OutputFile:
             if resume_at is None:
                 if os.fstat(descriptor).st_size:
                     raise OutputError(
-                        f"{path} exists and is not empty: choose another name, or continue it "
-                        "with --resume"
+                        f"{path} exists and is not empty: choose another name, or delete it"
                     )
                 return cls(path, descriptor, is_new=is_new)
             with _writing(path):
