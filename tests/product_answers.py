@@ -55,9 +55,7 @@ def compare_answers(model: Model, new_cache: Callable[[], Cache]) -> list[float]
     return found
 
 
-def answer(
-    model: Model, cache: Cache, constraint: Constraint, kind: type[Constrained]
-) -> list[Token]:
+def answer(model: Model, cache: Cache, form: Constraint, kind: type[Constrained]) -> list[Token]:
     """A valid answer, for which a window evicts tokens."""
     is_bounded = any(window.max_size for window in windows(cache))
     reply = Reply(
@@ -66,13 +64,13 @@ def answer(
         cache,
         sampling=SamplingSettings(temp=1.0, seed=0),
         settings=GenerationSettings(max_tokens=200, logprobs=0),
-        constrained=kind(constraint, model.tokenizer, None),
+        constrained=kind(form, model.tokenizer, None),
     )
     tokens = [token for token in generate(reply) if token.id is not None]
     assert (reply.finish_reason, reply.complete) == ("stop", True)
     assert reply.stats.evicted_tokens or not is_bounded
     text = "".join(each.text for each in tokens)
-    if constraint.kind == "choice":
+    if form.kind == "choice":
         assert text in CHOICES
     else:
         jsonschema.validate(json.loads(text), SCHEMA)

@@ -41,11 +41,9 @@ def prompt_of(order: Sequence[int], between: int = 0, question: int = 9) -> Prom
     return Prompt(np.concatenate([*pieces, ids_of(question, 300)]), (), HEAD, tuple(blocks))
 
 
-def read(
-    network: nn.Module, prompt: Prompt, kept: KeptBlocks, **how: Any
-) -> tuple[Cache, BlockReader]:
-    cache, reader = make_cache(network), BlockReader(prompt, kept)
-    assert reader(network, cache, prompt.ids, step_size=32, **how) == len(prompt.ids)
+def read(net: nn.Module, prompt: Prompt, kept: KeptBlocks, **how: Any) -> tuple[Cache, BlockReader]:
+    cache, reader = make_cache(net), BlockReader(prompt, kept)
+    assert reader(net, cache, prompt.ids, step_size=32, **how) == len(prompt.ids)
     return cache, reader
 
 

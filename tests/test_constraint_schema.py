@@ -163,9 +163,7 @@ def with_inner(schema: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.fixed_dictionaries({key: st.dictionaries(st.sampled_from(names), schema, min_size=1)})
         for key, names in (("properties", "abc"), ("patternProperties", ["^a", "b$", "."]))
     ]
-    others = [
-        st.fixed_dictionaries({key: schema}) for key in ("items", "additionalProperties", "not")
-    ]
+    others = [st.fixed_dictionaries({x: schema}) for x in ("items", "additionalProperties", "not")]
     return st.one_of(merged, *lists, *maps, *others, both.map(lambda x: {"prefixItems": x}))
 
 

@@ -36,9 +36,7 @@ def read(tmp_path: Path) -> Read:
                 commands={"/help": "all", "/hello": "greets", "/file PATH": "adds a file"},
                 # Escape sequences in it are made visible.
                 toolbar=lambda: f"redraw {next(redraws)}\x1b[5m",
-                suggest=lambda command, typed: (
-                    ["two words"] * ((command, typed) == ("/hello", "t"))
-                ),
+                suggest=lambda name, typed: ["two words"] * ((name, typed) == ("/hello", "t")),
             )
             message = editor.read(draft)
         terminal.check_all_steps_are_taken()

@@ -74,10 +74,8 @@ def test_a_model_that_overflows_is_loaded_in_bfloat16_with_a_notice(tmp_path: Pa
     assert floating_dtypes(model.network) == {mx.bfloat16}
     assert mx.all(mx.isfinite(logits(model))).item()
     # An explicit float16 is respected, with a warning.
-    model, notices = load(directory, "float16")
-    assert notices == [
-        "tiny overflows in float16, so its output will be noise: choose another dtype"
-    ]
+    model, notes = load(directory, "float16")
+    assert notes == ["tiny overflows in float16, so its output will be noise: choose another dtype"]
     assert model.dtype == mx.float16
 
 

@@ -114,9 +114,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "does not describe a llama model: .*hidden_size": config(hidden_size=None),
     r"the weights in .* do not match its config\.json": config(intermediate_size=96),
     r"has no weights: model\*\.safetensors is missing": lambda d: (d / WEIGHTS).unlink(),
-    r"is damaged; download it again: .*incomplete download": lambda d: os.truncate(
-        d / WEIGHTS, 50_000
-    ),
+    "is damaged; download it again: .*incomplete": lambda d: os.truncate(d / WEIGHTS, 50_000),
     "is damaged; download it again: Invalid": lambda d: (d / WEIGHTS).write_bytes(b"no" * 50),
     "run git lfs pull in": lambda d: (d / WEIGHTS).write_bytes(LFS_POINTER),
     r"has no tokenizer: tokenizer\.json": lambda d: (d / "tokenizer.json").unlink(),

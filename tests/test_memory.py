@@ -51,11 +51,9 @@ class Metal:
     def __init__(self, machine: Machine, monkeypatch: pytest.MonkeyPatch, cgroup: Path) -> None:
         self.active, self.cached = 0, 0
         info = {"max_recommended_working_set_size": machine.recommended}
-        memory = SimpleNamespace(
-            total=machine.total, available=machine.available, wired=machine.wired
-        )
+        ram = SimpleNamespace(total=machine.total, available=machine.available, wired=machine.wired)
         monkeypatch.setattr(sys, "platform", machine.system)
-        monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: ram)
         monkeypatch.setattr(platform, "on_gpu", lambda: machine.system == "darwin")
         monkeypatch.setattr(platform, "CGROUP", cgroup)
         monkeypatch.setattr(mx, "device_info", lambda: info if machine.recommended else {})

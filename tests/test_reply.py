@@ -26,15 +26,13 @@ TAGS = ("<think>", "</think>")
 PARAGRAPH = "A *long* paragraph with `code`, **bold** and [a link](http://x.y/z). " * 9
 LIST = "".join(f"{n}. item **{n}** has some text\n   - below\n" for n in range(1, 25))
 BULLETS = "- a\n- b\n  continued\n\n- c\n\n      code\n* another list\n\n  paragraph\n- d\n"
-FENCE = (
-    "```python\n" + "".join(f"def f{n}(x):\n\n\treturn 'y' * {n}\n\n" for n in range(20)) + "```\n"
-)
+CODE = "```python\n" + "".join(f"def f{n}(x):\n\n\treturn x * {n}\n\n" for n in range(20)) + "```\n"
 TABLE = "| a | b |\n|---|--:|\n" + "".join(f"| row {n} | {n**n} |\n" for n in range(12))
 REPLIES = [
     PARAGRAPH,
     f"# Title\nText\n{LIST}\nlazy end\n\nThe end",
-    f"Here:\n{FENCE}Text right behind.\n\n- one\n\n{TABLE}\n> quoted\n> more\nlazy\n\n---\nx",
-    f"{BULLETS}\n{PARAGRAPH}\n***\n***\n# \n#\n\n{FENCE[:-4]}",
+    f"Here:\n{CODE}Text right behind.\n\n- one\n\n{TABLE}\n> quoted\n> more\nlazy\n\n---\nx",
+    f"{BULLETS}\n{PARAGRAPH}\n***\n***\n# \n#\n\n{CODE[:-4]}",
     "```\n```\ntext\n```text\n\n\n\n``` \n~~~~ what is=this\n```\n" + "word " * 50,
     "<b>bold</b> <script>\n\n<div>\nx\n</div>\n\n![alt](http://src) <http://auto> [1]\n\n[1]: http://d",
     "\x1b[31mred\x07 &#27;[2J &#13;x &#x9b;1m `\x1b]0;t\x07`\n\n```\n\x1b[2J\n```\n"
@@ -113,7 +111,7 @@ def test_a_reply_in_pieces_ends_like_a_whole(reply: str, places: list[int], heig
 
 
 def test_lines_of_an_open_code_block_are_printed_only_once() -> None:
-    names = re.findall(r"f\d+\b", stream(FENCE.splitlines(keepends=True), height=6))
+    names = re.findall(r"f\d+\b", stream(CODE.splitlines(keepends=True), height=6))
     assert names == [f"f{n}" for n in range(20)]
 
 

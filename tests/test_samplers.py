@@ -57,15 +57,13 @@ def test_dry_penalizes_what_would_extend_a_repetition(
 ) -> None:
     expected = np.zeros(5)
     for end in range(1, len(ids)):
-        length = 0
-        while (
-            length < end and ids[end - 1 - length] == ids[-1 - length] and length < MAX_REPETITION
-        ):
-            if ids[-1 - length] in breakers:
+        n = 0
+        while n < end and ids[end - 1 - n] == ids[-1 - n] and n < MAX_REPETITION:
+            if ids[-1 - n] in breakers:
                 break
-            length += 1
-        if length >= allowed and ids[end] not in breakers:
-            penalty = multiplier * 1.75 ** (length - allowed)
+            n += 1
+        if n >= allowed and ids[end] not in breakers:
+            penalty = multiplier * 1.75 ** (n - allowed)
             expected[ids[end]] = max(expected[ids[end]], penalty)
     penalize = make_dry(multiplier, 1.75, allowed, breakers)
     found = np.array(penalize(mx.array(ids, mx.int32), mx.zeros((1, 5))))[0]

@@ -88,8 +88,7 @@ class RingSockets:
         return {rank for each, rank in self._ranks.items() if _has_ended(each)}
 
     def shut(self, how: int = socket.SHUT_RDWR) -> None:
-        """Shut down the connections, even while in use. If only our sending side, any running rank
-        responds by exiting."""
+        """Shut down the connections, even in use. At the end of sending, a running rank exits."""
         for each in self._ranks:
             with suppress(OSError):
                 each.shutdown(how)

@@ -106,8 +106,7 @@ def dequantize(
 
     `packing` holds `group_size`, `bits` and `mode` as in `mx.dequantize`, whose affine values are
     `scale * q + bias` with a scale and a bias, `(…, O, I / group_size)`, for each group. They are
-    taken to float32 first: in float16 the product itself would be rounded. `global_scale: (E,)` is
-    that of each expert.
+    taken to float32 first: in float16 the product would be rounded. `global_scale: (E,)`.
     """
     packing = {key: packing[key] for key in ("group_size", "bits", "mode") if key in packing}
     if global_scale is not None:

@@ -334,8 +334,7 @@ def chosen(closeness: Mapping[int, float], at_most: int) -> list[int]:
 
 
 def _enough(texts: int, own: float, words: int) -> float:
-    """The closeness to be reached, if `own` of text and message are about own things, and have so
-    many words in common."""
+    """The closeness needed, if `own` of both are about own things, and they share as many words."""
     of_many = MORE_OF_MANY * max(0.0, log(texts / FEW_TEXTS))
     if words == 1:
         of_many *= MORE_IF_ONE_WORD

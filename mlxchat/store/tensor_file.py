@@ -85,8 +85,7 @@ def write(
     """Write a file atomically and force it to the disk; return its size in bytes.
 
     `facts` are JSON. Without `full_sync`, this is faster on macOS, and safe enough for data that
-    can be recomputed: the checksum detects what a power cut destroyed. Raises OSError, leaving the
-    old file unchanged.
+    can be recomputed: the checksum detects what a power cut destroyed. Or raises OSError.
     """
     header: dict[str, Any] = {"__metadata__": {"facts": json.dumps(facts)}}
     end = 0

@@ -32,8 +32,7 @@ class ReplyFormat:
 
     `opens` and `closes` enclose a thought that an answer follows; `label` follows the opening
     marker and belongs to it. In a format with channels, `begins` precedes an answer, and `thoughts`
-    are the header words that announce a thought. `ends` are end-of-turn tokens that the model's
-    files may not name.
+    are the header words that announce a thought. `ends` are more end-of-turn tokens.
     """
 
     markers: Mapping[str, Place]
