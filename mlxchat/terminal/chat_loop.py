@@ -2,7 +2,7 @@
 
 import re
 import signal
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 from mlxchat import paths
 from mlxchat.errors import (
@@ -29,9 +29,9 @@ class ChatLoop(ChatScreen):
     _tokens, _counted = 0, None
 
     def converse(self) -> int:
+        self.worker.keys.hold()
         # Takes a moment, in which the model is loaded.
         self._editor = PlainInput(self.worker) if is_dumb() else self._new_editor()
-        self.worker.keys.hold()
         with suppress(EndOfInput):
             self.screen.say(f"{self.chat.model_name} · /help for commands · Ctrl-D to leave")
             self.say_notices()
@@ -48,10 +48,9 @@ class ChatLoop(ChatScreen):
     def _turn(self, draft: str) -> str:
         """Read and process one line; return a draft for the next prompt."""
         self._counted = None
-        # The line editor switches from the held settings to its own and back, so nothing is echoed.
-        with self.worker.keys.lent() if is_dumb() else nullcontext():
+        keys = self.worker.keys
+        with keys.lent() if is_dumb() else keys.edited():
             text = self._editor.read(draft)
-        self.worker.keys.hold_again()
         try:
             with device_failures():
                 command = as_command(text)

@@ -294,6 +294,7 @@ class Keys:
     def hold(self) -> None:
         self._is_held = True
         self.hold_again()
+        _on_ctrl_z(_discard_and_stop)
 
     def hold_again(self) -> None:
         """After the shell has had the terminal."""
@@ -327,6 +328,13 @@ class Keys:
                 os.write(STDIN, f"\x1b[?2004{how}".encode())
 
     @contextmanager
+    def edited(self) -> Iterator[None]:
+        """The line editor, which stops by itself, changes the held settings to its own and back."""
+        _on_ctrl_z(signal.SIG_DFL)
+        yield
+        self.hold()
+
+    @contextmanager
     def lent(self) -> Iterator[None]:
         """Lend the terminal, with the original settings, to what else reads from it."""
         self.restore()
@@ -345,6 +353,21 @@ def _held(before: list[Any]) -> list[Any]:
     settings[_IFLAG] |= termios.ICRNL
     settings[_CC][termios.VMIN], settings[_CC][termios.VTIME] = 1, 0
     return settings
+
+
+def _on_ctrl_z(handler: Any) -> None:
+    # Not if the parent process wants it ignored.
+    if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGTSTP, handler)
+
+
+def _discard_and_stop(*_: object) -> None:
+    """The shell would run what was typed for the next prompt."""
+    with suppress(termios.error):
+        termios.tcflush(STDIN, termios.TCIFLUSH)
+    _on_ctrl_z(signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTSTP)
+    _on_ctrl_z(_discard_and_stop)
 
 
 def _apply(settings: list[Any]) -> None:
