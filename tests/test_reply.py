@@ -134,7 +134,7 @@ def test_a_reply_during_which_the_terminal_is_resized_is_written_once(reply: str
     assert letters(written(console), 40) == in_one_piece(reply)
 
 
-@pytest.mark.parametrize("reply", [PARAGRAPH, REPLIES[2], REPLIES[-1]])
+@pytest.mark.parametrize("reply", [PARAGRAPH, REPLIES[2].replace(TABLE, ""), REPLIES[-1]])
 def test_a_shell_may_write_while_a_reply_is_rendered(reply: str, monkeypatch: pytest.MonkeyPatch):
     """Its line was erased, and rows were written twice."""
     console, calls = terminal(height=80), count(1)
@@ -166,6 +166,19 @@ def test_a_list_that_is_written_while_the_terminal_is_resized_stays_one() -> Non
         for text in ("", " any meal.\n2. Tea", " is good."):
             view.add(text)
     assert "2 Tea is good." in [line.strip() for line in display(written(console), 40)]
+
+
+def test_a_table_during_which_the_terminal_is_resized_goes_on_below_its_header() -> None:
+    console = terminal(height=80)
+    with MarkdownView(console, clock=every_drawing()) as view:
+        for number, line in enumerate(TABLE.splitlines(keepends=True)):
+            for part in (line[:6], line[6:], ""):
+                view.add(part)
+            console.width = WIDTH - number % 3 * 10
+    text = "\n".join(display(written(console), 80))
+    assert "|" not in text
+    rows = {(f"{n}", f"{n**n}") for n in range(12)}
+    assert {*re.findall(r"row (\d+) +(\d+)", text)} == rows
 
 
 @pytest.mark.parametrize("thinking", ["on", "hide"])

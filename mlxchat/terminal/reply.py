@@ -55,6 +55,7 @@ _FENCE = re.compile(r"\s*(`{3,}|~{3,})[^`]*\Z")
 _BLANK_END = re.compile(r"(?: |\x1b\[[\d;]+m +\x1b\[0m)+\Z")
 _BLANKS_BEFORE_RESET = re.compile(r" +(?=\x1b\[0m\Z)")
 _ITEM = re.compile(r"([-*+]|\d+[.)]) ")
+_BELOW_HEADER = re.compile(r"(?=.*\|)[|:\s-]*-[|:\s-]*")
 
 
 def reply_view(*, plain: bool, thinking: Thinking) -> "PlainView":
@@ -239,12 +240,12 @@ class MarkdownView(PlainView):
         if not rows or self._is_hidden:
             return
         cuts = find_cuts(self._source[: self._drawn_chars])
-        end, fence = (self._drawn_chars, "") if self._is_thought else (cuts.end, cuts.fence)
+        end, opening = (self._drawn_chars, "") if self._is_thought else (cuts.end, cuts.opening)
         if self._is_cropped:
             # Some rows were left out for lack of room: only here are rows repeated.
             self._write(self._rendered(self._source[:end]))
-        self._source = (f"{fence}\n" if fence else "") + self._source[end:]
-        self._is_cut = cuts.scrolls and not fence
+        self._source = (f"{opening}\n" if opening else "") + self._source[end:]
+        self._is_cut = cuts.scrolls and not opening
         self._kept, self._has_gap, self._has_printed = 0, False, True
 
     def _rendered(self, source: str) -> list[str]:
@@ -276,23 +277,23 @@ class Cuts(NamedTuple):
     only grow at their end if it is a list or code, which `scrolls`.
 
     `end` is the end of the text, or the start of its last line if that opens or closes code, and so
-    is not shown. `fence` is the line that opens the code around it.
+    is not shown, or is a row of a table. `opening` is what begins the code or the table around it.
     """
 
     block: int
     scrolls: bool
     end: int
-    fence: str
+    opening: str
 
 
 def find_cuts(source: str) -> Cuts:
     """Blocks are separated by empty lines outside code; indented lines continue a block."""
     block = at = end = 0
     is_after_blank, scrolls = True, False
-    fence = around = mark = ""
+    fence = around = mark = table = before = ""
     for line in source.split("\n"):
         text, opens = line.strip(), _FENCE.match(line)
-        end, around = at if opens else at + len(line), fence
+        end, around = at if opens or table else at + len(line), fence or table
         if fence:
             if text.startswith(mark) and not text.strip(mark[0]):
                 fence = mark = ""
@@ -302,6 +303,9 @@ def find_cuts(source: str) -> Cuts:
             if opens:
                 fence, mark = line, opens[1]
                 scrolls = True
+            elif before and not table and _BELOW_HEADER.fullmatch(text):
+                table = f"{before}\n{line}"
+        table, before = (table if text else ""), line
         is_after_blank = not text
         at += len(line) + 1
     return Cuts(block, scrolls, end, around)
