@@ -9,7 +9,7 @@ import typer
 
 from mlxchat.cli.group import App
 from mlxchat.cli.options import Json, Yes, agrees, complete_session
-from mlxchat.errors import ExitStatus, UsageError
+from mlxchat.errors import SessionError, UsageError
 from mlxchat.request.written import parse_duration_s
 from mlxchat.terminal.output import Messages
 from mlxchat.terminal.table import minute, write, write_finds, write_json_lines, write_table
@@ -177,7 +177,7 @@ def search(
         rows = [(each.name, str(each.turn), each.role, each.line) for each in finds]
         write_finds(("NAME", "TURN", "ROLE", "LINE"), rows, [each.at for each in finds])
     if not finds:
-        raise typer.Exit(ExitStatus.FAILURE)
+        raise SessionError(f"no turn has {' '.join(words)!r}")
 
 
 @session_app.command(epilog="Example: mlxchat session verify holidays")

@@ -352,7 +352,7 @@ def read_input(
         data = prompt.encode("utf-8", "surrogateescape")
         texts.append(read(document_of(data, "the prompt")))
     if not texts and not may_be_empty:
-        raise UsageError("nothing to read: pass PROMPT or --file, or pipe in a document")
+        raise UsageError("nothing to read: pass a text or --file, or pipe in a document")
     whole = SEPARATOR.join(texts)
     documents = 0 if prompt is None else len(whole) - len(texts[-1])
     return Input(whole, tuple(notices), tuple(read_blocks), documents, found)
