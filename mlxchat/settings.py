@@ -258,8 +258,7 @@ def with_seed(sampling: SamplingSettings) -> SamplingSettings:
 def recommended(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     """Sampling values in a model's generation_config.json, by the names of SamplingSettings.
 
-    A temperature counts unless `do_sample` is false, which means greedy. Values that the option
-    cannot have are left out.
+    A temperature counts unless `do_sample` is false, which is greedy. Invalid values are left out.
     """
     values = {
         each.field: each.type(value)

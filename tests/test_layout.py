@@ -23,7 +23,7 @@ CEILINGS = {
     "request": 775,
     "manual": 230,
     "config": 300,
-    "text": 2_225,
+    "text": 2_210,
     "recall": 410,
     "passages": 475,
     "constraint": 850,
@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 595,
     "app": 3_255,
     "bench": 883,
-    "terminal": 3_725,
+    "terminal": 3_740,
     "doctor": 250,
     "cli": 1_595,
 }

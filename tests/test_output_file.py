@@ -47,9 +47,7 @@ def test_an_empty_file_can_be_used_and_any_other_is_refused(out: Path) -> None:
         output.write("once")
     with pytest.raises(OutputError) as raised:
         OutputFile.open(out)
-    assert str(raised.value) == (
-        f"{out} exists and is not empty: choose another name, or delete it"
-    )
+    assert str(raised.value) == f"{out} exists and is not empty: choose another name, or delete it"
     assert out.read_text() == "once"
 
 

@@ -204,10 +204,7 @@ def test_a_kept_index_finds_what_a_new_one_finds_and_a_damaged_one_is_never_beli
 
     new = {each.text for each in found(Search([made]), "Ada born").passages}
     assert texts(sound) == new
-    read = [
-        texts(sound[:place] + b"\xff" * 8 + sound[place + 8 :])
-        for place in range(0, len(sound), 97)
-    ]
+    read = [texts(sound[:at] + b"\xff" * 8 + sound[at + 8 :]) for at in range(0, len(sound), 97)]
     assert None in read
     assert all(each is None or each <= genuine for each in read)
     assert set() not in [texts(sound[:size]) for size in range(0, len(sound), 4_096)]

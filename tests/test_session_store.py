@@ -48,12 +48,7 @@ def files(sessions: Path) -> list[str]:
 
 # Names
 
-USES: list[Callable[[str], object]] = [
-    Session.open,
-    read_session,
-    remove,
-    lambda name: rename(name, "y"),
-]
+USES: list[Callable[[str], object]] = [Session.open, read_session, remove, lambda x: rename(x, "y")]
 
 
 @pytest.mark.parametrize(

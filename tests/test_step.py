@@ -47,9 +47,7 @@ def read(network: Any, cache: Cache, streams: tuple[Any, ...], step_size: int = 
 def arrays_of(cache: Cache) -> list[mx.array]:
     used = [each for each in windows(cache) if not each.empty()]
     held = [array for each in used for array in each.keys_and_values()]
-    return held + [
-        array for each in recurrent_states(cache) for array in each.cache if array is not None
-    ]
+    return held + [x for each in recurrent_states(cache) for x in each.cache if x is not None]
 
 
 @pytest.mark.parametrize(

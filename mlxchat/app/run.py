@@ -108,8 +108,7 @@ class Run:
 
     A run left before its end can be resumed from its latest checkpoint, which its `saver` wrote.
     The output goes to the `file`, or to `write_text`. The `prompt` may have `passages` of larger
-    documents; it is None until a `reader` has read them. `saved` is about the last checkpoint, once
-    the run has ended.
+    documents; it is None until a `reader` has read them. `saved` is the last checkpoint in the end.
     """
 
     request: Request
@@ -151,8 +150,7 @@ class Run:
     @property
     def stats(self) -> Stats:
         """The figures so far; once the run has ended, `finish_reason` is the reason. `complete` is
-        also whether the answer has the code block to extract, and False if the documents were not
-        read to their end."""
+        also whether there is code to extract, and whether the documents were read to their end."""
         if self._reply is None:
             # Stopped before there was a prompt.
             complete = None if self.reader is None else False
@@ -220,8 +218,7 @@ class Run:
 
     def ending(self) -> str:
         """What the output still gets if the run ends now: the last event, the answers from sections
-        that were read, the code to extract, or the end of the line. Of an answer that is not over,
-        only the event."""
+        that were read, the code to extract, or the end of the line; until it is over, the event."""
         request, stats, text = self.request, self.stats, ""
         if request.events:
             problem = stats.problem if self._error is None else str(self._error)

@@ -1,8 +1,7 @@
 """Start-up, prefill, decode and batch, measured; nothing is printed. `terminal/run_bench` shows it.
 
 Each benchmark is a module of this folder with `comparisons(subject)`, a list. `compare` alternates
-their sides and makes tables and lines of JSON. Quality is measured by `scripts/bench`. Read
-`prefill` first.
+their sides and makes tables and lines of JSON. Quality: see `scripts/bench`. Read `prefill` first.
 """
 
 from dataclasses import dataclass

@@ -165,8 +165,7 @@ class RowsWindow:
 
     def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Mask:
         """The slots in use that each row's token sees, `(B, 1, 1, S)`, or with more dimensions;
-        None if all see all. If only some rows begin with shared tokens, those come first:
-        `(B, 1, 1, P + S)`."""
+        None if all see all. Tokens shared by only some rows come first: `(B, 1, 1, P + S)`."""
         assert N == 1, "rows are decoded one token at a time"
         if self.shared is not None:
             check_not_narrower(window_size, self.max_size)
@@ -234,8 +233,7 @@ class RowsCache(list[LayerCache]):
     """One object per layer, for `model(tokens, cache=…)` with tokens `(B, 1)`: one of each seat.
 
     A seat is empty or has a row in it. Empty seats are computed too, and mean nothing. Rows have at
-    most `max_tokens` tokens (None: any number), and share those that they begin with in the windows
-    that hold as many.
+    most `max_tokens` tokens (None: any number), and share their beginning in windows that hold it.
     """
 
     def __init__(self, network: nn.Module, cache: Cache, max_tokens: int | None = None) -> None:

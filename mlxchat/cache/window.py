@@ -198,8 +198,7 @@ class WindowCache:
         self._drafting = True
 
     def settle(self, accepted: int) -> None:
-        """Keep the first `accepted` tokens drafted and forget the others, as if they had never been
-        added: they evict nothing."""
+        """Keep the first `accepted` tokens drafted and forget the others, which evict nothing."""
         rejected = self._ring.drafted - accepted
         self._drafting = False
         if self._ring.drafted == 0:

@@ -1,7 +1,6 @@
 """The answer to one turn: room is made, then its tokens come, and turns that no longer fit leave.
 
-The template's rendering of the state is compared, token by token, with the window; only the
-difference is prefilled.
+What the template renders is compared with the window, token by token; the rest is prefilled.
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ class Turn:
     `thought` is the model's thinking before its `reply`. `ids` are the tokens generated for both,
     with the markers of the model's format; there may be more of them, for a stop text, for example.
     `later_thoughts` are the positions in `thought` at which further thoughts begin. `time` is when
-    the message was said, in ISO 8601, if known. The first `documents` characters of the message are
-    files and quotes.
+    the message was said, in ISO 8601, if known. `documents` counts characters of files and quotes.
     """
 
     user: str

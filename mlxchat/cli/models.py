@@ -51,8 +51,7 @@ All = Annotated[
 def list_models(everything: All = False, as_json: Json = False) -> None:
     """List the models on this disk.
 
-    --all adds the models of the catalogue. In a pipe, each line has the columns of the table,
-    separated by tabs.
+    --all adds the catalogue. In a pipe, lines have the table's columns, separated by tabs.
     """
     from mlxchat.models import describe
     from mlxchat.terminal.table import write_models

@@ -1,5 +1,4 @@
 """What the next token may be: constraints given by a schema, an expression, choices or a grammar.
 
-Knows text, and checks finished answers; applying a mask while decoding is for `engine`. Read
-`constraint` first.
+Knows text, and checks finished answers; `engine` applies masks. Read `constraint` first.
 """

@@ -203,8 +203,7 @@ class Constrained:
 
     def accept(self, id_: int) -> None:
         """Add the next token. Raises ConstraintError if an answer begins without the markers that
-        precede answers in the model's format, or within the token that ends a thought: it would not
-        be constrained."""
+        precede answers in the model's format, or within the end of a thought: unconstrained."""
         if id_ in self._eos_ids or self._reader.ends(id_):
             return
         if self._header:

@@ -2,8 +2,7 @@
 
 A draft that is right doubles the next one; a wrong one halves it, at most to its right part. At no
 tokens, drafting pauses, until one predicted token would have been right. It also pauses, for longer
-each time, while drafted tokens come slower than others: on some machines, a row costs nearly as
-much as a step.
+each time, while drafted tokens come slower than others: a row may cost nearly as much as a step.
 
 Source: prompt lookup decoding (Saxena, 2023), and the hash chains of LZ77 compressors.
 """

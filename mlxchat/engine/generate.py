@@ -137,8 +137,7 @@ def decode(
     The next token is computed while the caller handles the current one, so the cache already holds
     every token yielded except the very last: the last of `max_tokens`, or the last after
     `should_stop` returned True. The cache is then not ahead of the output, and another `decode`
-    continues as if this one had not ended. `on_held` is called with each id that the cache holds,
-    before it is yielded.
+    continues as if this one had not ended. `on_held` gets each id held, before it is yielded.
 
     With a `drafter`, several tokens are computed in one step if it pays and the cache can take them
     back. The text is the same, up to rounding. Tokens that are forced, by a constraint or to close

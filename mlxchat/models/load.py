@@ -60,8 +60,7 @@ def load(
     adapter: str | None = None,
     offline: bool = False,
 ) -> Model:
-    """Load a model by name: a directory, a GGUF file, an alias or a hub id; None is the default.
-    `adapter` is a directory.
+    """Load a model by its directory, GGUF file, alias or hub id, or the default one.
 
     Raises ModelError, HubError or TemplateError, with a message that says what to do.
     """

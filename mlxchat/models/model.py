@@ -1,5 +1,4 @@
-"""A loaded model, what it sees of the other machines that share it, and the largest window that
-fits in memory for it."""
+"""A loaded model, what it sees of other machines, and the largest window that fits in memory."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

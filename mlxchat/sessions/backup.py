@@ -1,7 +1,6 @@
 """Whether the database of sessions is damaged, and its copy, which then takes its place.
 
-The copy is renewed daily. A file that is only suspect, after a power cut for example, is checked
-when it is next opened.
+The copy is renewed daily. A suspect file, as after a power cut, is checked when it is opened.
 """
 
 from __future__ import annotations

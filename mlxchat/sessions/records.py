@@ -58,8 +58,7 @@ _KEYS = {"sessions": "name", "turns": "session"}
 class SessionRecord:
     """A session without its turns, of which it has `turns`. `created` and `updated` are in seconds
     since 1970, `bytes` the size of its turns, `first` the start of the first message, without its
-    documents. If the row is `damaged`, only its name is left. `open_in` is the process that has it
-    open, if asked for."""
+    documents. If the row is `damaged`, only its name is left. `open_in` is a process, if asked."""
 
     name: str
     created: float = 0.0

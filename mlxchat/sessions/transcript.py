@@ -60,8 +60,7 @@ def messages_of(state: State) -> list[dict[str, Any]]:
 
 
 def as_markdown(state: State, *, thoughts: bool = True) -> str:
-    """The conversation as Markdown. Thoughts, if included, are in a section that folds, as is the
-    note on forgotten turns.
+    """The conversation as Markdown. Thoughts, if included, and the note are in sections that fold.
 
     Only messages are quoted at the start of a line: a quotation in a reply is indented by a space,
     which Markdown ignores."""

@@ -181,8 +181,7 @@ class StateFile:
     fail, and `recovered` is called when it works again.
 
     Of several ranks, each saves its shard on its own disk, and the file of rank 0 has the number by
-    which they are known. One that is missing, damaged or of another number of ranks makes the whole
-    snapshot unusable.
+    which they are known. If one is missing, damaged or of other ranks, none can be used.
     """
 
     def __init__(self, path: Path) -> None:

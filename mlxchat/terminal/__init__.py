@@ -25,8 +25,7 @@ class Terminated(BaseException):
 def visible(text: str) -> str:
     """Replace control characters with visible ones: ESC becomes ␛, and so on.
 
-    Text from a model, a file or a pipe is untrusted: it must not move the cursor, set the title or
-    write to the clipboard.
+    Untrusted text must not move the cursor, set the title or write to the clipboard.
     """
     return _CONTROLS.sub(_picture, text)
 

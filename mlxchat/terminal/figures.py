@@ -116,8 +116,7 @@ def incomplete(stats: Stats) -> str:
 def draw_window(usage: Usage, state: State, attached_tokens: int, columns: int) -> Iterator[str]:
     """The window as a bar chart with a row per turn, whose tokens add up to the total.
 
-    Lines are no wider than `columns`; `attached_tokens` are those of files and quotes attached to
-    the next message.
+    Lines are no wider than `columns`; `attached_tokens` are for the next message.
     """
     from rich.text import Text
 

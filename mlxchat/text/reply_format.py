@@ -169,8 +169,7 @@ _EXPECTED = {Place.START: (Place.THOUGHT, Place.ANSWER), Place.THOUGHT: (Place.A
 class Markers:
     """A format's markers by id; without any, its tags are searched for in the text.
 
-    Those that are not `special` count as text wherever they are not expected, since models also
-    write about `<think>`.
+    Those that are not `special` count as text where none is expected: models write about them.
     """
 
     format: ReplyFormat

@@ -35,8 +35,7 @@ Matched = dict[str, ReaderTensor]
 def match_tensors(file: GgufFile, config: dict[str, Any]) -> Matched:
     """Pair the model's parameters with the file's tensors.
 
-    Raises ModelBroken if a tensor is missing or has the wrong shape, ModelUnsupported if the model
-    has no such parameter.
+    Raises ModelBroken if a tensor is missing or has the wrong shape, ModelUnsupported if unknown.
     """
     network = build_skeleton(config)
     if config["tie_word_embeddings"] and "lm_head" in network:
