@@ -275,7 +275,7 @@ def test_stopped_reading_writes_what_there_is(asked: Request, report: Path, tmp_
     with mlxchat.begin(asked, mlxchat.Observer(warn=warned.append)) as run:
         run.write(should_stop=lambda: run.reader is not None and len(run.reader.answers) > 1)
     assert (run.stats.complete, run.stats.finish_reason) == (False, "interrupted")
-    assert run.stats.generated_tokens == 0
+    assert run.stats.generated_tokens > 0
     assert warned == ["stopped after reading 2 sections"]
     assert re.fullmatch(r"\[.*, lines 1-\d+\]\n.*\n\n\[.*\]\n.*\n", out.read_text(), re.DOTALL)
 

@@ -17,7 +17,7 @@ from mlxchat.app.opening import Loaded
 from mlxchat.app.prompt import SPARE_TOKENS, no_room, room_for_prompt
 from mlxchat.engine.brief import MAX_TEMP, write_brief
 from mlxchat.engine.prefill import ShouldStop
-from mlxchat.engine.reply import Reply
+from mlxchat.engine.reply import Reply, Stats
 from mlxchat.errors import InputError
 from mlxchat.passages.index import (
     MIN_KEPT_BYTES,
@@ -147,7 +147,7 @@ class Answered:
 
 class SectionReader:
     """Reads the documents. After the last of the `answers`, `prompt` is set unless the reading was
-    stopped; then `so_far` is what there is.
+    stopped; then `so_far` is what there is. `stats` are of the latest answer.
 
     Raises CacheError if the window has no room for the question and a section.
     """
@@ -158,6 +158,7 @@ class SectionReader:
         assert loaded.settings.max_kv_size is not None
         self.prompt: Prompt | None = None
         self.answers: list[Answered] = []
+        self.stats = Stats("interrupted")
         self._request = request
         self._documents = documents
         self._loaded, self._observer = loaded, observer
@@ -250,6 +251,7 @@ class SectionReader:
                 )
                 mx.clear_cache()
                 if (stats := reply.stats).decode_tokens_per_s:
+                    self.stats = stats
                     self._weight = stats.prefill_tokens_per_s / stats.decode_tokens_per_s
                     self._expected = min((self._expected + stats.generated_tokens) / 2, self._limit)
                 yield key, None if reply.finish_reason == "interrupted" else answer

@@ -153,8 +153,9 @@ class Run:
         also whether there is code to extract, and whether the documents were read to their end."""
         if self._reply is None:
             # Stopped before there was a prompt.
+            stats = Stats("interrupted") if self.reader is None else self.reader.stats
             complete = None if self.reader is None else False
-            return Stats(self._stopped or "interrupted", complete=complete)
+            return replace(stats, finish_reason=self._stopped or "interrupted", complete=complete)
         return self._text.judged(self._reply.stats)
 
     @property
@@ -347,8 +348,7 @@ class Run:
     def _begin(
         self, prompt: Prompt, how: dict[str, Any], stack: ExitStack
     ) -> tuple[Reply, BlockReader | None, OnHeld | None]:
-        """The reply to the prompt, or the rest of it; what reads the prompt's blocks, if it has
-        any; and what records the tokens that the cache holds."""
+        """The reply to the prompt, or its rest; what reads its blocks; and what records tokens."""
         request, model, cache = self.request, self.model, self.loaded.cache
         window, cached, record = self.loaded.settings.max_kv_size, 0, None
         how |= {"sampling": self.loaded.sampling, "settings": request.generation_settings()}
