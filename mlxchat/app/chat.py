@@ -115,8 +115,7 @@ class Chat:
         collects: bool = False,
         ranks: Alone = ALONE,
     ) -> Self:
-        """Open the session of that name, new or not; the latest; or a new one. Raises SessionError,
-        UsageError, and the errors of finding a model."""
+        """Open the named session, new or not, the latest or a new one. Raises MlxchatError."""
         opened = open_session(session, latest=latest, save=save and ranks.leads)
         try:
             return cls(options or ChatOptions(), opened, observer, collects=collects, ranks=ranks)
@@ -325,7 +324,8 @@ class Chat:
         if self.conversation.rendering.left_out and not self._leaves_out:
             self._leaves_out = True
             self._notify(LEFT_OUT)
-        old, new = instead_of, self.conversation.state.last
+        stopped = stats is None or stats.finish_reason == "interrupted"
+        old, new = instead_of, None if stopped else self.conversation.state.last
         if old and new and new is not old and (new.thought, new.reply) == (old.thought, old.reply):
             is_low = self.conversation.sampling.temp < 0.8
             self._notify(f"the same reply again: {HOTTER if is_low else '/retry draws again'}")

@@ -115,7 +115,8 @@ class Reply:
         drafter: Drafter | None = None,
         generated: int = 0,
     ) -> None:
-        assert 0 <= cached_tokens < len(ids)
+        if not 0 <= cached_tokens < len(ids):
+            raise UsageError(f"the prompt has {len(ids)} tokens, and {cached_tokens} are cached")
         self.model = model
         self.cache = Cache() if cache is None else cache
         self.settings = settings or GenerationSettings()

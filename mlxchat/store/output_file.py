@@ -70,7 +70,7 @@ class OutputFile:
                 if _digest(descriptor, resume_at.bytes) != resume_at.digest:
                     raise OutputError(
                         f"{path} does not have the text that the checkpoint continues: it has "
-                        "been changed since; restore it, or start over without --resume"
+                        "been changed since; restore it, or start over with another --checkpoint"
                     )
                 os.ftruncate(descriptor, resume_at.bytes)
             return cls(path, descriptor, resume_at.bytes)
