@@ -189,8 +189,7 @@ def constraint_of(answer: Answer) -> Constraint | None:
 
 def constraint_in(fields: Mapping[str, Any], *, may_be_file: bool = False) -> Constraint | None:
     """The constraint in the fields of a turn or a row: "schema" is a JSON Schema, its text, or the
-    short form, but no file's name, since the fields may come from a stranger; "regex" and "grammar"
-    are texts, "choice" is a list of them.
+    short form, but no file (fields may come from a stranger); "choice" is a list, others are texts.
 
     Other fields are ignored, unless they look misspelled. Raises UsageError.
     """
