@@ -30,7 +30,7 @@ from mlxchat.text.tokens import ChatMessage, Prompt
 class RowRun(BatchRow):
     """A row generated with this `seed`, as `generate` would; the prompt until its tokens come.
 
-    `cached_tokens` of the prompt were read for other rows or in earlier runs. `begun` begins the answer.
+    `cached_tokens` of the prompt were read for other rows or earlier; `begun` begins the answer.
     """
 
     row: Row
