@@ -284,8 +284,7 @@ class SideBySide:
             yield Result(run.row, error=str(error))
 
     def _others_like(self, run: RowRun, begun: Begun) -> list[RowRun]:
-        """Other rows whose prompts can be read together with this one's: all are short, and the
-        same tokens are held of each."""
+        """Other rows whose prompts can be read with this one's: short, and with as much held."""
         others: list[RowRun] = []
         most, held = most_together(begun.cache), begun.held
         longest = len(run.prompt.ids)

@@ -17,11 +17,11 @@ from mlxchat.cache.side_by_side import RowsCache
 from mlxchat.engine.generate import CLEAR_EVERY
 from mlxchat.engine.reply import Reply
 from mlxchat.engine.sampling import Drawn, Token
-from mlxchat.errors import ConstraintError, ModelError
+from mlxchat.errors import ConstraintError, ModelError, UsageError
 from mlxchat.text.encoder import TokenIds, common_length
 
 # What costs one row, and no other.
-ROW_FAILURES = (ModelError, ConstraintError)
+ROW_FAILURES = (ModelError, ConstraintError, UsageError)
 
 # Shorter prefixes are not worth a cache.
 MIN_TOKENS = 16

@@ -238,8 +238,9 @@ class Reply:
         ]
 
     def fail(self, reason: object) -> None:
-        """End the reply: its constraint does not let it continue."""
-        self.finish_reason, self.problem = "error", f"the answer got stuck: {reason}"
+        """End the reply: its constraint or settings do not let it continue."""
+        stuck = "" if isinstance(reason, UsageError) else "the answer got stuck: "
+        self.finish_reason, self.problem = "error", f"{stuck}{reason}"
 
     def finish(self) -> list[Token]:
         """The text that was held back, after the last token. It belongs to an ending, not to a
