@@ -202,11 +202,10 @@ class ChatScreen(Talk):
             view.add(turns[-1].reply)
 
     def _show(self, begin: Begin, kept: str, constraint: Constraint | None = None) -> None:
-        """Show the reply as it comes, and what is forgotten or recalled above or below it; `kept`
-        says what is as before if nothing comes."""
+        """Show the reply, around it what is forgotten or recalled; `kept` is what stays."""
         last = self.conversation.state.last
         later: list[Change] = []
-        has_begun = False
+        has_begun, undone = False, ""
         with self.answering(begin) as reply, self._new_view(constraint) as view:
             for said in reply:
                 if not isinstance(said, Change):
@@ -216,12 +215,13 @@ class ChatScreen(Talk):
                     later.append(said)
                 else:
                     self._announce(window_line(said), said.numbers)
+                    undone = "nothing is forgotten; "
         for change in later:
             self._announce(window_line(change), change.numbers)
         if self.conversation.state.last is last:
             stats = self.conversation.stats
             has_ended = stats is not None and stats.finish_reason == "stop"
-            self.screen.say(f"{'nothing added' if has_ended else 'stopped'}: {kept}")
+            self.screen.say(f"{'nothing added' if has_ended else 'stopped'}: {undone}{kept}")
         else:
             self._show_end()
 

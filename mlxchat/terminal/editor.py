@@ -175,11 +175,11 @@ class Editor:
             event.current_buffer.insert_text("\n")
 
     def _slash(self, event: KeyPressEvent) -> None:
-        """At the end of an untouched draft, a command begins; the draft comes back after it."""
+        """At the end of an untouched draft, a command begins; a message comes back after it."""
         buffer, draft = event.current_buffer, self._pastes.fold(self._draft)
         if buffer.text == draft and buffer.document.is_cursor_at_the_end:
             buffer.append_to_history()
-            self._pushed, buffer.text = self._draft, ""
+            self._pushed, buffer.text = "" if draft[:1] == "/" != draft[1:2] else self._draft, ""
         buffer.insert_text("/")
 
     def _interrupt(self, event: KeyPressEvent) -> None:
