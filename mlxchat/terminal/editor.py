@@ -251,7 +251,7 @@ class _ChatCompleter(Completer):
             argument = argument.lstrip(" ")
             for suggested in self._suggest(command, argument):
                 yield Completion(suggested, -len(argument))
-            if re.search("PATH|FILE", self._commands.get(command, ("", ""))[0]):
+            if re.search("PATH|FILE|SCHEMA", self._commands.get(command, ("", ""))[0]):
                 yield from self._paths.get_completions(Document(argument), complete_event)
 
 
