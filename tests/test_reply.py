@@ -168,6 +168,13 @@ def test_a_list_that_is_written_while_the_terminal_is_resized_stays_one() -> Non
     assert "2 Tea is good." in [line.strip() for line in display(written(console), 40)]
 
 
+def test_a_reply_is_continued_within_its_code() -> None:
+    console = terminal()
+    with MarkdownView(console, clock=every_drawing(), after="Hi:\n```\nx = [1") as view:
+        view.add(", 2]\n    # z\n```\nBye.")
+    assert display(written(console)) == ["  , 2]", "      # z", "", "Bye."]
+
+
 def test_a_table_during_which_the_terminal_is_resized_goes_on_below_its_header() -> None:
     console = terminal(height=80)
     with MarkdownView(console, clock=every_drawing()) as view:

@@ -142,13 +142,14 @@ class ChatScreen(Talk):
         """Answer the last message again, and show the reply."""
         constraint = self._last_constraint()
         retry = partial(self.chat.retry, constraint=constraint)
-        self._show(retry, "the old reply stays", constraint)
+        self._show(retry, "what there was stays", constraint)
 
     def continue_reply(self) -> None:
         """Continue the last reply, and show it. Raises UsageError if it is in JSON."""
         if self._last_constraint() is not None:
             raise UsageError("an answer in JSON is not continued: /retry writes another one")
-        self._show(self.chat.continue_reply, "the reply stays as it is")
+        after = self.conversation.last_turn().reply
+        self._show(self.chat.continue_reply, "the reply stays as it is", after=after)
 
     def _last_constraint(self) -> Constraint | None:
         last = self.conversation.state.last
@@ -201,12 +202,14 @@ class ChatScreen(Talk):
                 view.add(thought, True, True)
             view.add(turns[-1].reply)
 
-    def _show(self, begin: Begin, kept: str, constraint: Constraint | None = None) -> None:
+    def _show(
+        self, begin: Begin, kept: str, constraint: Constraint | None = None, after: str = ""
+    ) -> None:
         """Show the reply, around it what is forgotten or recalled; `kept` is what stays."""
         last = self.conversation.state.last
         later: list[Change] = []
         has_begun, undone = False, ""
-        with self.answering(begin) as reply, self._new_view(constraint) as view:
+        with self.answering(begin) as reply, self._new_view(constraint, after) as view:
             for said in reply:
                 if not isinstance(said, Change):
                     has_begun = True
@@ -241,11 +244,12 @@ class ChatScreen(Talk):
             return True
         return False
 
-    def _new_view(self, constraint: Constraint | None = None) -> PlainView:
+    def _new_view(self, constraint: Constraint | None = None, after: str = "") -> PlainView:
         # "off" hides the thoughts of models that think regardless.
         thinking = "on" if self.think == "on" else "hide"
         # JSON is not Markdown.
-        return reply_view(plain=self.shown.plain or constraint is not None, thinking=thinking)
+        plain = self.shown.plain or constraint is not None
+        return reply_view(plain=plain, thinking=thinking, after=after)
 
     def _show_end(self) -> None:
         stats = self.conversation.stats

@@ -58,17 +58,15 @@ _ITEM = re.compile(r"([-*+]|\d+[.)]) ")
 _BELOW_HEADER = re.compile(r"(?=.*\|)[|:\s-]*-[|:\s-]*")
 
 
-def reply_view(*, plain: bool, thinking: Thinking) -> "PlainView":
-    """Return a view on stdout: plain if requested, or if stdout cannot move a cursor.
-
-    Raises OutputError.
-    """
+def reply_view(*, plain: bool, thinking: Thinking, after: str = "") -> "PlainView":
+    """Return a view on stdout: plain if requested, or if stdout cannot move a cursor. The reply
+    continues the text `after` which it comes. Raises OutputError."""
     stdout = Stdout()
     console = Console(file=sys.stdout)
     moves_cursor = stdout.is_terminal and console.is_terminal and not console.is_dumb_terminal
     if plain or not moves_cursor or not os.environ.get("TERM"):
         return PlainView(stdout.write, thinking)
-    return MarkdownView(console, thinking)
+    return MarkdownView(console, thinking, after=visible(after))
 
 
 class PlainView:
@@ -142,6 +140,7 @@ class MarkdownView(PlainView):
         console: Console,
         thinking: Thinking = "on",
         clock: Callable[[], float] = time.monotonic,
+        after: str = "",
     ) -> None:
         super().__init__(console.print, thinking)
         self._clock = clock
@@ -157,6 +156,7 @@ class MarkdownView(PlainView):
         self._has_printed = self._may_have_moved = False
         # Whether the end of a list's line is to come below what stands.
         self._is_cut = False
+        self._go_on(find_cuts(after), after)
         self._moves = TerminalLine.moves
         self._due_s = 0.0
 
@@ -240,13 +240,18 @@ class MarkdownView(PlainView):
         if not rows or self._is_hidden:
             return
         cuts = find_cuts(self._source[: self._drawn_chars])
-        end, opening = (self._drawn_chars, "") if self._is_thought else (cuts.end, cuts.opening)
+        if self._is_thought:
+            cuts = Cuts(0, cuts.scrolls, self._drawn_chars, "")
         if self._is_cropped:
             # Some rows were left out for lack of room: only here are rows repeated.
-            self._write(self._rendered(self._source[:end]))
-        self._source = (f"{opening}\n" if opening else "") + self._source[end:]
-        self._is_cut = cuts.scrolls and not opening
+            self._write(self._rendered(self._source[: cuts.end]))
+        self._go_on(cuts, self._source)
         self._kept, self._has_gap, self._has_printed = 0, False, True
+
+    def _go_on(self, cuts: "Cuts", source: str) -> None:
+        # The rest is drawn below, as a part of what it is in.
+        self._source = (f"{cuts.opening}\n" if cuts.opening else "") + source[cuts.end :]
+        self._is_cut = cuts.scrolls and not cuts.opening
 
     def _rendered(self, source: str) -> list[str]:
         """The rows of the text, after an empty one if there is a gap."""
