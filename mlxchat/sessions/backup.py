@@ -167,8 +167,7 @@ def _renew(database: Path) -> None:
 
 
 def back_up(database: Path) -> None:
-    """Renew the backup; the older one stays unless the new one is sound. Blocks no other process.
-    Raises OSError, sqlite3.Error."""
+    """Renew the backup, if the new one is sound; blocks nothing. Raises OSError, sqlite3.Error."""
     copy = path_of(database)
     remove_unfinished(copy)
     with replacing(copy) as new:
@@ -190,8 +189,7 @@ def back_up(database: Path) -> None:
 
 @contextmanager
 def renewed(database: Path) -> Iterator[None]:
-    """Run a body that deletes sessions, without a backup that still has them. Raises OSError and
-    sqlite3.Error, afterwards too."""
+    """Run a body that deletes sessions; no backup keeps them. Raises OSError, sqlite3.Error."""
     with _alone(database):
         had_one = path_of(database).exists()
         path_of(database).unlink(missing_ok=True)

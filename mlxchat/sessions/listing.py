@@ -74,7 +74,7 @@ def unused_since(time_s: float, *, everything: bool = False) -> list[str]:
 def read_session(name: str) -> Saved:
     """Read a session, even if it is open. Raises SessionError."""
     with Database() as database, session_errors(f"read session {name!r}"):
-        record = existing(database, name)
+        record = _with_files(database, existing(database, name))
         return database.read(lambda c: read_contents(c, database.directory, record), Saved())
 
 

@@ -363,7 +363,7 @@ def read_contents(connection: sqlite3.Connection, directory: Path, session: Sess
     shown = records.read_reply(reply_path(directory, session.id))
     if shown is not None and rows and shown[0] == rows[-1][0]:
         last, turns[-1] = turns[-1], _with_shown(turns[-1], *shown[1:])
-        if turns[-1] is not last:
+        if turns[-1] is not last and session.open_in is None:
             notices.append("the last reply was interrupted: kept what had been shown")
     last = max([0, *(id_ for id_, _ in rows), *damaged])
     lost = len(damaged) + missing
