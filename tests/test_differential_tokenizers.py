@@ -30,13 +30,7 @@ CORPUS = [
     "the sea and the ships on the sea, it's 1234 ships",
     "Hello there, tell me of the sea",
 ] * 9
-TEXTS = [
-    "Hello, the sea",
-    "  two  ships ,\n\nand it's 1234 !",
-    "café cafe\u0301 海 🙂",
-    "end. ",
-    "\tx",
-]
+TEXTS = ["Hello, sea", "  two  ships ,\n\nand it's 1234 !", "café cafe\u0301 海 🙂", "end. ", "\tx"]
 CHATS = [
     [("user", "Hello, the sea")],
     [("system", "Be kind."), ("user", "two  ships?")],

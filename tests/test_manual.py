@@ -50,9 +50,7 @@ def test_every_command_is_explained_with_examples_that_work(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    common, everything = (
-        run_in_process(*path.split(), name).stdout for name in ("--help", "--help-all")
-    )
+    common, everything = (run_in_process(*path.split(), x).stdout for x in ("--help", "--help-all"))
     command = ALL[path]
     assert command.help
     assert all(each.help for each in command.params)

@@ -237,8 +237,7 @@ def _check_form(path: Path, key: str, value: Any, *, tables: int) -> None:
 
 
 def set_key(path: Path, key: tuple[str, ...], values: list[str]) -> bool:
-    """Set a key, a path through tables such as ("chat", "max-kv-size"), or remove it if there are
-    no values; whether it was there.
+    """Set a key such as ("chat", "max-kv-size"), or remove it without values; whether it was there.
 
     Raises ConfigError if the file is not TOML or, unless the key is removed, would be invalid;
     OutputError if it cannot be written. Either way, it is unchanged.

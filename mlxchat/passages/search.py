@@ -1,5 +1,4 @@
-"""Finds the passages of several documents that a question needs, in as much room as there is, and
-quotes them with their places."""
+"""Finds passages of documents that a question needs and has room for; quotes them with places."""
 
 from __future__ import annotations
 

@@ -67,8 +67,7 @@ def names(text: str) -> set[str]:
 
 
 def kinds(message: str) -> set[str]:
-    """The words for the kind of thing that is asked for: "city" in "Which city is it in?". A text
-    that answers seldom says them."""
+    """The kinds of thing asked for, which answers seldom name: "city" in "Which city is it in?"."""
     return {word for asking, word in pairwise(words(message)) if asking in WORDS["asks_kind"]}
 
 
@@ -186,8 +185,7 @@ def excerpt(text: str, message: str, limit: int) -> str:
 
 
 def _requests(sentence: str) -> bool:
-    """Whether it asks for something of the world, as "Tell me about tea." does. "Write a poem about
-    my dog Rex." states something."""
+    """Whether it asks for something of the world: "Tell me about tea.", not "Write of my dog."."""
     said = words(sentence)
     first = said[1:2] if said and said[0] in _POLITE else said[:1]
     return not WORDS["requesting"].isdisjoint(first) and not is_about_own(sentence)

@@ -84,8 +84,7 @@ def command(
 
 
 def as_command(text: str) -> str | None:
-    """The command that a typed line is, or None for a message: `//` begins one, and so may a `/`
-    that begins several lines."""
+    """The command in a typed line; None for a message: after `//`, or `/` before several lines."""
     if text.strip().lower() in EXIT_WORDS:
         return "/exit"
     is_text = "\n" in text and text.split(maxsplit=1)[0] not in COMMANDS

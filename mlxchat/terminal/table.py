@@ -1,5 +1,4 @@
-"""Output of commands that list or show things: tables, findings, facts and pages of the manual for
-people, lines for programs.
+"""What commands list or show: tables, findings, facts and manual pages; lines for programs.
 
 Rich is imported only for a terminal.
 """

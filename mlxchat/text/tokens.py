@@ -344,8 +344,7 @@ class Tokenizer:
     def encode(
         self, text: str, on_progress: Progress | None = None, *, begins: bool = True
     ) -> TokenIds:
-        """Token ids `(T,)` of plain text, in which nothing is a control token; `begins` is False
-        if it continues other text."""
+        """Token ids `(T,)` of text without control tokens; it `begins`, or continues another."""
         return self._encoder.encode(text, on_progress, begins=begins)
 
     def with_beginning(
