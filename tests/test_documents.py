@@ -112,6 +112,12 @@ def test_documents_that_fit_one_by_one_but_not_together_are_refused(
             read_input(None, files, None)
 
 
+def test_the_lines_of_a_pipe_go_on_where_they_were() -> None:
+    document = documents.document_of(b"a\nb\nc", "the pipe")
+    lines = document.lines()
+    assert [next(lines), document.bytes_at(0, 3), *lines] == [b"a\n", b"a\nb", b"b\n", b"c"]
+
+
 @given(st.binary(max_size=50))
 def test_any_bytes_are_read_or_refused_in_one_line(data: bytes) -> None:
     if not data.strip() or b"\0" in data or data[:2] in (b"\xff\xfe", b"\xfe\xff"):

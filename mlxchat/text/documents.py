@@ -91,8 +91,10 @@ class Document:
     def lines(self) -> Iterator[bytes]:
         """The lines with their ends; a long one in pieces. Raises InputError."""
         with reported_as(InputError, f"read {self.name}"), _opened(self.source) as stream:
-            stream.seek(self.start)
-            while line := stream.readline(LINE_BYTES):
+            at = self.start
+            # What was piped in has one stream, of which `bytes_at` may read another part meanwhile.
+            while stream.seek(at) == at and (line := stream.readline(LINE_BYTES)):
+                at += len(line)
                 yield line
 
     def close(self) -> None:
