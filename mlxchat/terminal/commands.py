@@ -344,7 +344,8 @@ def _save(shown: ChatScreen, argument: str) -> None:
     is_new = shown.chat.session is None
     shown.chat.save_as(argument)
     done = "this chat is saved from now on, as" if is_new else "renamed this session to"
-    shown.screen.say(f"{done} {argument!r}")
+    later = "" if shown.conversation.turns else ", once it has a message"
+    shown.screen.say(f"{done} {argument!r}{later}")
 
 
 # Nothing is set aside, since Tab would not show it.
