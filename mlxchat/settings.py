@@ -62,8 +62,7 @@ def _sampling(default: Any, help_text: str, must: Must, **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How to sample a token. `temp` 0 is greedy; `top_p` 1, `top_k`, `min_p` and
-    `xtc_probability` 0 are off.
+    """How to sample a token. `temp` 0 is greedy; a `top_p` of 1 and zeros of the others are off.
 
     With a `dry_multiplier`, DRY penalizes tokens that extend a repetition of `dry_allowed_length`
     tokens or more of the latest 2,048: by the multiplier, times `dry_base` for each token beyond

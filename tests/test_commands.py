@@ -102,9 +102,7 @@ def test_what_cannot_be_done_is_refused_and_names_what_can(run: Run) -> None:
         assert fnmatch(str(caught.value), message.replace("…", "*"))
 
 
-def test_set_shows_what_it_changed_and_takes_all_options_that_tab_offers(
-    shown: ChatScreen, run: Run
-) -> None:
+def test_set_shows_changes_and_takes_all_options_of_tab(shown: ChatScreen, run: Run) -> None:
     assert run("/set seed 5") == "seed 5 (was 7)\n"
     shown.say("hi")
     end = min(shown.conversation.model.tokenizer.eos_ids)

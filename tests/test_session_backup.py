@@ -204,9 +204,7 @@ def test_the_older_backup_stays_unless_the_new_one_is_sound(
     assert not any(name.startswith(".") for name in files(database))
 
 
-def test_a_deleted_session_is_not_kept_in_the_backup(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deleted_session_has_no_backup(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say("other", "a secret")
     backup.back_up(database)
     assert b"a secret" in backup.path_of(database).read_bytes()

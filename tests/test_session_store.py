@@ -130,9 +130,7 @@ def test_new_sessions_are_named_after_the_time_and_never_collide(
     assert re.fullmatch(r"\d{4}-\d\d-\d\d-\d{6}", announced[2])
 
 
-def test_a_name_is_taken_when_it_is_opened_and_free_when_it_is_closed(
-    sessions: Path, tmp_path: Path
-) -> None:
+def test_a_name_is_taken_when_opened_and_free_when_closed(sessions: Path, tmp_path: Path) -> None:
     """Two chats opened the same new name; the second one's turns were gone when it had left."""
     (tmp_path / "import.jsonl").write_text('{"role": "user", "content": "hello"}\n')
     make_session("other")

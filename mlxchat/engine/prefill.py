@@ -60,8 +60,7 @@ class Pace:
     def size(self, max_tokens: int, done: int) -> int:
         """Tokens in the next step, at most `max_tokens`, after `done` tokens of this prompt.
 
-        Steps end at multiples of their size, so at the prefix cache's pages even after a change,
-        and at multiples of `max_tokens`.
+        Steps end at multiples of their size and of `max_tokens`, so at the prefix cache's pages.
         """
         # One token alone would be decoded, after kept tokens that are one position further away.
         size = min(max_tokens, max(self._lead(self._size), 2))

@@ -79,8 +79,7 @@ class OutputFile:
             raise
 
     def write(self, text: str) -> None:
-        """Write the whole text as UTF-8. Raises OutputError, also if the file was deleted: then the
-        text so far is in a new file."""
+        """Write all as UTF-8. Raises OutputError; if the file was deleted, a new one has it."""
         data = text.encode("utf-8", "replace")
         if data:
             with self._using() as descriptor:
