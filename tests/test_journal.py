@@ -166,7 +166,7 @@ class Chat(RuleBasedStateMachine):
             turn = replace(turn, **more)
             saved = read_session("mine")
             assert (saved.turns[-1].thought, saved.turns[-1].reply) == (turn.thought, turn.reply)
-            assert not piece or saved.notices == (INTERRUPTED,)
+            assert saved.notices == ()
         return turn
 
     def answer(self, pieces: Pieces, ids: list[int] | None, finish_reason: str) -> None:
@@ -250,6 +250,7 @@ class Chat(RuleBasedStateMachine):
         for file in self.directory.glob("*.reply"):
             file.write_bytes(file.read_bytes() + damage)
         self.session = Session.open("mine")
+        assert self.session.contents.notices == (INTERRUPTED,) * bool(pieces)
         assert saved_state() == state(self.system, self.turns)
         self.turns = list(self.session.contents.turns)
         self.turns.append(Turn("next"))
