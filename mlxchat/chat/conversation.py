@@ -362,6 +362,7 @@ class Conversation(Means):
     ) -> Generator[Said]:
         """Answer the last turn again with different random numbers. If this produces nothing, the
         old reply stays. Raises what `say` raises, UsageError if there is no turn."""
+        self.last_turn()
         before, read = self.state, self.window
         states = [*(each.state for each in self._past), before]
         turn, seed = self.undo(), self._next_seed()
@@ -380,8 +381,7 @@ class Conversation(Means):
     def _next_seed(self) -> int:
         """The seed of the next reply, which has its own stream of random numbers."""
         seed = self._any_seed if self.sampling.seed is None else self.sampling.seed
-        turns = len(self.turns)
-        return (seed + turns + UNDONE * self._undone[turns]) % SEEDS
+        return (seed + len(self.turns) + UNDONE * self._undone[len(self.turns)]) % SEEDS
 
     def _answer(
         self,
