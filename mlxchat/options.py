@@ -58,7 +58,7 @@ def between(low: float, high: float) -> Must:
 SWITCH = ("on", "off")
 SWITCHES = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
-# How to read values of other types, what they must be, and the types of those that are.
+# How to read values from text, what they must be, and their types in Python.
 FROM_TEXT: Mapping[type, tuple[Callable[[str], Any], str, Any]] = {
     int: (int, "a whole number", int),
     float: (float, "a number", int | float),

@@ -317,7 +317,7 @@ class SideBySide:
         self._batch.add(run, cache, row, len(run.prompt.ids) - 1, start)
 
     def _read(self, cache: Cache, ids: TokenIds, start: int, stop: int) -> tuple[int, int]:
-        """Put `ids[start:stop]` into the cache; return how many are in it, and the disk knew."""
+        """Put `ids[start:stop]` into the cache; return how many it has, how many the disk knew."""
         known, record = 0, None
         if start == 0 and self._known is not None:
             known, record = self._known.begin(cache, ids[:stop], self._window)

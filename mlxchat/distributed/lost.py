@@ -88,7 +88,7 @@ class RingSockets:
         return {rank for each, rank in self._ranks.items() if _has_ended(each)}
 
     def shut(self, how: int = socket.SHUT_RDWR) -> None:
-        """Shut down the connections, even in use. At the end of sending, a running rank exits."""
+        """Shut down the connections, even in use. If only for sending, running ranks exit."""
         for each in self._ranks:
             with suppress(OSError):
                 each.shutdown(how)

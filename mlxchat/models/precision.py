@@ -106,7 +106,7 @@ def dequantize(
 
     `packing` holds `group_size`, `bits` and `mode` as in `mx.dequantize`, whose affine values are
     `scale * q + bias` with a scale and a bias, `(…, O, I / group_size)`, for each group. They are
-    taken to float32 first: in float16 the product would be rounded. `global_scale: (E,)`.
+    taken to float32 first: float16 would round the product. `global_scale: (E,)` is per expert.
     """
     packing = {key: packing[key] for key in ("group_size", "bits", "mode") if key in packing}
     if global_scale is not None:

@@ -85,7 +85,7 @@ def write(
     """Write a file atomically and force it to the disk; return its size in bytes.
 
     `facts` are JSON. Without `full_sync`, this is faster on macOS, and safe enough for data that
-    can be recomputed: the checksum detects what a power cut destroyed. Or raises OSError.
+    can be recomputed: the checksum detects what a power cut destroyed. Raises OSError.
     """
     header: dict[str, Any] = {"__metadata__": {"facts": json.dumps(facts)}}
     end = 0

@@ -200,7 +200,7 @@ class Worker:
         return self.wait(self.start(job))
 
     def read(self, job: Callable[[], T]) -> T:
-        """Do the job, which waits for a person or a pipe, in its own thread; return as `wait`."""
+        """As `call`, but in its own thread: for a job that waits for a person or a pipe."""
         return self.wait(self.start_reading(job))
 
     def start_reading(self, job: Callable[[], T]) -> Future[T]:
