@@ -212,9 +212,12 @@ def test_of_ranks_that_hang_those_are_named_that_do_not_exit(
     assert str(error) == f"{suspects} has not responded for 60 s: all ranks exit"
 
 
-@pytest.mark.parametrize("is_armed", [True, False])
+@pytest.mark.parametrize(("is_armed", "is_heard"), [(True, True), (True, False), (False, True)])
 def test_a_rank_exits_by_itself_if_it_waits_for_one_that_is_gone(
-    is_armed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    is_armed: bool,
+    is_heard: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """MLX may lose the error and wait for ever, also while loading. Waiting for a user is fine."""
     sleep = Mock(side_effect=[*[None] * 5, TimeoutError])
@@ -223,12 +226,14 @@ def test_a_rank_exits_by_itself_if_it_waits_for_one_that_is_gone(
     monkeypatch.setattr(lost, "GONE_S", 0.0)
     monkeypatch.setattr(lost, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     monkeypatch.setattr(lost.os, "_exit", sys.exit)
+    if not is_heard:
+        dog._stderr = Mock(write=Mock(side_effect=BrokenPipeError))
     if is_armed:
         dog.arm()
     with pytest.raises(SystemExit if is_armed else TimeoutError):
         watch(dog)
     error = "mlxchat: error: rank 0 is gone: all ranks exit\n"
-    assert capsys.readouterr().err == (error if is_armed else "")
+    assert capsys.readouterr().err == (error if is_armed and is_heard else "")
 
 
 @pytest.mark.parametrize(

@@ -205,8 +205,8 @@ class Watchdog:
         # This makes the waiting operation fail, and cleanup run as after any error.
         self._sockets.shut()
         time.sleep(GRACE_S)
-        self._stderr.write(f"mlxchat: error: {self.lost()}\n")
-        self._stderr.flush()
+        with suppress(OSError):  # as from the launcher's pipe, if that is gone too
+            print(f"mlxchat: error: {self.lost()}", file=self._stderr, flush=True)
         os._exit(ExitStatus.FAILURE)
 
 
