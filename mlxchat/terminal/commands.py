@@ -135,7 +135,7 @@ def _number(name: str, argument: str, default: int) -> int:
 @command("/help", "list these commands", needs_model=False)
 def _help(shown: ChatScreen, _: str) -> None:
     for each in COMMANDS.values():
-        shown.screen.say(f"{each.usage:{USAGE_COLUMNS}}{each.help}")
+        shown.screen.say(f"{each.usage:{USAGE_COLUMNS}}{each.help}", indent=USAGE_COLUMNS)
     for line in KEYS:
         shown.screen.say(line)
 

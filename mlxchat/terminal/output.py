@@ -164,12 +164,18 @@ def show_line(text: str) -> None:
         sys.stderr.flush()
 
 
-def wrap(text: str, columns: int) -> str:
+def wrap(text: str, columns: int, indent: int = 0) -> str:
     """The text in lines of at most `columns`. Words, figures and commands, which can then be
     copied, stay whole; longer words and commands are left for the terminal to break."""
     figure = rf"(?:^|(?<=· ))[^·]{{1,{max(columns - 2, 1)}}}(?: ·|$)| ·"
     glued = re.sub(f"{_WHOLE}|{figure}", lambda found: found[0].replace(" ", _GLUE), text)
-    wrapped = textwrap.fill(glued, columns, break_long_words=False, break_on_hyphens=False)
+    wrapped = textwrap.fill(
+        glued,
+        columns,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     return wrapped.replace(_GLUE, " ")
 
 

@@ -33,8 +33,8 @@ class Screen:
         """Writes to the file, by default stdout."""
         self._console = Console(file=file, highlight=False, markup=False, emoji=False)
 
-    def say(self, text: str, style: str = "dim") -> None:
-        lines = (wrap(line, self.columns) for line in visible(text).split("\n"))
+    def say(self, text: str, style: str = "dim", *, indent: int = 0) -> None:
+        lines = (wrap(line, self.columns, indent) for line in visible(text).split("\n"))
         self._console.print(Text("\n".join(lines), style=style))
 
     def complain(self, error: object) -> None:

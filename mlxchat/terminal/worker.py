@@ -227,7 +227,8 @@ class Worker:
         that is not `stoppable`. A signal just before its end is for what is waited for next.
         """
         while not job.done():
-            self._obey(self._next_signal())
+            with suppress(Empty):
+                self._obey(self._events.get(timeout=TICK_S))
             if self._stop is not None:
                 self._stop.enforce()
         return job.result()
@@ -246,12 +247,6 @@ class Worker:
             number = self._events.get()
             if number is not None:
                 yield number
-
-    def _next_signal(self) -> int | None:
-        """Wait for the next signal; None if none comes, or if a job ends first."""
-        with suppress(Empty):
-            return self._events.get(timeout=TICK_S)
-        return None
 
     def _obey(self, number: int | None) -> None:
         if number == signal.SIGCONT:
