@@ -200,7 +200,7 @@ class GenerationSettings:
         "Maximum tokens of thoughts before the answer begins, or off",
         metavar="TOKENS",
         parse=_parse_budget,
-        must=Must("be at least 0, or off", lambda value: value >= -1),
+        must=Must("be at least 0, or -1, which is off", lambda value: value >= -1),
         if_unset="off",
         in_chat=True,
     )

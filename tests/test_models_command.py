@@ -57,14 +57,12 @@ def test_list_shows_the_facts_about_a_cached_model(cached_tiny: Path):
 def test_list_omits_models_that_do_not_generate_text(tiny_model: Path):
     files = {path.name: path.read_bytes() for path in tiny_model.iterdir()}
     encoder = {"model_type": "bert", "architectures": ["BertModel"]}
-    newer = {"model_type": "not_yet_known", "architectures": ["NewForCausalLM"]}
+    newer = {"model_type": "unknown", "architectures": ["NewForCausalLM"]}
     for name, config in (("org/encoder", encoder), ("org/newer", newer)):
         put_in_cache(hub_cache_dir(), name, files | {"config.json": json.dumps(config).encode()})
     (entry,) = listed()
     assert entry["name"] == "org/newer"
-    assert entry["problem"] == (
-        "the installed mlx-lm does not support the model type 'not_yet_known'"
-    )
+    assert entry["problem"] == ("the installed mlx-lm does not support the model type 'unknown'")
 
 
 def test_list_all_shows_the_catalogue_and_other_models_on_the_disk(cached_tiny: Path):

@@ -43,12 +43,12 @@ def test_the_template_of_the_file_is_used_as_if_it_were_the_models(tmp_path: Pat
 @pytest.mark.parametrize(
     ("source", "error"),
     [
-        ("a\n{% if %}", "cannot parse bad.jinja, line 2: Expected an expression"),
-        ("{{" + "(" * 3_000, "cannot parse bad.jinja"),
-        ("a\n\n{{ 1/0 }}", "bad.jinja, line 3 rejects this: division by zero"),
-        ("{{ ''.__class__.__mro__ }}", "bad.jinja, line 1 rejects this: access to attribute"),
-        ("{% include '/etc/passwd' %}", "bad.jinja, line 1 rejects this: no loader"),
-        ("\n{{ range(10**9) | list }}", "bad.jinja, line 2 rejects this: Range too big"),
+        ("a\n{% if %}", "cannot parse b.j2, line 2: Expected an expression"),
+        ("{{" + "(" * 3_000, "cannot parse b.j2"),
+        ("a\n\n{{ 1/0 }}", "b.j2, line 3 rejects this: division by zero"),
+        ("{{ ''.__class__.__mro__ }}", "b.j2, line 1 rejects this: access to attribute"),
+        ("{% include '/etc/passwd' %}", "b.j2, line 1 rejects this: no loader"),
+        ("\n{{ range(10**9) | list }}", "b.j2, line 2 rejects this: Range too big"),
         ("{% macro f() %}{{ f() }}{% endmacro %}\n{{ f() }}", "rejects this: maximum recursion"),
         ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "does not write the user's"),
     ],
@@ -56,11 +56,9 @@ def test_the_template_of_the_file_is_used_as_if_it_were_the_models(tmp_path: Pat
 def test_a_broken_template_is_refused_in_one_line_before_the_weights_are_read(
     source: str, error: str, unthinking_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("bad.jinja").write_text(source)
+    Path("b.j2").write_text(source)
     monkeypatch.setattr("mlxchat.models.load.arrays_of", None)
-    done = run_in_process(
-        "generate", "-m", str(unthinking_model), "--chat-template", "bad.jinja", "a"
-    )
+    done = run_in_process("generate", "-m", str(unthinking_model), "--chat-template", "b.j2", "a")
     assert done.returncode in (1, 2)
     assert done.stdout == ""
     assert done.stderr.startswith("mlxchat: error: ")

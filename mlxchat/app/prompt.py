@@ -168,9 +168,10 @@ def check_overflow(request: Request, prompt: Prompt, loaded: Loaded, observer: O
             f"--overflow {Overflow.ROLL}, {others}"
         )
     if tokens > window:
+        see = "enlarge --max-kv-size" if request.blocks else f"see {others}"
         observer.warn(
             f"{larger_than_window(tokens, window)}: the first {loaded.settings.keep:,} and "
-            f"the latest stay, {tokens - window:,} are evicted; see {others}"
+            f"the latest stay, {tokens - window:,} are evicted; {see}"
         )
 
 

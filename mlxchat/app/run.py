@@ -195,8 +195,9 @@ class Run:
         # The wall clock, because a machine may sleep.
         limits = [asked(lambda: time.time() >= deadline_s, "time"), asked(should_stop)]
         ends = [led(self.model.ranks.lead, limits)]
+        is_long = overnight.checkpoint is not None or deadline_s < math.inf
         try:
-            with keep_awake() if overnight.keeps_awake else nullcontext(), ExitStack() as stack:
+            with keep_awake() if is_long else nullcontext(), ExitStack() as stack:
                 if self.reader is not None:
                     yield from self._read(self.reader, ends)
                     counting = self.observer.counting("part 3 of 3:", "tokens")

@@ -184,11 +184,6 @@ class Overnight:
     def __post_init__(self) -> None:
         check_options(self)
 
-    @property
-    def keeps_awake(self) -> bool:
-        """Whether to keep the machine awake."""
-        return any(each is not None for each in (self.checkpoint, self.until, self.lasting_s))
-
     def deadline_s(self, now_s: float) -> float | None:
         """The deadline in seconds since the epoch, if generation begins now."""
         if self.lasting_s is not None:
