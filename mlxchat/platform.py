@@ -3,13 +3,14 @@
 import ctypes
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mlxchat.errors import ModelUnsupported, UsageError
 
@@ -272,6 +273,15 @@ def occupy_standard_streams() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
+
+
+def exit_now(status: int) -> NoReturn:
+    """Exit without the interpreter's shutdown. Main thread only."""
+    if status == 128 + signal.SIGINT and launched_rank() is None:
+        # A shell ends its loop or script if this process has died of Ctrl-C, not by its status.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(status)
 
 
 def launched_rank() -> int | None:

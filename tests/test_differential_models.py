@@ -256,9 +256,7 @@ LEFT_OVER: dict[str, Any] = {
 QUANTIZATIONS: dict[str, Change] = {
     "bits of other layers": both(packed(embed=AFFINE | {"bits": 8}), config(quantization=AFFINE)),
     "beside plain weights": config(quantization=AFFINE),
-    "activations": both(
-        packed(16, 4, "nvfp4"), config(quantization=AFFINE, quantize_activations=True)
-    ),
+    "inputs": both(packed(16, 4, "nvfp4"), config(quantization=AFFINE, quantize_activations=True)),
     "experts with a scale each": both(
         renamed("qwen3_moe", "qwen3_moe", None),
         packed(family="qwen3_moe", switch_mlp=SCALED, model=False),

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "mlxchat"
 PACKAGE_CEILING = 30_700
 CEILINGS = {
     "": 1_555,
-    "request": 775,
+    "request": 750,
     "manual": 230,
     "config": 300,
     "text": 2_210,
@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 595,
     "app": 3_255,
     "bench": 883,
-    "terminal": 3_740,
+    "terminal": 3_765,
     "doctor": 250,
     "cli": 1_595,
 }

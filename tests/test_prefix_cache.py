@@ -45,11 +45,9 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_cache, "PAGE", PAGE)
 
 
-def make_model(
-    network: nn.Module | None = None, dtype: mx.Dtype = mx.float32, **options: Any
-) -> Model:
+def make_model(network: nn.Module | None = None, dtype: mx.Dtype = mx.float32, **how: Any) -> Model:
     model = conversations.make_model(net=network or build_random_model())
-    return replace(model, dtype=dtype, **options)
+    return replace(model, dtype=dtype, **how)
 
 
 @pytest.fixture(scope="module")

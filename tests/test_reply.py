@@ -168,6 +168,12 @@ def test_a_list_that_is_written_while_the_terminal_is_resized_stays_one() -> Non
     assert "2 Tea is good." in [line.strip() for line in display(written(console), 40)]
 
 
+def test_a_marker_without_text_is_shown() -> None:
+    """A list's item is empty in Markdown: "4.", the answer to a question, was shown as nothing."""
+    for reply, row in (("4.", "4"), ("-", "•"), ("1. a\n2.", "2"), (">", "▌")):
+        assert display(stream([*reply]))[-1].strip() == row
+
+
 def test_a_reply_is_continued_within_its_code() -> None:
     console = terminal()
     with MarkdownView(console, clock=every_drawing(), after="Hi:\n```\nx = [1") as view:

@@ -232,9 +232,7 @@ def test_a_rejected_variable_or_beginning_leaves_the_conversation_unchanged() ->
     check(conversation.turns[0], formats.HARMONY)
 
 
-@pytest.mark.parametrize(
-    "scripted", [formats.QWEN, formats.XTML], ids=["enable_thinking", "thinking"]
-)
+@pytest.mark.parametrize("scripted", [formats.QWEN, formats.XTML], ids=["enable", "thinking"])
 def test_thinking_is_turned_off_by_the_templates_own_variable(scripted: Scripted) -> None:
     """Kimi K3 and DeepSeek V3.1 call it `thinking`: `--think off` only hid their thoughts."""
     conversation = converse(scripted)

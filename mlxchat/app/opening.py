@@ -245,6 +245,4 @@ def _check_blocks(network: nn.Module) -> None:
     try:
         check_joinable(network)
     except CacheError as error:
-        raise CacheError(
-            f"--block cannot be used: {error}; give the documents with --file"
-        ) from error
+        raise CacheError(f"--block cannot be used: {error}; give documents with --file") from error

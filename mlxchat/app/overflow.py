@@ -94,7 +94,7 @@ def _with_passages(
     while True:
         found = search.find(question, room, cost_of)
         if not found.passages:
-            raise no_room(bare, window, "passages")
+            raise no_room(bare, window, "a passage")
         text, places = quoted(found.passages)
         prompt = prompt_of(text + SEPARATOR + question)
         if len(prompt.ids) <= limit:

@@ -133,8 +133,8 @@ def room_for_prompt(request: Request, window: int) -> int:
 def no_room(bare: int, window: int, what: str) -> CacheError:
     """The error for a question of this many tokens."""
     return CacheError(
-        f"the question and the template take {bare:,} tokens, so the window's {window:,} have no "
-        f"room for {what}: --max-kv-size must be larger"
+        f"the question and the template take {bare:,} of the window's {window:,} tokens, and the "
+        f"rest is too small for {what}: --max-kv-size must be larger"
     )
 
 

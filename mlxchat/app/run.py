@@ -366,11 +366,9 @@ class Run:
         reader = block_reader(
             request.setup, model, cache, prompt, window=window, notify=warn, stack=stack
         )
-        if reader is None and (
-            prefixes := known_prefixes(request.setup, model, self.observer.note)
-        ):
-            stack.callback(prefixes.close)
-            cached, record = prefixes.begin(cache, prompt.ids, window)
+        if reader is None and (known := known_prefixes(request.setup, model, self.observer.note)):
+            stack.callback(known.close)
+            cached, record = known.begin(cache, prompt.ids, window)
         drafter = make_drafter(model, how["settings"])
         if drafter is not None:
             drafter.history.extend(prompt.ids[:cached])

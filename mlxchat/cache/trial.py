@@ -49,7 +49,7 @@ def find_key_shifts(model: nn.Module, run_at: RunAt) -> list[KeyShift | None]:
     fitting = _fitting(plain, *runs, far - NEAR)
     if not all(fitting):
         gains = _key_norm_weights(model)
-        weighted = _possible(moved, runs[0], lambda head_dim: _weighted(ropes, head_dim, gains))
+        weighted = _possible(moved, runs[0], lambda head_dim: _gained(ropes, head_dim, gains))
         # Only if no plain rope fits: each layer may have a different gain.
         untried = [[] if shifts else more for shifts, more in zip(fitting, weighted, strict=True)]
         found = _fitting(untried, *runs, far - NEAR)
@@ -200,9 +200,7 @@ def _placed(ropes: Sequence[KeyShift], head_dim: int) -> list[KeyShift]:
     ]
 
 
-def _weighted(
-    ropes: Sequence[KeyShift], head_dim: int, gains: Sequence[mx.array]
-) -> list[KeyShift]:
+def _gained(ropes: Sequence[KeyShift], head_dim: int, gains: Sequence[mx.array]) -> list[KeyShift]:
     """The ropes, each followed by each of the gains that norms could apply."""
     fitting = [gain for gain in gains if gain.shape == (head_dim,)]
     return [replace(rope, gain=g) for rope in ropes if rope.dims <= head_dim for g in fitting]

@@ -111,9 +111,7 @@ def request(limit: int, words: str, *, has_note: bool) -> str:
     return " ".join(filter(None, parts))
 
 
-def with_remembered(
-    rendering: Rendering, state: State, window: int | None, what: str | int
-) -> State:
+def with_remembered(rendering: Rendering, state: State, size: int | None, what: str | int) -> State:
     """The state with a text, or turn `what`, remembered. Raises UsageError for none, or no room."""
     if isinstance(what, int) and not 1 <= what <= len(state.turns):
         raise UsageError(f"no turn {what}")
@@ -123,9 +121,9 @@ def with_remembered(
     if text in state.remembered:
         raise UsageError("this is remembered already: /remember lists all lines")
     more = replace(state, remembered=(*state.remembered, text))
-    if window is None:
+    if size is None:
         return more
-    held, most = rendering.remembered_tokens(state), most_remembered(rendering, state, window)
+    held, most = rendering.remembered_tokens(state), most_remembered(rendering, state, size)
     tokens, room = rendering.remembered_tokens(more) - held, most - held
     if tokens > room:
         instead = "shorten it, or " if most else ""

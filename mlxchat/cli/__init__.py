@@ -155,7 +155,7 @@ def _exit(status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    os._exit(status)
+    platform.exit_now(status)
 
 
 def _status() -> int:

@@ -42,9 +42,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help=MEANING, autocompletio
 NameHere = Annotated[
     str, typer.Argument(metavar="NAME", help=MEANING, autocompletion=_complete_name_here)
 ]
-All = Annotated[
-    bool, typer.Option("--all", help="Include models to download, and whether they fit")
-]
+All = Annotated[bool, typer.Option("--all", help="Include models to download, and if they fit")]
 
 
 @models_app.command("list", epilog="Example: mlxchat models list --all")

@@ -132,9 +132,7 @@ def prune(
 
 @session_app.command("import", epilog="Example: mlxchat session import holidays.jsonl")
 def import_(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Exported .jsonl file, or - for stdin")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Exported .jsonl file, - for stdin")],
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the session, instead of the file's")
     ] = None,

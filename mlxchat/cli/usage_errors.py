@@ -37,7 +37,7 @@ def explain(error: TyperException, arguments: Sequence[str], root: Any) -> str:
         option = str(vars(error)["option_name"])
         if hint := _hint_for_option(option, arguments, root, context.command.name):
             message = f"no such option: {option}; {hint}"
-    elif message.startswith("got unexpected extra argument"):
+    elif message.startswith("got unexpected") and path.split()[-1] in ("mlxchat", *GENERATING):
         message += "; quote a text of several words, or a pattern"
     return f"{message} (see {path} --help)"
 

@@ -180,9 +180,7 @@ class Constrained:
         if prompt is not None and prompt.written:
             answer = prompt.ids[len(prompt.ids) - prompt.answer :]
             if matcher.accepts(answer.tolist()) < prompt.answer:
-                raise UsageError(
-                    f"--prefill is not a beginning that {flag(constraint.kind)} allows"
-                )
+                raise UsageError(f"--prefill is no beginning that {flag(constraint.kind)} allows")
             for id_ in prompt.begun.tolist():
                 self.accept(id_)
 

@@ -51,10 +51,8 @@ def look_up(repo_id: str) -> tuple[dict[str, Any], dict[str, int]]:
 
     commit, sizes = _model_files(repo_id)
     disable_progress_bars()
-    with tempfile.TemporaryDirectory() as directory, _one_line_errors(repo_id):
-        path = _library().hf_hub_download(
-            repo_id, "config.json", revision=commit, cache_dir=directory
-        )
+    with tempfile.TemporaryDirectory() as folder, _one_line_errors(repo_id):
+        path = _library().hf_hub_download(repo_id, "config.json", revision=commit, cache_dir=folder)
         return read_config(Path(path).parent), sizes
 
 

@@ -236,9 +236,7 @@ def _connected(path: str) -> sqlite3.Connection:
     return database
 
 
-def _fill(
-    database: sqlite3.Connection, documents: Sequence[Document], on_progress: Progress
-) -> None:
+def _fill(database: sqlite3.Connection, documents: Sequence[Document], progress: Progress) -> None:
     total_bytes, done_bytes, number = sum(each.size_bytes for each in documents), 0, 0
     try:
         database.executescript(SCHEMA)
@@ -250,11 +248,11 @@ def _fill(
                 text = " ".join(words(data.decode("utf-8", "replace")))
                 database.execute("INSERT INTO texts (rowid, words) VALUES (?, ?)", (number, text))
                 if number % ROWS == 0:
-                    on_progress(done_bytes + span.end, total_bytes)
+                    progress(done_bytes + span.end, total_bytes)
                 number += 1
             done_bytes += document.size_bytes
         database.execute("COMMIT")
-        on_progress(total_bytes, total_bytes)
+        progress(total_bytes, total_bytes)
     except sqlite3.Error as error:
         raise OSError(str(error)) from error
 

@@ -162,9 +162,8 @@ def quoted(passages: Sequence[Passage]) -> tuple[str, tuple[LineRange, ...]]:
         place, passage = each
         return id(passage.document), passage.number - place
 
-    runs = [
-        _joined([each for _, each in run]) for _, run in groupby(enumerate(passages), begins_at)
-    ]
+    grouped = groupby(enumerate(passages), begins_at)
+    runs = [_joined([each for _, each in run]) for _, run in grouped]
     places = tuple(map(place_of, runs))
     texts = (heading(place) + run.text for place, run in zip(places, runs, strict=True))
     return "\n\n".join(texts), places

@@ -122,13 +122,11 @@ class Said:
                 continue
             # "My dog limps, what can I do?" states something first.
             clauses = _CLAUSE_END.split(sentence)
-            first = 0
-            while first < len(clauses) - 1 and WORDS["asking"].isdisjoint(
-                words(clauses[first])[:1]
-            ):
-                first += 1
-            stated += clauses[:first]
-            asked += clauses[first:]
+            at = 0
+            while at < len(clauses) - 1 and WORDS["asking"].isdisjoint(words(clauses[at])[:1]):
+                at += 1
+            stated += clauses[:at]
+            asked += clauses[at:]
         return cls("".join(stated), "".join(asked))
 
 

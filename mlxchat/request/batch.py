@@ -38,9 +38,7 @@ class RowTemplate:
         parts = [(match[0], match[1]) for match in _PART.finditer(text)]
         names = [name.strip() for _, name in parts if name is not None]
         if brace := next((part for part, _ in parts if part in ("{", "}")), ""):
-            raise UsageError(
-                f"--template has a single {brace}: write {brace * 2} for a brace itself"
-            )
+            raise UsageError(f"--template has a single {brace}: write {brace * 2} for it")
         if "" in names:
             raise UsageError("--template has an empty field: name it in the braces, as in {input}")
         if not names:

@@ -57,18 +57,14 @@ class Shown:
     """The notices and figures that a run shows; `stats` None means only on a terminal."""
 
     quiet: bool = option(False, "Show no progress, warnings or statistics", short="q")
-    stats: bool | None = option(
-        None, "Show statistics on stderr at the end", if_unset="on a terminal"
-    )
+    stats: bool | None = option(None, "Show figures on stderr at the end", if_unset="on a terminal")
 
 
 @dataclass(frozen=True, slots=True)
 class ChatShown:
     """Which session a chat uses, what it begins with, and what it shows."""
 
-    latest: bool = option(
-        False, "Continue the last session", name="continue", short="c", common=True
-    )
+    latest: bool = option(False, "Continue the last chat", name="continue", short="c", common=True)
     session: str | None = option(
         None,
         "Continue or create the session NAME",

@@ -124,9 +124,8 @@ def search(wanted: str) -> list[Find]:
 def prune_snapshots(keep: int = 10) -> int:
     """Delete all snapshots except the latest, which can be made again; return how many."""
     with session_errors("delete snapshots"):
-        found = [
-            each for each, _ in by_use(paths.sessions_dir()) if each.match("[0-9]*.safetensors")
-        ]
+        used = by_use(paths.sessions_dir())
+        found = [each for each, _ in used if each.match("[0-9]*.safetensors")]
         for path in found[keep:]:
             path.unlink(missing_ok=True)
     return len(found[keep:])

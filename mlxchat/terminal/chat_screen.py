@@ -194,7 +194,11 @@ class ChatScreen(Talk):
             return
         forgotten = sum(turn.forgotten for turn in turns)
         also = f", {forgotten:,} forgotten" if forgotten else ""
-        self.screen.rule(f"{session.name}: {count(len(turns), 'turn')}{also}; the last one")
+        has_last = session.contents.state.last is not None
+        also = f"{also}; the last one" if has_last else ", all cleared"
+        self.screen.rule(f"{session.name}: {count(len(turns), 'turn')}{also}")
+        if not has_last:
+            return
         left_out = "… " if turns[-1].documents else ""
         self.screen.say(f"> {left_out}{beginning(turns[-1].question, MAX_QUOTED_CHARS)}")
         with self._new_view() as view:
@@ -275,4 +279,5 @@ class ChatScreen(Talk):
             if stats.complete is not None:
                 how = "/set max-tokens raises that, then /retry"
             return f"stopped at {count(most, 'token')} (max-tokens): {how}"
-        return "stopped: the window is full"
+        pinned = any(turn.pinned for turn in self.conversation.state.retained)
+        return f"stopped: the window is full{': see /unpin' if pinned else ''}"

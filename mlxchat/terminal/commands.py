@@ -102,7 +102,7 @@ def run_command(shown: ChatScreen, line: str) -> str | None:
         hint = f"use /set {option.name}" if (option := settable.called(name[1:])) else hint
         raise UsageError(f"unknown command {name}: {hint_for(name) or hint}")
     # As a shell does: a name has no quotes.
-    argument = argument.strip(" \t\n'\"" if re.search("NAME|FILE", found.usage) else None)
+    argument = argument.strip(" \t\n'\"" if re.search("NAME|FILE|SCHEMA", found.usage) else None)
     if found.argument[:1] not in ("", "[") and not argument:
         raise UsageError(f"usage: {found.usage}")
     if not found.argument and argument:
@@ -334,7 +334,8 @@ def _unpin(shown: ChatScreen, _: str) -> None:
 def _forget(shown: ChatScreen, argument: str) -> None:
     forgotten = shown.conversation.forget(_number("/forget", argument, 1))
     if forgotten == 0:
-        raise UsageError("no turns to forget")
+        pinned = any(turn.pinned for turn in shown.conversation.turns)
+        raise UsageError(f"no turns to forget{', only pinned ones: see /unpin' if pinned else ''}")
     leave = "leaves" if forgotten == 1 else "leave"
     shown.screen.say(f"{count(forgotten, 'turn')} {leave} the window with your next message")
 
@@ -343,7 +344,7 @@ def _forget(shown: ChatScreen, argument: str) -> None:
 def _save(shown: ChatScreen, argument: str) -> None:
     is_new = shown.chat.session is None
     shown.chat.save_as(argument)
-    done = "this chat is saved from now on, as" if is_new else "renamed this session to"
+    done = "this chat is saved from now on, as" if is_new else "this session is now called"
     later = "" if shown.conversation.turns else ", once it has a message"
     shown.screen.say(f"{done} {argument!r}{later}")
 
@@ -358,10 +359,7 @@ def _load(shown: ChatScreen, argument: str) -> None:
     # Files stay attached; a quote is of the chat that is left.
     shown.attached = {k: each for k, each in shown.attached.items() if not k.startswith("> ")}
     shown.show_last_exchange()
-    chat, size = shown.conversation, shown.conversation.settings.max_kv_size
-    if size is not None and chat.tokens > size:
-        fitting, _ = fitted(chat.rendering, chat.state.add(Turn("a")), size)
-        shown.screen.say(staying_line(fitting.in_view[:-1]))
+    _say_what_stays(shown)
 
 
 @command("/sessions", "list the sessions", needs_model=False)
@@ -380,6 +378,14 @@ def _model(shown: ChatScreen, argument: str) -> None:
         with waiting(f"loading {found.name} …", quiet=False):
             chat.change_model(found, shown.stop.requested)
     shown.screen.say(f"model: {shown.conversation.model.name}")
+    _say_what_stays(shown)
+
+
+def _say_what_stays(shown: ChatScreen) -> None:
+    chat, size = shown.conversation, shown.conversation.settings.max_kv_size
+    if size is not None and chat.tokens > size:
+        fitting, _ = fitted(chat.rendering, chat.state.add(Turn("a")), size)
+        shown.screen.say(staying_line(fitting.in_view[:-1]))
 
 
 @command("/set [OPTION VALUE]", "show or change options such as temp", settable.options_or_values)

@@ -79,7 +79,7 @@ def window_line(change: Change) -> str:
 def staying_line(numbers: Sequence[int]) -> str:
     """The turns that the window has room for beside the next message."""
     turns = f"only {_turns(numbers)}" if numbers else "none of these turns"
-    return f"this window is smaller: with your next message, it will hold {turns}"
+    return f"not all turns fit the window: your next message leaves {turns}"
 
 
 def first_words(message: str, max_chars: int = QUOTED) -> str:
@@ -151,9 +151,7 @@ def _rows(usage: Usage, state: State, attached_tokens: int) -> Iterator[tuple[st
         yield "free", max(usage.window - usage.tokens - attached_tokens, 0)
 
 
-def summary(
-    usage: Usage, attached_tokens: int, forgotten: int, recalled: Sequence[int] = ()
-) -> str:
+def summary(usage: Usage, attached_tokens: int, forgotten: int, recalled: Sequence[int]) -> str:
     """The total, the turns the last message recalled, and whether the next will push some out."""
     used, window = usage.tokens + attached_tokens, usage.window
     limit = "" if window is None else f" of {window:,}"

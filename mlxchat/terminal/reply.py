@@ -9,8 +9,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
-from itertools import takewhile
+from collections.abc import Callable, Iterator
+from itertools import pairwise, takewhile
 from operator import eq
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -321,12 +321,21 @@ def markdown_rows(console: Console, source: str) -> list[str]:
     # Rich would leave an empty row for an empty inline.
     tokens = [token for token in _PARSER.parse(source) if token.type != "inline" or token.children]
     is_deep = any(token.level > MAX_LEVEL for token in tokens)
-    rows = rows_of(console, Text(source) if is_deep else _DrawnReply(tokens))
+    rows = rows_of(console, Text(source) if is_deep else _DrawnReply([*_with_markers(tokens)]))
     while rows and not rows[-1]:
         rows.pop()
     while rows and not rows[0]:
         rows.pop(0)
     return rows
+
+
+def _with_markers(tokens: list[Token]) -> Iterator[Token]:
+    """Rich would draw nothing for an item or a quote without text, such as the item "4."."""
+    for token, after in pairwise([*tokens, Token("", "", 0)]):
+        yield token
+        if token.type in ("list_item_open", "blockquote_open") and after.nesting < 0:
+            text = Token("inline", "", 0, children=[Token("text", "", 0)])
+            yield from (Token("paragraph_open", "p", 1), text, Token("paragraph_close", "p", -1))
 
 
 def rows_of(console: Console, renderable: RenderableType) -> list[str]:

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from mlxchat.terminal import is_dumb, is_in_background, visible
 from mlxchat.terminal.output import MARGIN, wrap
+from mlxchat.units import count
 
 # The columns of a rule without its text.
 RULE_CELLS = 2
@@ -31,7 +32,9 @@ class Screen:
 
     def __init__(self, file: TextIO | None = None) -> None:
         """Writes to the file, by default stdout."""
-        self._console = Console(file=file, highlight=False, markup=False, emoji=False)
+        # Rich takes a dumb terminal to have 80 columns.
+        width = shutil.get_terminal_size().columns if is_dumb() else None
+        self._console = Console(file=file, width=width)
 
     def say(self, text: str, style: str = "dim", *, indent: int = 0) -> None:
         lines = (wrap(line, self.columns, indent) for line in visible(text).split("\n"))
@@ -62,7 +65,7 @@ class Screen:
 def copy_to_clipboard(text: str) -> str:
     """Copy with macOS's `pbcopy`, else the terminal's OSC 52; return a short report."""
     copied = text.encode("utf-8", "replace")
-    size = f"{len(text):,} characters"
+    size = count(len(text), "character")
     # Over ssh, pbcopy would fill the clipboard of the wrong machine.
     if "SSH_CONNECTION" not in os.environ and shutil.which("pbcopy"):
         # Without a locale pbcopy assumes Mac Roman.

@@ -26,6 +26,7 @@ from typing import Any, NoReturn, Self, TypeVar
 from mlxchat.app.ranks import run_on_ranks
 from mlxchat.errors import ExitStatus
 from mlxchat.models.model import Alone
+from mlxchat.platform import exit_now
 from mlxchat.terminal import Terminated, is_dumb, is_in_background
 from mlxchat.terminal.output import TerminalLine
 
@@ -124,7 +125,7 @@ class Stop:
         words = threading.Thread(target=self._speak, daemon=True)
         words.start()
         words.join(LAST_WORDS_S)
-        os._exit(status)
+        exit_now(status)
 
     def _speak(self) -> None:
         # Errors can no longer be reported.

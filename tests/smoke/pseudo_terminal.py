@@ -49,13 +49,13 @@ class PseudoTerminal:
         self._read_until(lambda: screen.display[screen.cursor.y][: screen.cursor.x] == text)
 
     def ends(self) -> int | None:
-        """Wait for the program to end; return its exit status."""
+        """Wait for the program to end; return its exit status, as `subprocess` gives it."""
         self.child.expect(pexpect.EOF)
         written = self.child.before or ""
         self.written += written
         self._stream.feed(written)
         self.child.close()
-        return self.child.exitstatus
+        return self.child.exitstatus or -(self.child.signalstatus or 0)
 
     def text(self) -> str:
         """The text on the screen, without what has scrolled off."""

@@ -53,7 +53,7 @@ def test_a_second_signal_ends_it_immediately_even_without_a_reader(tiny_model: P
             while process.poll() is None:
                 process.send_signal(signal.SIGINT)
                 time.sleep(0.05)
-            assert process.returncode == 130
+            assert process.returncode == -signal.SIGINT  # a shell's loop ends, too
         finally:
             process.kill()
 

@@ -71,7 +71,7 @@ def test_ctrl_c_announces_the_stop_and_the_second_one_quits(
     terminal.shows(r"reading 0/\d+ tokens")
     terminal.send(CTRL_C, shows=f"^{WILL_STOP}$")
     terminal.send(CTRL_C)
-    assert terminal.ends() == 130
+    assert terminal.ends() == -signal.SIGINT
     assert terminal.written.rstrip().endswith("\x1b[?25h")
     assert "reading" not in terminal.text()
     assert [turn.user for turn in read_session("mine").turns] == ["Hello there"]
