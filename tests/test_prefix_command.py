@@ -141,7 +141,7 @@ def test_a_family_that_cannot_join_blocks_is_refused_by_name(tmp_path: Path) -> 
     done = run_in_process("generate", "-m", str(model), *blocks("a.md"), "What?")
     assert (done.returncode, done.stdout) == (1, "")
     assert "has recurrent layers" in done.stderr
-    assert "give the documents with --file" in done.stderr
+    assert "give documents with --file" in done.stderr
 
 
 def test_beyond_the_window_blocks_are_read_like_other_text(tiny_model: Path) -> None:

@@ -269,7 +269,7 @@ def test_a_name_is_a_name_and_neither_it_nor_a_value_is_evaluated() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("{text", "has a single {: write {{ for a brace itself"),
+        ("{text", "has a single {: write {{ for it"),
         ("{ }{text}", "has an empty field: name it in the braces, as in {input}"),
         ("Hello {{text}}", "must contain a field of the row, such as {input}"),
     ],
