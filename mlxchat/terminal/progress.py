@@ -84,7 +84,7 @@ class Count:
         figures = f"{self._what} {done:,}{'' if total is None else f'/{total:,}'} {self._unit}"
         seconds, counted = time.monotonic() - self._begun_s, done - self._begun_at
         if not counted or not seconds:
-            return figures
+            return f"{figures} · {speed}" if speed else figures
         rate = counted / seconds
         figures += "" if total is None else f" · {_duration((total - done) / rate)} left"
         return f"{figures} · {speed or f'{rate:,.{0 if rate >= 10 else 1}f} {self._unit}/s'}"

@@ -38,7 +38,7 @@ def _run_rows(batch: BatchRun, messages: Messages, worker: Worker) -> ExitStatus
     """Run all rows; return the exit status of the signal that stopped it, if any."""
     with progress(messages.quiet) as line, worker.stoppable() as stop:
         show = Count(line, "running", "rows")
-        for _ in batch.results(stop.requested, lambda now: show(now.done, now.total, _speed(now))):
+        for _ in batch.results(stop.requested, lambda now: show(now.done, now.total, _tokens(now))):
             pass
     return stop.status
 
@@ -79,12 +79,12 @@ def figures_line(figures: BatchFigures) -> str:
         cached = f", {figures.cached_tokens:,} cached" if figures.cached_tokens else ""
         parts += [
             f"prompts {count(figures.prompt_tokens, 'token')}{cached}",
-            f"generated {count(figures.generated_tokens, 'token')}, {_speed(figures)}",
+            f"generated {_tokens(figures)}",
             f"evicted {figures.evicted_tokens:,}",
             f"{figures.seconds:.1f} s",
         ]
     return " · ".join(parts)
 
 
-def _speed(figures: BatchFigures) -> str:
-    return f"{figures.tokens_per_s:,.1f} tok/s"
+def _tokens(figures: BatchFigures) -> str:
+    return f"{count(figures.generated_tokens, 'token')}, {figures.tokens_per_s:,.1f} tok/s"
