@@ -124,8 +124,7 @@ def search(wanted: str) -> list[Find]:
 def prune_snapshots(keep: int = 10) -> int:
     """Delete all snapshots except the latest, which can be made again; return how many."""
     with session_errors("delete snapshots"):
-        used = by_use(paths.sessions_dir())
-        found = [each for each, _ in used if each.match("[0-9]*.safetensors")]
+        found = [one for one, _ in by_use(paths.sessions_dir()) if one.match("[0-9]*.safetensors")]
         for path in found[keep:]:
             path.unlink(missing_ok=True)
     return len(found[keep:])

@@ -80,9 +80,9 @@ def format_table(
 ) -> str:
     """Lay out `rows` below `headers`; in a pipe, as lines without headers.
 
-    On a narrow terminal cells are wrapped. With `cut`, each row stays one line instead: the columns
-    it names are shortened, and the last ones are left out if they do not fit, the first that it
-    names after all others. The first column is always whole, so that it can be copied.
+    On a narrow terminal cells are wrapped, in the first column only if it is wider than half. With
+    `cut`, each row stays one line instead: the columns it names are shortened, the last ones left
+    out if they do not fit, the first that it names after all others, and the first is whole.
 
     Cells may come from files: control characters in them are made visible.
     """
@@ -98,13 +98,14 @@ def format_table(
     console = Console(file=io.StringIO(), width=Console().width)
     columns = {header: [row[n] for row in cells] for n, header in enumerate(headers)}
     shown = headers if cut is None else _fitting(columns, cut, console.width)
+    is_short = 2 * max(len(row[0]) for row in (headers, *cells)) <= console.width
     table = Table(box=SIMPLE, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for header in shown:
         table.add_column(
             header,
             justify="right" if header in right_aligned else "left",
             # Rich narrows the others first.
-            no_wrap=cut is not None and header not in cut,
+            no_wrap=header not in cut if cut is not None else is_short and header == headers[0],
             overflow="fold" if cut is None else "ellipsis",
         )
     for row in zip(*(columns[header] for header in shown), strict=True):
