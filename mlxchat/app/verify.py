@@ -40,9 +40,7 @@ def verify_session(name: str, observer: Observer | None = None) -> tuple[int, in
     with Session.open(name) as session:
         path = session.snapshot_path
         if path is None or not path.exists():
-            raise SessionError(
-                f"session {name!r} has no snapshot to verify: resuming it reads turns in view again"
-            )
+            raise SessionError(f"session {name!r} has no snapshot; resuming it rereads the text")
         size_bytes = path.stat().st_size
         # Never closed, so that the session is not changed.
         chat = Chat(ChatOptions(), session, shown, collects=True)

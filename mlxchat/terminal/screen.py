@@ -46,7 +46,7 @@ class Screen:
     def rule(self, text: str) -> None:
         """A line across the screen with text in it; text alone if there is no room for a line."""
         if is_dumb():
-            self._console.print(f"-- {visible(text)} --")
+            self.say(f"-- {text} --")
         elif cell_len(visible(text)) + RULE_CELLS > self._console.width:
             self.say(text)
         else:
