@@ -100,9 +100,7 @@ def the_same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def temporary_home(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def temp_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep tests away from the developer's settings and caches."""
     home = tmp_path_factory.mktemp("home")
     for name in list(os.environ):

@@ -150,6 +150,11 @@ def test_tab_suggests_arguments(shown: ChatScreen) -> None:
         assert list(suggestions(shown, *typed.split(" ", 1))) == suggested
 
 
+def test_a_dumb_terminal_has_its_own_width(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert max(map(len, run("/help").splitlines())) == 40
+
+
 def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
     shown: ChatScreen, run: Run
 ) -> None:

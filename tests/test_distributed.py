@@ -214,10 +214,7 @@ def test_of_ranks_that_hang_those_are_named_that_do_not_exit(
 
 @pytest.mark.parametrize(("is_armed", "is_heard"), [(True, True), (True, False), (False, True)])
 def test_a_rank_exits_by_itself_if_it_waits_for_one_that_is_gone(
-    is_armed: bool,
-    is_heard: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    is_armed: bool, is_heard: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """MLX may lose the error and wait for ever, also while loading. Waiting for a user is fine."""
     sleep = Mock(side_effect=[*[None] * 5, TimeoutError])

@@ -39,12 +39,12 @@ TOPICS = [
 ]
 
 
-def test_everything_is_examined_once_and_nothing_is_created(temporary_home: Path):
-    before = sorted(temporary_home.rglob("*"))
+def test_everything_is_examined_once_and_nothing_is_created(temp_home: Path):
+    before = sorted(temp_home.rglob("*"))
     found = findings("--offline", status=0)
     assert list(found) == TOPICS
     assert all(len(each) == 1 for each in found.values())
-    assert sorted(temporary_home.rglob("*")) == before
+    assert sorted(temp_home.rglob("*")) == before
 
 
 def test_a_broken_configuration_is_a_finding_and_the_rest_is_examined(
@@ -85,9 +85,9 @@ def test_a_full_disk_is_a_warning_and_a_file_in_the_place_of_a_directory_a_probl
     assert [*doctor.directories()][-1].verdict is Verdict.PROBLEM
 
 
-def test_a_token_is_found_and_never_shown(monkeypatch: pytest.MonkeyPatch, temporary_home: Path):
+def test_a_token_is_found_and_never_shown(monkeypatch: pytest.MonkeyPatch, temp_home: Path):
     assert only(doctor.token()).found.startswith("none")
-    file = temporary_home / "huggingface" / "token"
+    file = temp_home / "huggingface" / "token"
     file.parent.mkdir()
     file.write_text(SECRET)
     assert only(doctor.token()).found == f"in {file}"

@@ -87,8 +87,8 @@ def test_keys_that_leave_the_chat_and_the_hint_about_them(read: Read) -> None:
             read(typed, *steps)
 
 
-def test_tab_completes_commands_arguments_and_file_names(read: Read, temporary_home: Path) -> None:
-    (temporary_home / "a_long_name.txt").write_text("")
+def test_tab_completes_commands_arguments_and_file_names(read: Read, temp_home: Path) -> None:
+    (temp_home / "a_long_name.txt").write_text("")
     steps = [("^> /file ~/a_l$", "\t"), (r"^> /file ~/a_long_name\.txt$", "\r")]
     assert read("/file ~/a_l", *steps) == "/file ~/a_long_name.txt"
     assert read("/hello t", ("^> /hello t$", "\t"), ("^> /hello two words$", "\r")) == (

@@ -25,7 +25,7 @@ from tests.in_process import run_in_process, run_quietly
 
 
 @pytest.fixture(autouse=True)
-def read_environment(temporary_home: Path) -> Iterator[Callable[..., None]]:
+def read_environment(temp_home: Path) -> Iterator[Callable[..., None]]:
     """Sets variables as the library finds them, which reads them when it is imported."""
     with pytest.MonkeyPatch.context() as patch:
 

@@ -115,7 +115,7 @@ def test_offline_forbids_a_download(scene: Scene, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "line"),
     [
         ("org/gone.gguf", "org/gone.gguf does not exist"),
         ("smolm2", "no model named 'smolm2'; did you mean smollm2?"),
@@ -124,16 +124,14 @@ def test_offline_forbids_a_download(scene: Scene, monkeypatch: pytest.MonkeyPatc
         ("notes.txt", "notes.txt is not a .gguf file: give one, or the model's directory"),
     ],
 )
-def test_an_unknown_name_is_refused_in_one_line(
-    scene: Scene, tmp_path: Path, name: str, message: str
-):
+def test_an_unknown_name_is_refused_in_one_line(scene: Scene, tmp_path: Path, name: str, line: str):
     (tmp_path / "org" / "empty").mkdir(parents=True)
     (tmp_path / "ggufs").mkdir()
     (tmp_path / "ggufs" / "a.gguf").touch()
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ModelError) as caught:
         scene.resolve(name)
-    assert str(caught.value) == message
+    assert str(caught.value) == line
     assert scene.downloaded == []
 
 

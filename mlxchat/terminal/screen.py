@@ -32,9 +32,7 @@ class Screen:
 
     def __init__(self, file: TextIO | None = None) -> None:
         """Writes to the file, by default stdout."""
-        # Rich takes a dumb terminal to have 80 columns.
-        width = shutil.get_terminal_size().columns if is_dumb() else None
-        self._console = Console(file=file, width=width)
+        self._console = Console(file=file)
 
     def say(self, text: str, style: str = "dim", *, indent: int = 0) -> None:
         lines = (wrap(line, self.columns, indent) for line in visible(text).split("\n"))
@@ -59,7 +57,8 @@ class Screen:
 
     @property
     def columns(self) -> int:
-        return self._console.width
+        # Rich takes a dumb terminal to have 80 columns.
+        return shutil.get_terminal_size().columns if is_dumb() else self._console.width
 
 
 def copy_to_clipboard(text: str) -> str:

@@ -95,7 +95,7 @@ def format_table(
     from rich.text import Text
 
     # The width of the real terminal, but no styles.
-    console = Console(file=io.StringIO(), width=Console().width)
+    console = Console(file=io.StringIO(), width=shutil.get_terminal_size().columns)
     columns = {header: [row[n] for row in cells] for n, header in enumerate(headers)}
     shown = headers if cut is None else _fitting(columns, cut, console.width)
     is_short = 2 * max(len(row[0]) for row in (headers, *cells)) <= console.width
@@ -133,10 +133,10 @@ def _fitting(columns: Mapping[str, Sequence[str]], cut: Sequence[str], width: in
 def write_finds(headers: Sequence[str], rows: Sequence[Sequence[str]], at: Sequence[int]) -> None:
     """A table whose last column has lines; a terminal shows what was found `at` a place in each."""
     if Stdout().is_terminal:
-        from rich.console import Console
-
         others = [*zip(headers, *rows, strict=True)][:-1]
-        room = Console().width - sum(max(map(len, each)) + GAP for each in others)
+        room = shutil.get_terminal_size().columns - sum(
+            max(map(len, each)) + GAP for each in others
+        )
         pairs = zip(rows, at, strict=True)
         rows = [(*cells, seen(line, place, room)) for (*cells, line), place in pairs]
     write_table(headers, rows, ("TURN",), cut=headers[-1:])

@@ -194,7 +194,7 @@ def ends_with_a_line(rank: Rank, line: str) -> None:
 
 @SLOW
 def test_a_session_resumes_from_each_ranks_own_shard(
-    models: Path, tmp_path: Path, temporary_home: Path
+    models: Path, tmp_path: Path, temp_home: Path
 ) -> None:
     def say(name: str, text: str) -> tuple[str, str, int]:
         """What a new process answers, what it reports, and how many tokens it found."""
@@ -215,7 +215,7 @@ def test_a_session_resumes_from_each_ranks_own_shard(
     assert cached_tokens(last.stdout) == 0
     # Without rank 1's shard the snapshot cannot be restored.
     say("near", first)
-    for part in temporary_home.rglob("rank1-*.safetensors"):
+    for part in temp_home.rglob("rank1-*.safetensors"):
         part.unlink()
     text, reported, _ = say("near", second)
     assert text == reply(alone.stdout)
@@ -259,7 +259,7 @@ def test_a_run_resumes_from_each_ranks_shard_of_a_checkpoint(models: Path, tmp_p
 
 @SLOW
 def test_a_prefix_is_reused_if_all_ranks_have_it(
-    models: Path, tmp_path: Path, temporary_home: Path
+    models: Path, tmp_path: Path, temp_home: Path
 ) -> None:
     document = tmp_path / "document.txt"
     document.write_text("".join(f"Rule {n}: salt the {n * 7} onions.\n" for n in range(40)))
@@ -276,7 +276,7 @@ def test_a_prefix_is_reused_if_all_ranks_have_it(
         return cached_tokens(done.stdout)
 
     assert (known("Why?"), known("Who?")) == (0, tokens)
-    pages = [*temporary_home.rglob("prefixes/**/*.safetensors")]
+    pages = [*temp_home.rglob("prefixes/**/*.safetensors")]
     assert len(pages) == 2 * (tokens // 128)
     pages[0].unlink()
     # The missing pages are read and stored again.
