@@ -70,12 +70,13 @@ def test_continue_asks_in_the_last_session_which_is_listed_and_has_a_cache_from_
 
 
 def test_a_piped_document_goes_before_the_question() -> None:
-    assert run_in_process("Summarize", stdin="A report.\n").returncode == 0
+    # Also the name of an argument.
+    assert run_in_process("question", "-n", "9", stdin="A report.\n").returncode == 0
     assert run_in_process("Any errors?", stdin="").returncode == 0
     # A word that is close to a command is not a question there either.
     assert run_in_process("cht", stdin="A report.\n").returncode == 2
-    assert asked() == [["Any errors?"], ["A report.\n\n\nSummarize"]]
-    assert [each.first for each in everything()] == ["Any errors?", "Summarize"]
+    assert asked() == [["Any errors?"], ["A report.\n\n\nquestion"]]
+    assert [each.first for each in everything()] == ["Any errors?", "question"]
 
 
 def test_a_pipe_is_turns_or_with_a_dash_one_question_after_the_files(tmp_path: Path) -> None:

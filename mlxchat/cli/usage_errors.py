@@ -45,7 +45,8 @@ def explain(error: TyperException, arguments: Sequence[str], root: Any) -> str:
 def refuse_run_together(arguments: Sequence[str], command: Any) -> None:
     """Raise UsageError for another program's option with one dash, such as `-ngl`, or ours, such as
     `-system`: they would be read as -n with the value "gl", and as -s with "ystem"."""
-    own = {name: each for each in command.params for name in each.opts}
+    # An argument's name may be a question.
+    own = {name: each for each in command.params for name in each.opts if name.startswith("-")}
     before = ""
     for each in takewhile(lambda each: each != "--", arguments):
         is_value = before in own and not own[before].is_flag
