@@ -64,10 +64,14 @@ def _hint_for_option(option: str, arguments: Sequence[str], root: Any, command: 
         return "before a question that begins with a dash, put --"
     if command not in GENERATING:
         return hint_for(option) if option.startswith("--") else None
+    value = "".join(arguments[arguments.index(option) :][1:2]) if option in arguments else ""
+    theirs = hint_for(f"{option} {value}") or hint_for(option)
     for other in GENERATING:
         if any(option in each.opts for each in root.commands[other].params):
-            return f"it is an option of `mlxchat {other}`"
-    return hint_for(option)
+            ours = f"it is an option of `mlxchat {other}`"
+            is_more = theirs is not None and "mlxchat" not in theirs
+            return f"{ours}; for another program's, {theirs}" if is_more else ours
+    return theirs
 
 
 # Questions

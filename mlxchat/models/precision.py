@@ -76,11 +76,9 @@ def dequantized(
     return arrays
 
 
-def in_dtype(
-    network: nn.Module, arrays: dict[str, mx.array], dtype: mx.Dtype
-) -> dict[str, mx.array]:
+def in_dtype(net: nn.Module, arrays: dict[str, mx.array], dtype: mx.Dtype) -> dict[str, mx.array]:
     """The arrays in `dtype`, but what the model keeps in higher precision; shared ones stay so."""
-    may_cast: Any = getattr(network, "cast_predicate", lambda _: True)
+    may_cast: Any = getattr(net, "cast_predicate", lambda _: True)
     cast_once: dict[int, mx.array] = {}
 
     def cast(name: str, array: mx.array) -> mx.array:

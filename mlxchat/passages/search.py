@@ -108,10 +108,10 @@ class Search:
             if cost <= room:
                 chosen[number] = passage
                 room -= cost
-            elif (too_long := too_long + 1) >= MAX_TOO_LONG:
+            elif not fits or (too_long := too_long + 1) >= MAX_TOO_LONG:
                 break
-        if not chosen and fits:
-            chosen = self._cut(fits[0].number, question, room, cost_of)
+        if not chosen and self._count:
+            chosen = self._cut(fits[0].number if fits else 0, question, room, cost_of)
         passages = tuple(chosen[number] for number in sorted(chosen))
         return Found(passages, self._count, bool(fits))
 
@@ -157,12 +157,8 @@ def heading(place: LineRange) -> str:
 
 def quoted(passages: Sequence[Passage]) -> tuple[str, tuple[LineRange, ...]]:
     """The text of the passages, with their places, and these; neighbours in a document are one."""
-
-    def begins_at(each: tuple[int, Passage]) -> tuple[int, int]:
-        place, passage = each
-        return id(passage.document), passage.number - place
-
-    grouped = groupby(enumerate(passages), begins_at)
+    # Of neighbours, number and place differ by the same.
+    grouped = groupby(enumerate(passages), lambda at: (id(at[1].document), at[1].number - at[0]))
     runs = [_joined([each for _, each in run]) for _, run in grouped]
     places = tuple(map(place_of, runs))
     texts = (heading(place) + run.text for place, run in zip(places, runs, strict=True))

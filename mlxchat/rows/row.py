@@ -187,8 +187,8 @@ def valid(kind: Any, value: Any, name: str) -> Any:
 
 
 def _unknown(name: str) -> RowError:
-    meant = RENAMED.get(name, name)
-    near = [] if "." in name else get_close_matches(meant, (*OWN_FIELDS, *ROW_OPTIONS), n=1)
+    known = () if "." in name else (*OWN_FIELDS, *ROW_OPTIONS, *RENAMED)
+    near = [RENAMED.get(each, each) for each in get_close_matches(name, known, n=1)]
     hint = f"; did you mean {near[0]}?" if near else ""
     return RowError(f"unknown field {shortened(name)}{hint}")
 

@@ -47,7 +47,8 @@ def forgotten_line(forgot: Forgot) -> str:
     """The turns that have left the window."""
     tokens = count(forgot.tokens, "token")
     if forgot.turns == 0:
-        number, forgotten = forgot.numbers[0], f"its oldest {tokens} are forgotten"
+        be = "is" if forgot.tokens == 1 else "are"
+        number, forgotten = forgot.numbers[0], f"its oldest {tokens} {be} forgotten"
         if not forgot.message:
             return f"turn {number}: with the reply, {forgotten}"
         return f"turn {number} is larger than the window: {forgotten}; see `mlxchat help documents`"

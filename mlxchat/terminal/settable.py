@@ -21,7 +21,7 @@ def options_or_values(_: object, typed: str) -> Iterator[str]:
     if not values:
         yield from (f"{each} " for each in SETTABLE)
     elif option := called(name):
-        choices = SWITCH if option.type is bool else option.choices
+        choices = SWITCH if option.type is bool else option.choices or {option.if_unset} & {"off"}
         yield from (f"{name} {each}" for each in choices)
 
 
@@ -42,8 +42,9 @@ def instead_of(argument: str, commands: Collection[str]) -> str:
         return f"use /set {ours}"
     if not hint.startswith("use /") and any(ours == each.name for each in OPTIONS["chat"].values()):
         return f"start mlxchat with --{ours}"
-    near = difflib.get_close_matches(ours, SETTABLE, n=1)
-    return hint or (f"did you mean {near[0]}?" if near else "/set lists them")
+    names = {alias: name for name, each in SETTABLE.items() for alias in (name, *each.aliases)}
+    near = difflib.get_close_matches(ours, names, n=1)
+    return hint or (f"did you mean {names[near[0]]}?" if near else "/set lists them")
 
 
 def as_in_chat(text: str, commands: Collection[str]) -> str:

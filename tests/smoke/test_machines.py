@@ -258,9 +258,7 @@ def test_a_run_resumes_from_each_ranks_shard_of_a_checkpoint(models: Path, tmp_p
 
 
 @SLOW
-def test_a_prefix_is_reused_if_all_ranks_have_it(
-    models: Path, tmp_path: Path, temp_home: Path
-) -> None:
+def test_a_prefix_is_reused_if_all_have_it(models: Path, tmp_path: Path, temp_home: Path) -> None:
     document = tmp_path / "document.txt"
     document.write_text("".join(f"Rule {n}: salt the {n * 7} onions.\n" for n in range(40)))
     common = [*generate(models / "llama", "-f", str(document), "--json")[:-1], "--temp", "0"]
