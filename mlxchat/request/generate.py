@@ -173,7 +173,7 @@ class Overnight:
         must=A_FILE,
     )
     checkpoint: Path | None = option(
-        None, "Save checkpoints to a new directory, to resume from", common=True, metavar="DIR"
+        None, "Save checkpoints to a directory, to resume from", common=True, metavar="DIR"
     )
     checkpoint_every: int = option(
         2_000, "Tokens between checkpoints", metavar="TOKENS", must=at_least(1)
