@@ -177,7 +177,7 @@ def test_a_marker_without_text_is_shown() -> None:
 def test_a_reply_is_continued_within_its_code() -> None:
     for after, more, rows in (
         ("Hi:\n```\nx = [1", ", 2]\n    # z\n```\nBye.", ["  , 2]", "      # z", "", "Bye."]),
-        ("Take `a`.\n\nOr **use `ke", "y` and** `b`.", ["y and b."]),
+        ("Take `a`.\n\nOr **use 2 ** 3 `ke", "y` and** `b`.", ["y and b."]),
     ):
         with MarkdownView(console := terminal(), clock=every_drawing(), after=after) as view:
             view.add(more)

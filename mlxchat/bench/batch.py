@@ -72,7 +72,7 @@ def comparisons(subject: Subject) -> list[Comparison[Case, Generated]]:
     different = _different_prompts(subject.model, max(amounts.rows))
     by_rows = {rows: different[:rows] for rows in amounts.rows}
     shared = {min(SHARED_ROWS, amounts.prompts): _shared_prompts(subject, amounts)}
-    sides: dict[str, Generate] = {OURS: _side_by_side}
+    sides: dict[str, Generate] = {OURS: _together}
     if subject.against:
         sides[theirs.NAME] = theirs.generate_batch
     alone = {ALONE: _one_by_one}
@@ -175,9 +175,7 @@ def _generated(
     return Generated(taken / seconds, first_s - began_s, mx.get_peak_memory())
 
 
-def _side_by_side(
-    subject: Subject, prompts: Sequence[str], rows: int, tokens: int
-) -> Iterator[int]:
+def _together(subject: Subject, prompts: Sequence[str], rows: int, tokens: int) -> Iterator[int]:
     """As `mlxchat batch` does, without files. Raises ModelError if a row fails."""
     model, settings = subject.model, CacheSettings(None)
     request = BatchRequest(
