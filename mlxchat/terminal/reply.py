@@ -250,9 +250,7 @@ class MarkdownView(PlainView):
 
     def _go_on(self, cuts: "Cuts", source: str) -> None:
         # The rest is drawn below, as a part of what it is in.
-        part = source[cuts.block : cuts.end].replace(" ** ", "")
-        marks = "".join(mark for mark in ("**", "`") if part.count(mark) % 2)
-        self._source = (f"{cuts.opening}\n" if cuts.opening else marks) + source[cuts.end :]
+        self._source = (f"{cuts.opening}\n" if cuts.opening else "") + source[cuts.end :]
         self._is_cut = cuts.scrolls and not cuts.opening
 
     def _rendered(self, source: str) -> list[str]:
