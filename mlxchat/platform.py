@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mlxchat.errors import ModelUnsupported, UsageError
+from mlxchat.errors import ExitStatus, ModelUnsupported, UsageError
 
 OPENBLAS = "libopenblas.so.0"
 CGROUP = Path("/sys/fs/cgroup")
@@ -277,7 +277,7 @@ def occupy_standard_streams() -> None:
 
 def exit_now(status: int) -> NoReturn:
     """Exit without the interpreter's shutdown. Main thread only."""
-    if status == 128 + signal.SIGINT and launched_rank() is None:
+    if status == ExitStatus.INTERRUPTED and launched_rank() is None:
         # A shell ends its loop or script if this process has died of Ctrl-C, not by its status.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

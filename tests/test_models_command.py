@@ -62,7 +62,7 @@ def test_list_omits_models_that_do_not_generate_text(tiny_model: Path):
         put_in_cache(hub_cache_dir(), name, files | {"config.json": json.dumps(config).encode()})
     (entry,) = listed()
     assert entry["name"] == "org/newer"
-    assert entry["problem"] == ("the installed mlx-lm does not support the model type 'unknown'")
+    assert entry["problem"] == "the installed mlx-lm does not support the model type 'unknown'"
 
 
 def test_list_all_shows_the_catalogue_and_other_models_on_the_disk(cached_tiny: Path):

@@ -118,7 +118,7 @@ class Answer:
         common=True,
         metavar="SCHEMA",
     )
-    schema_multi: str | None = option(None, "As schema, but for a list of items", metavar="SCHEMA")
+    schema_multi: str | None = option(None, "Like --schema, for a list of items", metavar="SCHEMA")
     regex: str | None = option(None, "Answer with text that matches", metavar="REGEX")
     choice: tuple[str, ...] = option((), "Answer with this or another choice; repeatable")
     grammar: Path | None = option(None, "Answer by a grammar in Lark's format")
