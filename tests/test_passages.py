@@ -78,9 +78,10 @@ def test_words_of_many_passages_are_found_if_nothing_else_is_and_few_have_them_a
     (best,) = found(search_in(marks), "Is there ink?", 300).passages
     assert best.text.endswith("Ink. Ink. Ink.")
     # Each part of a number was common.
-    numbered = report({n: f"See {n % 7}.{n % 5}.2." for n in range(59)})
-    (best,) = found(search_in(numbered), "Where is 3.4.2?", 300).passages
-    assert best.text.endswith("See 3.4.2.")
+    numbered = report({n: f"See {n % 7}.{n % 5}.2 on day {n}." for n in range(59)})
+    for question in ("Where is 3.4.2?", "What happened on day 24?"):
+        (best,) = found(search_in(numbered), question, 300).passages
+        assert best.text.endswith("See 3.4.2 on day 24.")
 
 
 TEXTS = st.lists(

@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from mlxchat.passages.index import Outdated, Passage, PassageIndex
-from mlxchat.recall.choice import COMMON, by_share, excerpt, words
+from mlxchat.recall.choice import COMMON, EMPTY_WORDS, by_share, excerpt, words
 
 # Numbers that are one: a section, a date, a time.
 JOINED = re.compile(r"\d+(?:[.:/-]\d+)+")
+# A word and a number that name one thing together, such as "day 217", unlike "in 100 words".
+NUMBERED, NOT_NAMED = re.compile(r"([^\W\d_]+) (\d+)"), EMPTY_WORDS - {"day"}
 # A passage that contains less than this share of what the best one contains is not read.
 ENOUGH_OF_BEST = 0.3
 # The best passages are read with what comes after and before them.
@@ -92,6 +94,8 @@ class Search:
     def find(self, question: str, room: int, cost_of: Callable[[Passage], int]) -> Found:
         """Passages that cost at most `room`. Raises Outdated."""
         joined = [" ".join(words(each)) for each in JOINED.findall(question)]
+        pairs = NUMBERED.findall(question.casefold())
+        joined += [f"{word} {number}" for word, number in pairs if word not in NOT_NAMED]
         fits = by_share(self, question, False, *joined)
         if not fits and (often := by_share(self, question, True, *joined)):
             # Words of many passages: the best have to stand out, and say them often.
