@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from mlxchat.errors import ExitStatus
+from mlxchat.errors import ClosedPipe, ExitStatus
 from mlxchat.terminal import Terminated
 from mlxchat.terminal import worker as worker_module
 from mlxchat.terminal.worker import Stop, Worker, in_worker
@@ -80,6 +80,17 @@ def test_a_finished_loop_may_take_time_to_save() -> None:
         stop.enforce()
 
     assert stopped_by([], save) is ExitStatus.TERMINATED
+
+
+def test_ctrl_c_counts_even_if_it_has_ended_the_reader_first() -> None:
+    """A shell's loop around `mlxchat … | tee` went on."""
+
+    def write(_: Stop) -> None:
+        raise ClosedPipe
+
+    for numbers, ending in (([signal.SIGINT], KeyboardInterrupt), ([], ClosedPipe)):
+        with pytest.raises(ending):
+            stopped_by(numbers, write)
 
 
 def test_a_signal_that_ends_the_program_stops_every_later_part_too() -> None:

@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any, NoReturn, Self, TypeVar
 
 from mlxchat.app.ranks import run_on_ranks
-from mlxchat.errors import ExitStatus
+from mlxchat.errors import ClosedPipe, ExitStatus
 from mlxchat.models.model import Alone
 from mlxchat.platform import exit_now
 from mlxchat.terminal import Terminated, is_dumb, is_in_background
@@ -267,6 +267,9 @@ class Worker:
         self._stop = stop
         try:
             yield stop
+        except ClosedPipe as error:
+            # Ctrl-C ends the reader first, and the shell's loop only if it ends the writer too.
+            raise error if stop.status is None else ending_by(stop.status - 128) from error
         finally:
             self._stop = before
 
