@@ -175,10 +175,18 @@ def test_a_marker_without_text_is_shown() -> None:
 
 
 def test_a_reply_is_continued_within_its_code() -> None:
-    console = terminal()
-    with MarkdownView(console, clock=every_drawing(), after="Hi:\n```\nx = [1") as view:
-        view.add(", 2]\n    # z\n```\nBye.")
-    assert display(written(console)) == ["  , 2]", "      # z", "", "Bye."]
+    for after, more, rows in (
+        ("Hi:\n```\nx = [1", ", 2]\n    # z\n```\nBye.", ["  , 2]", "      # z", "", "Bye."]),
+        ("2 ** 3 `a**`.\n\nOr **use 2 ** 3 `ke", "y` and** `b`.", ["y and b."]),
+        ("2 * 3, `**` and **a", " b** `c`.", ["b c."]),
+        ("**a", "** `b`", ["b"]),
+        ("It's 5` and `", " more", ["more"]),
+        ("- **a\n", "- b**", ["• b**"]),
+    ):
+        with MarkdownView(console := terminal(), clock=every_drawing(), after=after) as view:
+            for char in more:
+                view.add(char)
+        assert [row.strip() for row in display(written(console))] == [row.strip() for row in rows]
 
 
 def test_a_table_during_which_the_terminal_is_resized_goes_on_below_its_header() -> None:

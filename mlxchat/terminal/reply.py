@@ -55,6 +55,8 @@ _FENCE = re.compile(r"\s*(`{3,}|~{3,})[^`]*\Z")
 _BLANK_END = re.compile(r"(?: |\x1b\[[\d;]+m +\x1b\[0m)+\Z")
 _BLANKS_BEFORE_RESET = re.compile(r" +(?=\x1b\[0m\Z)")
 _ITEM = re.compile(r"([-*+]|\d+[.)]) ")
+# A character that `visible` leaves in no text, and that Markdown takes for a letter.
+_BORDER = "\x01"
 _BELOW_HEADER = re.compile(r"(?=.*\|)[|:\s-]*-[|:\s-]*")
 
 
@@ -154,8 +156,8 @@ class MarkdownView(PlainView):
         # Whether an empty row separates it from what is printed.
         self._has_gap = False
         self._has_printed = self._may_have_moved = False
-        # Whether the end of a list's line is to come below what stands.
-        self._is_cut = False
+        # The end of what stands, if the text goes on within it.
+        self._above = ""
         self._go_on(find_cuts(after), after)
         self._moves = TerminalLine.moves
         self._due_s = 0.0
@@ -165,7 +167,7 @@ class MarkdownView(PlainView):
 
     def _begin_part(self) -> None:
         self.finish()
-        self._has_gap = self._has_printed
+        self._has_gap, self._above = self._has_printed, ""
 
     def _put(self, text: str) -> None:
         self._source += text
@@ -188,16 +190,13 @@ class MarkdownView(PlainView):
         if self._may_have_moved or self._has_moved():
             self._moves = TerminalLine.moves
             self._let_stand()
-        before = self._source, self._kept, self._has_gap, self._is_cropped, self._is_cut
-        if self._is_cut and "\n" in self._source:
-            # A list that begins at 2 does not interrupt a paragraph, such as the end of item 1.
-            self._source, self._is_cut = self._source.replace("\n", "\n\n", 1), False
+        before = self._source, self._above, self._kept, self._has_gap, self._is_cropped
         if self._is_hidden:
             self._source = "" if is_done else self._source
             self._rows = self._write(rows_of(self._console, THINKING) if self._source else [])
             return
         cuts = find_cuts(self._source)
-        cut, scrolls = cuts.block, cuts.scrolls
+        cut, scrolls = cuts.block, cuts.scrolls or find_cuts(self._above).scrolls
         if self._is_thought:
             cut = self._source.rfind("\n") + 1
         final = self._print_for_good(len(self._source) if is_done else cut)
@@ -212,7 +211,7 @@ class MarkdownView(PlainView):
         # The program may have been stopped meanwhile, or go on in the background.
         waits = not is_done and is_in_background(STDOUT)
         if waits or (not is_second and self._has_moved()):
-            self._source, self._kept, self._has_gap, self._is_cropped, self._is_cut = before
+            self._source, self._above, self._kept, self._has_gap, self._is_cropped = before
             if not waits:
                 self._draw(is_done, is_second=True)
             return
@@ -230,7 +229,7 @@ class MarkdownView(PlainView):
         final = self._rendered(self._source[:cut])[self._kept :]
         if cut:
             printed = self._has_printed or bool(final)
-            self._source, self._kept = self._source[cut:], 0
+            self._source, self._above, self._kept = self._source[cut:], "", 0
             self._has_gap = printed and not self._is_thought
         return final
 
@@ -250,15 +249,15 @@ class MarkdownView(PlainView):
 
     def _go_on(self, cuts: "Cuts", source: str) -> None:
         # The rest is drawn below, as a part of what it is in.
+        self._above = (self._above if cuts.block == 0 else "") + source[cuts.block : cuts.end]
         self._source = (f"{cuts.opening}\n" if cuts.opening else "") + source[cuts.end :]
-        self._is_cut = cuts.scrolls and not cuts.opening
 
     def _rendered(self, source: str) -> list[str]:
         """The rows of the text, after an empty one if there is a gap."""
         if self._is_thought:
             rows = rows_of(self._console, Text(source.removesuffix("\n"), "dim")) if source else []
         else:
-            rows = markdown_rows(self._console, source)
+            rows = markdown_rows(self._console, reopened(self._above, source))
         return ["", *rows] if self._has_gap and rows else rows
 
     def _write(self, rows: list[str]) -> list[str]:
@@ -327,6 +326,32 @@ def markdown_rows(console: Console, source: str) -> list[str]:
     while rows and not rows[0]:
         rows.pop(0)
     return rows
+
+
+def reopened(above: str, below: str) -> str:
+    """The text below as it is drawn apart from what it goes on within: with the marks of inline
+    code and emphasis that are open there, and in a list, with its next item as a list."""
+    marks = _open_marks(f"{above}{_BORDER}{below}") if above[-1:] not in ("", "\n") else []
+    text = below.lstrip(" ") if marks else below
+    while marks and text.startswith(marks[-1]):
+        text = text.removeprefix(marks.pop())
+    cuts = find_cuts(above)
+    if cuts.scrolls and not cuts.opening:
+        # A list that begins at 2 does not interrupt a paragraph, such as the end of item 1.
+        text = text.replace("\n", "\n\n", 1)
+    return "".join(marks) + text
+
+
+def _open_marks(source: str) -> list[str]:
+    marks = list[str]()
+    for token in (each for inline in _PARSER.parse(source) for each in inline.children or ()):
+        if _BORDER in token.content:
+            return [*marks, token.markup] if token.type == "code_inline" else marks
+        if token.nesting > 0:
+            marks.append(token.markup)
+        elif token.nesting < 0:
+            marks.pop()
+    return []
 
 
 def _with_markers(tokens: list[Token]) -> Iterator[Token]:
