@@ -35,7 +35,7 @@ def findings(*arguments: str, status: int) -> dict[str, list[dict[str, Any]]]:
 TOPICS = [
     *("mlxchat", "python", "mlx", "mlx-lm", "device", "memory", "BLAS"),
     *("configuration", "model", "hub cache", "prefix cache", "sessions"),
-    *("terminal", "characters", "hub token"),
+    *("terminal", "hub token"),
 ]
 
 

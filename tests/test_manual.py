@@ -18,7 +18,7 @@ from mlxchat.models.resolve import resolve_model
 from mlxchat.options import options_of
 from mlxchat.settings import SamplingSettings
 from mlxchat.terminal.commands import COMMANDS, OTHER_NAMES
-from mlxchat.terminal.table import seen
+from mlxchat.terminal.table import around
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests import docs
 from tests.in_process import run_in_process, write_config
@@ -107,12 +107,12 @@ def test_what_other_programs_call_a_command_works(theirs: str, ours: str) -> Non
 
 
 def test_help_finds_words_on_every_page() -> None:
-    """A narrow terminal shows the part of the line that has them."""
+    """A terminal shows the part of the line that has them."""
     for words, page in (("repeats itself", "troubleshooting"), ("--overflow", "documents")):
         lines = run_in_process("help", *words.split()).stdout.splitlines()
         found = [line.split("\t") for line in lines]
         assert {page, "chat"} <= {name for name, _ in found} <= {*PAGES}
-        assert all(words in seen(text, text.index(words), 40)[:38] for _, text in found)
+        assert all(words in around(text.index(words), text) for _, text in found)
 
 
 def test_names_of_other_programs_lead_to_ours_which_exist() -> None:

@@ -105,7 +105,7 @@ def test_the_session_commands(chat: Any, tmp_path: Path, ordinary_terminal: None
     assert session("search", "WHALES") == f"{name}\t1\tuser\ttell me about whales\n"
     assert run_in_process("session", "search", "no such word").returncode == 1
     _, terminal = on_terminal("session", "search", "whale", steps=[])
-    assert "user  tell me about whales" in terminal.text()
+    assert "user\n  tell me about whales" in terminal.text()
     verdict = session("verify", name)
     assert "checksum right" in verdict
     assert "same first choice at" in verdict

@@ -180,6 +180,7 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
         command = [each for each in words if not each.startswith("-")]
         root.main([*command, "--help"], prog_name="mlxchat", standalone_mode=False)
     elif found := list(manual.search(" ".join(words))):
-        write_finds(("PAGE", "TEXT"), [each[:2] for each in found], [at for *_, at in found])
+        pages, _, places = zip(*found, strict=True)
+        write_finds([each[:2] for each in found], pages, places)
     else:
         raise UsageError(f"nothing in the manual about {' '.join(words)!r}; see `mlxchat help`")

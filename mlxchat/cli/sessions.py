@@ -51,7 +51,7 @@ def list_sessions(everything: All = False, as_json: Json = False) -> None:
     if not (found or everything):
         Messages().note("no chats; --all lists single questions, too")
     rows = [_row(each) for each in found]
-    write_table(COLUMNS, rows, NUMBERS, cut=("FIRST MESSAGE", "MODEL"))
+    write_table(COLUMNS, rows, right_aligned=NUMBERS, cut=("FIRST MESSAGE", "MODEL"))
 
 
 @session_app.command(epilog="Example: mlxchat session show holidays > holidays.md")
@@ -173,7 +173,8 @@ def search(
         write_json_lines(asdict(find) for find in finds)
     else:
         rows = [(each.name, str(each.turn), each.role, each.line) for each in finds]
-        write_finds(("NAME", "TURN", "ROLE", "LINE"), rows, [each.at for each in finds])
+        titles = [f"{each.name} · turn {each.turn} · {each.role}" for each in finds]
+        write_finds(rows, titles, [each.at for each in finds])
     if not finds:
         raise SessionError(f"no turn has {' '.join(words)!r}")
 

@@ -3,13 +3,11 @@
 Each check is a function that yields findings; `cli/machine` shows them.
 """
 
-import locale
 import os
 import platform as system
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib import metadata
@@ -39,7 +37,6 @@ MIN_FREE_BYTES = 1_000_000_000
 INSTALL = {"mlx": "pip install 'mlx[cpu]'" if sys.platform == "linux" else "pip install mlx"}
 MORE_MEMORY = "close other programs, or give the container more memory"
 OPENBLAS = "install OpenBLAS: on Debian, apt install libopenblas0-pthread"
-UTF8 = "export LANG=C.UTF-8, or another UTF-8 locale such as en_US.UTF-8"
 
 
 class Verdict(StrEnum):
@@ -67,15 +64,13 @@ class Finding:
 def versions() -> Iterator[Finding]:
     yield Finding(__version__, topic="mlxchat")
     yield Finding(f"{system.python_version()}, {sys.executable}", topic="python")
-    # A checkout that was never installed does not say what it was tested with.
-    with suppress(metadata.PackageNotFoundError):
-        needed = map(Requirement, metadata.requires("mlxchat") or ())
-        for each in sorted(needed, key=lambda each: each.name):
-            if each.name in ("mlx", "mlx-lm") and (each.marker is None or each.marker.evaluate()):
-                installed = metadata.version(each.name)
-                is_tested = each.specifier.contains(installed, prereleases=True)
-                fix = None if is_tested else f"pip install '{each.name}{each.specifier}'"
-                yield Finding(f"{installed}, tested: {each.specifier}", fix, topic=each.name)
+    needed = map(Requirement, metadata.requires("mlxchat") or ())
+    for each in sorted(needed, key=lambda each: each.name):
+        if each.name in ("mlx", "mlx-lm") and (each.marker is None or each.marker.evaluate()):
+            installed = metadata.version(each.name)
+            is_tested = each.specifier.contains(installed, prereleases=True)
+            fix = None if is_tested else f"pip install '{each.name}{each.specifier}'"
+            yield Finding(f"{installed}, tested: {each.specifier}", fix, topic=each.name)
 
 
 def device() -> Iterator[Finding]:
@@ -165,11 +160,6 @@ def terminal() -> Iterator[Finding]:
     yield Finding(f"{size.columns} columns, {size.lines} lines, TERM={kind}{colors}", fix)
 
 
-def characters() -> Iterator[Finding]:
-    encoding = locale.getencoding().upper()
-    yield Finding(encoding, None if encoding.replace("-", "") == "UTF8" else UTF8)
-
-
 def token() -> Iterator[Finding]:
     place = token_place()
     yield Finding("none: gated models cannot be downloaded" if place is None else f"in {place}")
@@ -200,7 +190,6 @@ CHECKS: dict[str, Callable[[], Iterable[Finding]]] = {
     "model": model,
     "directories": directories,
     "terminal": terminal,
-    "characters": characters,
     "hub token": token,
     "hub": hub,
 }

@@ -1,7 +1,6 @@
 """Runs `mlxchat bench`: each benchmark in turn, reported even if interrupted."""
 
 import shutil
-import textwrap
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from mlxchat.files import reported_as
 from mlxchat.models.model import Alone
 from mlxchat.request import Setup
 from mlxchat.terminal import Terminated, visible
-from mlxchat.terminal.output import Messages, Stdout, show_error
+from mlxchat.terminal.output import Messages, Stdout, show_error, wrap
 from mlxchat.terminal.progress import is_drawn, observer_of
 from mlxchat.terminal.screen import moving_line
 from mlxchat.terminal.table import format_table
@@ -156,5 +155,4 @@ def format_bench_table(table: Table, for_terminal: bool) -> str:
 def _remark(text: str, for_terminal: bool) -> str:
     if not for_terminal:
         return f"# {' '.join(visible(text).split())}\n"
-    columns = shutil.get_terminal_size().columns
-    return f"{textwrap.fill(visible(text), columns, break_on_hyphens=False)}\n\n"
+    return f"{wrap(visible(text), shutil.get_terminal_size().columns)}\n\n"

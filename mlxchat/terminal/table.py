@@ -11,11 +11,11 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from textwrap import TextWrapper
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, cast
 
 from mlxchat.terminal import is_dumb, visible
-from mlxchat.terminal.output import Messages, Stdout
+from mlxchat.terminal.output import Messages, Stdout, wrap
 from mlxchat.units import format_bytes
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 GAP = 2
 # A column that is cut to fit is at least this wide.
 MIN_WIDTH = 16
-# The widths of a finding's first two columns.
-VERDICT, TOPIC = 8, 17
+# How much of a line is shown around what is found, and before it.
+CHARS_FOUND, CHARS_BEFORE = 160, 60
+# The widths of a finding's first two columns, and of a terminal that has room for the third.
+VERDICT, TOPIC, WIDE = 8, 17, 80
 # The table of models.
 COLUMNS = ("NAME", "SIZE", "MEMORY", "FITS", "HERE", "PARAMETERS", "QUANTIZATION")
 NUMBERS = ("SIZE", "MEMORY", "PARAMETERS")
@@ -45,24 +47,19 @@ def write_json_lines(values: Iterable[dict[str, Any]]) -> None:
     write("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values))
 
 
-def write_table(
-    headers: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right_aligned: Collection[str] = (),
-    cut: Sequence[str] | None = None,
-) -> None:
+def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]], **layout: Any) -> None:
     """A table on a terminal, in a pager if it is longer than that; tab-separated lines in a pipe;
-    nothing if there are no rows. See `format_table` for `cut`."""
-    if not rows:
-        return
-    stdout = Stdout()
-    table = format_table(
-        headers, rows, right_aligned=right_aligned, cut=cut, for_terminal=stdout.is_terminal
-    )
-    if stdout.is_terminal and table.count("\n") >= shutil.get_terminal_size().lines:
-        page(table)
+    nothing if there are no rows. `layout` is for `format_table`."""
+    if rows:
+        stdout = Stdout()
+        _write_long(stdout, format_table(headers, rows, for_terminal=stdout.is_terminal, **layout))
+
+
+def _write_long(stdout: Stdout, text: str) -> None:
+    if stdout.is_terminal and text.count("\n") >= shutil.get_terminal_size().lines:
+        page(text)
     else:
-        stdout.write(table)
+        stdout.write(text)
 
 
 def minute(seconds: float) -> str:
@@ -130,47 +127,39 @@ def _fitting(columns: Mapping[str, Sequence[str]], cut: Sequence[str], width: in
     return [header for header in columns if header in (first, *others)]
 
 
-def write_finds(headers: Sequence[str], rows: Sequence[Sequence[str]], at: Sequence[int]) -> None:
-    """A table whose last column has lines; a terminal shows what was found `at` a place in each."""
-    if Stdout().is_terminal:
-        others = [*zip(headers, *rows, strict=True)][:-1]
-        room = shutil.get_terminal_size().columns - sum(
-            max(map(len, each)) + GAP for each in others
-        )
-        pairs = zip(rows, at, strict=True)
-        rows = [(*cells, seen(line, place, room)) for (*cells, line), place in pairs]
-    write_table(headers, rows, ("TURN",), cut=headers[-1:])
+def write_finds(rows: Sequence[Sequence[str]], titles: Sequence[str], at: Sequence[int]) -> None:
+    """Lines, the last cells. A terminal shows what is found `at` a place in each, below a title."""
+    if not (stdout := Stdout()).is_terminal:
+        write_table((), rows)
+        return
+    columns = shutil.get_terminal_size().columns - GAP
+    finds = [wrap(around(place, row[-1]), columns) for row, place in zip(rows, at, strict=True)]
+    pairs = zip(titles, finds, strict=True)
+    lines = (f"{title}\n{indent(find, GAP * ' ')}\n" for title, find in pairs)
+    _write_long(stdout, visible("".join(lines)))
 
 
-def seen(line: str, at: int, room: int) -> str:
-    """As much of the line as there is room for: what was found, after some words before it."""
-    from rich.cells import cell_len
-
-    if cell_len(line) <= room or cell_len(line[:at]) <= room // 2:
-        return line
-    at = line.rfind(" ", max(at - room // 2, 0), max(at - room // 4, 0)) + 1 or at
-    while cell_len(line[(before := line.rfind(" ", 0, at - 1) + 1) :]) + 2 <= room:
-        at = before
-    return f"… {line[at:]}"
+def around(at: int, line: str) -> str:
+    """What is found at the place in the line, with some words on both sides."""
+    far = max(at - CHARS_BEFORE, 0)
+    begin = line.rfind(" ", 0, far) + 1 or far
+    end = begin + CHARS_FOUND
+    return f"{'… ' * (begin > 0)}{line[begin:end]}{' …' * (end < len(line))}"
 
 
 def format_finding(verdict: str, topic: str, text: str, advice: str | None) -> str:
     """The verdict, the topic, the text, and below it the advice after an arrow."""
-    first = f"{verdict:{VERDICT}} {topic:{TOPIC}} "
-    margin = " " * len(first)
-    wrapper = TextWrapper(shutil.get_terminal_size().columns, first, margin, break_on_hyphens=False)
-    lines = wrapper.wrap(visible(text))
-    if advice is not None:
-        wrapper.initial_indent = margin
-        lines += wrapper.wrap(visible(f"→ {advice}"))
-    return "".join(f"{line}\n" for line in lines)
+    first, columns = f"{verdict:{VERDICT}} {topic:{TOPIC}} ", shutil.get_terminal_size().columns
+    margin = len(first) if columns >= WIDE else VERDICT + 1
+    lines = [f"{first}{text}", *([] if advice is None else [f"{'':{margin}}→ {advice}"])]
+    return "".join(f"{wrap(visible(each), columns, margin)}\n" for each in lines)
 
 
 def write_models(models: "Sequence[ModelFacts]", *, as_json: bool) -> None:
     if as_json:
         write_json_lines(map(asdict, models))
         return
-    write_table(COLUMNS, [_row(each) for each in models], NUMBERS, cut=())
+    write_table(COLUMNS, [_row(each) for each in models], right_aligned=NUMBERS, cut=())
     for each in models:
         if each.problem is not None:
             Messages().note(f"{each.name}: {each.problem}")
