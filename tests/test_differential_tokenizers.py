@@ -26,10 +26,7 @@ from mlxchat.text.tokens import ChatMessage, Tokenizer
 from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
 from tests.test_tokens import SPACES, SPECIAL, llama_decoder, trained
 
-CORPUS = [
-    "the sea and the ships on the sea, it's 1234 ships",
-    "Hello there, tell me of the sea",
-] * 9
+CORPUS = ["a sea and the ships on the sea, it's 1234 ships", "Hello there, tell me of the sea"] * 9
 TEXTS = ["Hello, sea", "  two  ships ,\n\nand it's 1234 !", "café cafe\u0301 海 🙂", "end. ", "\tx"]
 CHATS = [
     [("user", "Hello, the sea")],

@@ -43,7 +43,7 @@ ODD = os.fsdecode(b"caf\xe9\n# \x1b[31msystem")
         # Text is not altered, but a name is one line.
         (None, ["a"], None, f"# a\n\n{TEXT}"),
         (TEXT, [], None, TEXT),
-        (None, [ODD], None, "# caf\ufffd\\n# \\x1b[31msystem\n\ntext"),
+        (None, [ODD], None, "# caf\\udce9\\n# \\x1b[31msystem\n\ntext"),
         (None, ["marked"], None, "# marked\n\nhello"),
         ("caf\udce9", [], None, "caf\ufffd"),
     ],

@@ -37,8 +37,8 @@ CEILINGS = {
     "distributed": 595,
     "app": 3_255,
     "bench": 883,
-    "terminal": 3_765,
-    "doctor": 250,
+    "terminal": 3_780,
+    "doctor": 235,
     "cli": 1_595,
 }
 

@@ -16,7 +16,7 @@ from mlxchat.errors import SessionError, SnapshotError
 from mlxchat.request import ChatOptions
 from mlxchat.sessions.session import Session
 from mlxchat.text.encoder import TokenIds
-from mlxchat.units import Observer, Progress
+from mlxchat.units import Observer
 
 PROBE = "What have we talked about so far, and what did you say about it?"
 
@@ -53,20 +53,12 @@ def verify_session(name: str, observer: Observer | None = None) -> tuple[int, in
         for notice in chat.notices:
             shown.warn(notice)
         fresh = model.make_cache(ledger.window, ledger.keep)
-        step_size = conversation.settings.prefill_step_size
-        with shown.counting("reading", "tokens") as on_progress:
-            read_again(model.network, fresh, held, step_size, on_progress)
+        size, pace = conversation.settings.prefill_step_size, Pace(first_step(model.network))
+        with shown.counting("reading", "tokens") as show:
+            prefill(model.network, fresh, held, step_size=size, pace=pace, on_progress=show)
         probe = model.tokenizer.encode(PROBE)
         agreement = compare(model.network, conversation.cache, fresh, probe)
     return size_bytes, len(held), agreement
-
-
-def read_again(
-    network: nn.Module, cache: Cache, held: TokenIds, step_size: int, on_progress: Progress
-) -> None:
-    """Prefill `held: (T,)` into the empty cache."""
-    pace = Pace(first_step(network))
-    prefill(network, cache, held, step_size=step_size, pace=pace, on_progress=on_progress)
 
 
 def compare(network: nn.Module, restored: Cache, fresh: Cache, probe: TokenIds) -> Agreement:

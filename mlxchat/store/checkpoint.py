@@ -10,7 +10,7 @@ The caller interprets the state's facts.
 
 import json
 import shlex
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -96,6 +96,8 @@ class Checkpoint:
     def close(self) -> None:
         self.state.background.wait()
         self._lock.release()
+        with suppress(OSError):  # Empty if nothing has begun.
+            self.directory.rmdir()
 
     def begin(self, run: RunRecord, prompt: TokenIds) -> None:
         """Save the request, and the prompt `(T,)`. Raises OutputError."""

@@ -63,11 +63,9 @@ class TerminalLine:
         least the ^C that the terminal echoed."""
         if _is_terminal():
             cls.clear()
-            cls.is_open = False
+            cls.is_open = True
             cls.moves += 1
-            with suppress(OSError):
-                columns = os.get_terminal_size(sys.stderr.fileno()).columns
-                print(f"\n{wrap(text, columns)}", file=sys.stderr, flush=True)
+            show_line(text)
 
 
 class Stdout:

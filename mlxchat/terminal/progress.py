@@ -81,7 +81,8 @@ class Count:
             self._line.show(self._figures(done, total, speed), done, total)
 
     def _figures(self, done: int, total: int | None, speed: str) -> str:
-        figures = f"{self._what} {done:,}{'' if total is None else f'/{total:,}'} {self._unit}"
+        number = f"{done:,}" if total is None else f"{done:,}/{total:,}"
+        figures = f"{self._what} {number} {self._unit[: -1 if number == '1' else None]}"
         seconds, counted = time.monotonic() - self._begun_s, done - self._begun_at
         if not counted or not seconds:
             return f"{figures} · {speed}" if speed else figures

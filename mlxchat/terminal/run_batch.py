@@ -37,7 +37,7 @@ def _run(request: BatchRequest, shown: Shown, worker: Worker) -> int:
 def _run_rows(batch: BatchRun, messages: Messages, worker: Worker) -> ExitStatus | None:
     """Run all rows; return the exit status of the signal that stopped it, if any."""
     with progress(messages.quiet) as line, worker.stoppable() as stop:
-        show = Count(line, "running", "rows")
+        show = Count(line, "finished", "rows")
         for _ in batch.results(stop.requested, lambda now: show(now.done, now.total, _tokens(now))):
             pass
     return stop.status

@@ -104,9 +104,7 @@ class Document:
 
 def name_of(path: str) -> str:
     """The name of the file at this path in messages, on one line, whatever it contains."""
-    return (
-        "standard input" if path == STDIN else printable(re.sub("[\ud800-\udfff]", "\ufffd", path))
-    )
+    return "standard input" if path == STDIN else printable(path)
 
 
 def _check_stdin(files: Sequence[str], stdin: BinaryIO | None) -> None:
@@ -245,11 +243,8 @@ def _read(name: str, source: Source) -> Document:
         if is_blank:
             raise _NotText(name, "empty")
         stack.pop_all()
-    notice = None
-    if invalid is not None:
-        notice = (
-            f"{name} is not valid UTF-8: invalid bytes were replaced, the first at byte {invalid:,}"
-        )
+    wrong = f"{name} is not valid UTF-8: invalid bytes were replaced, the first at byte"
+    notice = None if invalid is None else f"{wrong} {invalid:,}"
     return Document(name, source, start, at - start, digest.hexdigest(), notice)
 
 
