@@ -159,13 +159,20 @@ def test_a_shell_may_write_while_a_reply_is_rendered(reply: str, monkeypatch: py
 
 
 def test_a_list_that_is_written_while_the_terminal_is_resized_stays_one() -> None:
-    console = terminal(height=40)
-    with MarkdownView(console, clock=every_drawing()) as view:
-        view.add("1. Bread with")
-        console.width = WIDTH - 10
-        for text in ("", " any meal.\n2. Tea", " is good."):
-            view.add(text)
-    assert "2 Tea is good." in [line.strip() for line in display(written(console), 40)]
+    """Items became a paragraph, or lost their numbers to the one before."""
+    reply = "Two:\n1. Rome is\n2. Oslo\n\n# Six\n9. Bern\n10. Kiel\n\n- **Ulm** `x`\n- 5"
+    for place in range(len(reply)):
+        console = terminal(height=40)
+        with MarkdownView(console, clock=every_drawing()) as view:
+            view.add(reply[:place])
+            console.width = WIDTH - 10
+            for text in ("", reply[place : place + 2], reply[place + 2 :]):
+                view.add(text)
+        rows = [line.strip() for line in display(written(console), 40)]
+        # What stands has marks that were still open.
+        text = re.sub("[ *`]", "", "".join(rows))
+        assert text == "Two:1Romeis2OsloSix9Bern10Kiel•Ulmx•5", rows
+        assert sum(row[:1] in "129•" for row in rows if row) == 6, rows
 
 
 def test_a_marker_without_text_is_shown() -> None:

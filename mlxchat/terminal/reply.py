@@ -55,6 +55,8 @@ _FENCE = re.compile(r"\s*(`{3,}|~{3,})[^`]*\Z")
 _BLANK_END = re.compile(r"(?: |\x1b\[[\d;]+m +\x1b\[0m)+\Z")
 _BLANKS_BEFORE_RESET = re.compile(r" +(?=\x1b\[0m\Z)")
 _ITEM = re.compile(r"([-*+]|\d+[.)]) ")
+# A line that has only begun, and may become an item.
+_MARKER = re.compile(r" *([-*+]|\d{1,9}[.)]?)( +[-*+]?)*")
 # A character that `visible` leaves in no text, and that Markdown takes for a letter.
 _BORDER = "\x01"
 _BELOW_HEADER = re.compile(r"(?=.*\|)[|:\s-]*-[|:\s-]*")
@@ -199,8 +201,10 @@ class MarkdownView(PlainView):
         cut, scrolls = cuts.block, cuts.scrolls or find_cuts(self._above).scrolls
         if self._is_thought:
             cut = self._source.rfind("\n") + 1
+        is_item = not (is_done or self._is_thought) and _MARKER.fullmatch(self._source, cuts.end)
+        begun = self._source[cuts.end :] if is_item else ""
         final = self._print_for_good(len(self._source) if is_done else cut)
-        live = self._rendered(self._source)[self._kept :]
+        live = self._rendered(self._source.removesuffix(begun))[self._kept :]
         # How many rows can be replaced.
         excess = len(live) - max(self._size.height - 2, 1)
         self._is_cropped = excess > 0 and not scrolls
@@ -280,8 +284,9 @@ class Cuts(NamedTuple):
     """Where a growing text can be cut: what is before `block` is final. The rows of what follows
     only grow at their end if it is a list or code, which `scrolls`.
 
-    `end` is the end of the text, or the start of its last line if that opens or closes code, and so
-    is not shown, or is a row of a table. `opening` is what begins the code or the table around it.
+    `end` is the end of the text, or the start of its last line if that opens or closes code, or is
+    a bare marker, and so is not shown, or is a row of a table. `opening` is what begins the code or
+    the table around it.
     """
 
     block: int
@@ -297,7 +302,8 @@ def find_cuts(source: str) -> Cuts:
     fence = around = mark = table = before = ""
     for line in source.split("\n"):
         text, opens = line.strip(), _FENCE.match(line)
-        end, around = at if opens or table else at + len(line), fence or table
+        is_apart = opens or table or (not fence and _MARKER.fullmatch(line))
+        end, around = at if is_apart else at + len(line), fence or table
         if fence:
             if text.startswith(mark) and not text.strip(mark[0]):
                 fence = mark = ""
@@ -330,14 +336,15 @@ def markdown_rows(console: Console, source: str) -> list[str]:
 
 def reopened(above: str, below: str) -> str:
     """The text below as it is drawn apart from what it goes on within: with the marks of inline
-    code and emphasis that are open there, and in a list, with its next item as a list."""
+    code and emphasis that are open there, and the end of a heading or an item as a paragraph."""
     marks = _open_marks(f"{above}{_BORDER}{below}") if above[-1:] not in ("", "\n") else []
     text = below.lstrip(" ") if marks else below
     while marks and text.startswith(marks[-1]):
         text = text.removeprefix(marks.pop())
-    cuts = find_cuts(above)
-    if cuts.scrolls and not cuts.opening:
-        # A list that begins at 2 does not interrupt a paragraph, such as the end of item 1.
+    lines = above.split("\n")
+    is_block = lines[-1].startswith("#") or any(map(_ITEM.match, lines))
+    if is_block and not find_cuts(above).opening:
+        # Else the next line would join it, such as an item that does not begin at 1.
         text = text.replace("\n", "\n\n", 1)
     return "".join(marks) + text
 
