@@ -50,6 +50,17 @@ def saved(name: str) -> list[tuple[str, str]]:
     return [(turn.user, turn.reply) for turn in read_session(name).turns]
 
 
+def test_a_line_that_replaces_a_prompt_has_room(options: Options, tmp_path: Path) -> None:
+    """The template's own. It had none, and once a shorter one had replaced the prompt, it had."""
+    template = tmp_path / "own.jinja"
+    own = "{{ '' if messages[0].role == 'system' else 'Be kind. ' * 19 }}"
+    template.write_text(f"{own}{{% for each in messages %}}{{{{ each.content }}}}{{% endfor %}}")
+    setup = replace(options().setup, chat_template=template)
+    with Chat.open(options(setup=setup), save=False) as chat:
+        chat.remember("I am Bo.")
+        assert chat.conversation.state.remembered == ("I am Bo.",)
+
+
 def test_a_cache_that_cannot_be_saved_is_reported_once(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:

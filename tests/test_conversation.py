@@ -215,16 +215,7 @@ class Played:
         """Take back what was just done: all is as before, but what was pinned meanwhile."""
         before, said = view(self.conversation), list(self.said)
         kinds = ("reply", "note", "remembered", "forgotten")
-        there = (
-            self.say,
-            self.fill,
-            self.ask,
-            self.go_on,
-            self.compact,
-            self.remember,
-            self.forget,
-        )[n]
-        there(90)
+        getattr(self, ["say", "fill", "ask", "go_on", "compact", "remember", "forget"][n])(90)
         if n == 1:
             self.pin(1)
         if view(self.conversation) != before:

@@ -47,9 +47,7 @@ def test_everything_is_examined_once_and_nothing_is_created(temp_home: Path):
     assert sorted(temp_home.rglob("*")) == before
 
 
-def test_a_broken_configuration_is_a_finding_and_the_rest_is_examined(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_broken_configuration_is_a_finding_among_others(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MLXCHAT_CHAT_TMEP", "1")
     paths.config_file().parent.mkdir(parents=True)
     paths.config_file().write_text("model = ")
@@ -98,9 +96,7 @@ def test_a_token_is_found_and_never_shown(monkeypatch: pytest.MonkeyPatch, temp_
         assert SECRET not in done.stdout + done.stderr
 
 
-def test_the_default_model_is_reported(
-    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_default_is_shown(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MLXCHAT_MODEL", str(tiny_model))
     assert only(doctor.model()) == Finding(f"{tiny_model}, set by MLXCHAT_MODEL")
     monkeypatch.setenv("MLXCHAT_MODEL", "org/absent")

@@ -113,9 +113,7 @@ def chosen(name: str) -> tuple[str, Any, str]:
     return field, not each.default, f"--no-{each.name}" if each.default else each.flag
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [(one, other) for one, others, _ in PAIRS for other in others]
-)
+@pytest.mark.parametrize(("one", "other"), [(one, x) for one, others, _ in PAIRS for x in others])
 def test_options_that_exclude_each_other_are_refused_by_name(one: str, other: str) -> None:
     for name in (one, other):
         field, value, _ = chosen(name)

@@ -155,7 +155,7 @@ def test_the_index_of_a_file_is_used_again_and_a_damaged_one_made_again(
     generate: Generate, report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None is kept of a pipe, or without the prefix cache."""
-    monkeypatch.setattr("mlxchat.app.overflow.MIN_KEPT_BYTES", 0)
+    monkeypatch.setattr("mlxchat.app.overflow.KEPT_BYTES", 0)
     directory = paths.document_indexes_dir()
     generate("--overflow", "passages", QUESTION, stdin=report.read_text())
     arguments = ("--overflow", "passages", "--json", "-f", str(report), QUESTION)

@@ -23,9 +23,7 @@ from mlxchat.sessions.records import update_session
 from mlxchat.sessions.session import Session, existing
 from tests.killed import kill
 
-RESTORED = (
-    r"; its backup of \d{4}-\d\d-\d\d \d\d:\d\d replaces it, without anything later: try again$"
-)
+RESTORED = r"; its backup of [\d-]{10} [\d:]{5} replaces it, without anything later: try again$"
 
 
 @pytest.fixture

@@ -19,14 +19,7 @@ from mlxchat.engine.brief import MAX_TEMP, write_brief
 from mlxchat.engine.prefill import ShouldStop
 from mlxchat.engine.reply import Reply, Stats
 from mlxchat.errors import InputError
-from mlxchat.passages.index import (
-    MIN_KEPT_BYTES,
-    Outdated,
-    Passage,
-    PassageIndex,
-    open_index,
-    split,
-)
+from mlxchat.passages.index import KEPT_BYTES, Outdated, Passage, PassageIndex, open_index, split
 from mlxchat.passages.search import LineRange, Read, Search, heading, left_out, place_of, quoted
 from mlxchat.request import Request
 from mlxchat.request.written import thinking_variables
@@ -125,7 +118,7 @@ def _indexes(
 
     def number(document: Document) -> int:
         """Its own if the index is kept."""
-        is_large = document.size_bytes >= MIN_KEPT_BYTES and not document.is_passing
+        is_large = document.size_bytes >= KEPT_BYTES and not document.is_passing
         return id(document) if is_large and request.setup.prefix_cache else 0
 
     found: list[PassageIndex] = []

@@ -138,6 +138,8 @@ def with_remembered(rendering: Rendering, state: State, size: int | None, what: 
 
 def most_remembered(rendering: Rendering, state: State, window: int) -> int:
     """The most tokens that may be remembered: an eighth of the window, if there is room."""
-    held = rendering.remembered_tokens(state)
-    room = min(window // REMEMBERED_SHARE - held, room_for_more(rendering, state, window))
-    return held + max(int(room), 0)
+    # A template's own system prompt makes room for the first line.
+    some = state if state.remembered else replace(state, remembered=("a",))
+    held = rendering.remembered_tokens(some)
+    room = min(window // REMEMBERED_SHARE - held, room_for_more(rendering, some, window))
+    return max(held + int(room), rendering.remembered_tokens(state))

@@ -32,7 +32,7 @@ _CONTINUES = 0b1000_0000
 # A new number for other tables, words or places to split.
 FORMAT = 1
 # A smaller document is indexed faster than its index would be found.
-MIN_KEPT_BYTES = 1 << 20
+KEPT_BYTES = 1 << 20
 # All files in the directory; the least recently used go first.
 MAX_KEPT_BYTES = 2 << 30
 SUFFIX = ".sqlite"
