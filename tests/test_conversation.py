@@ -89,6 +89,7 @@ def play(
         (360, [("note", 9), ("say", 9), ("say", 9), ("there_and_back", 1)]),
         (240, [("remember", 5), ("remember", 6), ("say", 9)]),
         (800, [("say", 9), ("remember", 9), ("remember", 8), *[("take_back", 0)] * 2, ("say", 9)]),
+        (800, [("say", 9), *[("go_on", 0)] * 3, *[("take_back", 0)] * 3, ("say", 9)]),
     ],
 )
 def test_so_are_they_where_they_once_were_not(window: int, actions: list[tuple[str, int]]) -> None:

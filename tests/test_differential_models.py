@@ -200,9 +200,7 @@ WEIGHTS: dict[str, Change] = {
     "one missing": reweighed(lambda w: w.pop(NORM)),
     "one too many": reweighed(lambda w: w.update(extra=w[NORM])),
     "one of another shape": reweighed(lambda w: w.update({NORM: w[NORM][:3]})),
-    "no head, tied": both(
-        reweighed(lambda w: w.pop("lm_head.weight")), config(tie_word_embeddings=True)
-    ),
+    "no head": both(reweighed(lambda w: w.pop("lm_head.weight")), config(tie_word_embeddings=True)),
     "a head, tied": config(tie_word_embeddings=True),
     "none": reweighed(lambda w: w.clear()),
 }

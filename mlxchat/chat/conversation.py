@@ -311,6 +311,9 @@ class Conversation(Means):
             self._begin(state, *self._past)
         elif before.window is not None:
             self.window = before.window
+        else:
+            # It ends with what is taken back.
+            self.window.turns = state.in_view[:-1]
         self.state = state
 
     def last_turn(self) -> Turn:
@@ -389,12 +392,11 @@ class Conversation(Means):
         seed: int,
         watch: Watch,
         *,
-        constraint: Constraint | None = None,
-        prefill: str | None = None,
         before: State | None = None,
-        read: Window | None = None,
+        **how: Any,
     ) -> Generator[Said]:
-        """Answer the last turn of this state, or continue its answer; `before` if nothing comes."""
+        """Answer the last turn of this state, or continue its answer, as Answering is given it;
+        `before` if nothing comes."""
         before, asked = before or self.state, state.turns[-1]
         at_most = 0 if (begun := bool(asked.reply or asked.thought)) else self.recalls
 
@@ -405,18 +407,8 @@ class Conversation(Means):
         if len(self._past) > WINDOWS:
             self._past[-1 - WINDOWS] = replace(self._past[-1 - WINDOWS], window=None)
         self.state = state
-        self.answering = Answering(
-            self,
-            state,
-            self.window,
-            seed,
-            watch,
-            self._past,
-            recall,
-            constraint=constraint,
-            prefill=prefill,
-            read=read,
-        )
+        past, window = self._past, self.window
+        self.answering = Answering(self, state, window, seed, watch, past, recall, **how)
         self._reply = self._answered(self.answering, before, begun)
         return self._reply
 
