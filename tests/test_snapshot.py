@@ -119,7 +119,7 @@ def test_differences_from_what_it_was_made_with_are_named(saved: bytes, tmp_path
         (retold, WINDOW, KEEP, None, "chat template"),
         (MODEL, WINDOW + 1, KEEP, None, "window"),
         (MODEL, WINDOW, KEEP + 1, None, "number of kept tokens"),
-        (MODEL, WINDOW, KEEP, "Be brief.", "system prompt or note"),
+        (MODEL, WINDOW, KEEP, "Be brief.", "system prompt, note or remembered lines"),
     ]:
         empty, print_ = make_cache(MODEL.network), ModelPrint(other).of(window, keep, system)
         with pytest.raises(SnapshotError, match=f"before a change of the {difference}$"):

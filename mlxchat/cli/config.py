@@ -40,8 +40,6 @@ config.toml.
 
 NEW_FILE = "# Defaults of mlxchat. `mlxchat help configuration` has examples.\n"
 
-NO_MODEL = "a recommended one that fits, else the embedded one"
-
 
 def complete_key(incomplete: str) -> list[str]:
     """Keys, and the tables that `config show` takes."""
@@ -142,7 +140,7 @@ def path() -> None:
 def _rows() -> Iterator[tuple[str, str, str]]:
     """Key, value and source of the settings in effect."""
     model, file = configured_model(), read_user_config()
-    yield "model", *_shown(model, NO_MODEL)
+    yield "model", *_shown(model, "a recommended one that fits, else the embedded one")
     for tables in (("aliases",), *(("prompts", name) for name in sorted(file.prompts))):
         for key, setting in sorted(file.settings_for(*tables).items()):
             yield ".".join((*tables, key)), *_shown(setting)

@@ -310,7 +310,7 @@ class ModelPrint:
         return self._of_model | {
             "number of ranks": self._ranks,
             "window": window,
-            "system prompt or note": _hash(system or ""),
+            "system prompt, note or remembered lines": _hash(system or ""),
             "number of kept tokens": keep,
         }
 

@@ -33,7 +33,11 @@ class ChatLoop(ChatScreen):
         # Takes a moment, in which the model is loaded.
         self._editor = PlainInput(self.worker) if is_dumb() else self._new_editor()
         with suppress(EndOfInput):
-            self.screen.say(f"{self.chat.model_name} · /help for commands · Ctrl-D to leave")
+            name, session = self.shown.session, self.chat.session
+            # The name may be mistyped.
+            is_new = name and session is not None and session.snapshot_path is None
+            new = f"new session {name} · " if is_new else ""
+            self.screen.say(f"{self.chat.model_name} · {new}/help for commands · Ctrl-D to leave")
             self.say_notices()
             self.show_last_exchange()
             if self.attached:

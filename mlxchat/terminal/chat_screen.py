@@ -235,7 +235,7 @@ class ChatScreen(Talk):
     def _announce(self, line: str, numbers: Sequence[int]) -> None:
         """What has happened to turns; offers to remember those that begin like instructions."""
         offered = " or ".join(f"/remember {n}" for n in numbers if self._is_worth_remembering(n))
-        self.screen.rule(f"{line} · {offered} keeps it in view" if offered else line)
+        self.screen.rule(f"{line} · {offered} keeps that message in view" if offered else line)
 
     def _is_worth_remembering(self, number: int) -> bool:
         """Whether the turn begins like an instruction, is not remembered yet, and there is room."""

@@ -284,7 +284,7 @@ def _recall(shown: ChatScreen, argument: str) -> None:
 
 @command(
     "/compact [WORDS|off]",
-    "turn all but the last turn into a note",
+    "turn all but the last turn into a note; edit edits it",
     lambda *_: ["edit"],
     needs_model=False,
 )
