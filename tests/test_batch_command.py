@@ -50,7 +50,7 @@ def prompts(count: int) -> str:
     [
         (["--lines", "lines.txt"], [1, 3]),
         (["--csv", "table.csv", "-t", "{subject}: {text}"], ["7", 2]),
-        (["--files", "folder/*.txt", "-t", "Summarize: {input}"], ["folder/a.txt", "folder/b.txt"]),
+        (["--files", "folder/**/*.txt", "-t", "Sum {input}"], ["folder/a.txt", "folder/b.txt"]),
         (["-t", "Say {word}", "words.jsonl"], ["x", 2]),
         (["--raw", "--lines", "-"], [1]),
     ],
@@ -60,6 +60,7 @@ def test_every_form_of_input(arguments: list[str], ids: list[Any]) -> None:
     write("table.csv", "id,subject,text", '7,Hi,"a\nb"', ",Ho,c")
     write("words.jsonl", {"id": "x", "word": "one", "more": 1}, {"word": 2})
     Path("folder").mkdir()
+    Path("folder/again").symlink_to(".")
     for name in "ab":
         write(f"folder/{name}.txt", name)
     written = run_quietly("batch", *arguments, stdin="piped")
@@ -157,7 +158,7 @@ def test_a_batch_that_is_cut_short_says_how_to_continue_and_a_second_run_does_th
     ("arguments", "message"),
     [
         ([], "nothing to read: name a file of rows, pipe them in, or use --files"),
-        (["--files", "*.md"], "--files: no file matches *.md"),
+        (["--files", "*.md"], "*.md: no file matches"),
         (["--files", "a.txt", "b.txt"], "b.txt and --files cannot be combined: quote the pattern"),
         # The first machine loaded the whole model and ran all rows; the others ended silently.
         (["in.jsonl"], "a batch runs on one machine: start it without mlx.launch"),

@@ -5,7 +5,6 @@ Only a hash of each id is kept, about 100 bytes per row, to find ids that are us
 """
 
 import csv
-import glob
 import io
 import itertools
 import json
@@ -38,6 +37,7 @@ from mlxchat.rows.row import (
     shortened,
     valid,
 )
+from mlxchat.text.documents import files_in
 from mlxchat.units import count
 
 # A longer line, record or file is an error.
@@ -251,12 +251,11 @@ def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
 
     pattern = str(in_home(rows.source.pattern or ""))
     output = None if rows.output is None else os.path.realpath(rows.output)
-    found = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207
+    found = files_in(pattern) or [pattern] * os.path.lexists(pattern)
     # That of pathlib fails for a link to itself.
-    paths = [each for each in found if not Path(each).is_dir() and os.path.realpath(each) != output]
+    paths = [each for each in found if os.path.realpath(each) != output]
     if not paths:
-        hint = f"; for the files in it: '{pattern}/*'" if Path(pattern).is_dir() else ""
-        raise UsageError(f"--files: no file matches {pattern}{hint}")
+        raise UsageError(f"--files: no file matches {pattern}")
     for number, path in enumerate(paths, 1):
         yield number, path, partial(fields, path)
 
