@@ -20,6 +20,8 @@ Lines = dict[str, list[tuple[float, float]]]
 
 def main() -> None:
     file, directory = map(Path, sys.argv[1:])
+    if not file.is_file():
+        sys.exit(f"{file} is no file of figures")
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     rows = [row | row.get("figures", {}) for row in rows]
 
@@ -43,15 +45,18 @@ def main() -> None:
     sizes = {label: line("tokens", key, 1e6, bench="memory") for label, key in labels.items()}
     rotating = stream({"mlxchat": "perplexity", "mlx-lm rotating": "mlx_lm_perplexity"})
     gold = stream({"mlxchat": "same_tokens_perplexity", "recomputed": "recomputed_perplexity"})
-    for name, title, x, y, lines in (
+    charts = (
         ("stream", "A long text", "from token", "perplexity", rotating),
         ("stream-recomputed", "Same tokens, recomputed", "from token", "perplexity", gold),
         ("memory", "A long generation", "tokens generated", "MB", sizes),
         ("prefill-speed", "Reading a prompt", "tokens per step", "tok/s", steps("tokens_per_s")),
         ("prefill-memory", "Peak memory", "tokens per step", "MB", steps("peak_memory_bytes", 1e6)),
-    ):
-        if any(lines.values()):
-            draw(directory / f"{name}.svg", title, x, y, lines)
+    )
+    known = [chart for chart in charts if any(chart[-1].values())]
+    if not known:
+        sys.exit(f"{file} has no figures of a chart: those of --quick have other sizes")
+    for name, title, x, y, lines in known:
+        draw(directory / f"{name}.svg", title, x, y, lines)
 
 
 def draw(path: Path, title: str, x: str, y: str, lines: Lines) -> None:
