@@ -145,6 +145,8 @@ class Played:
         window = self.conversation.settings.max_kv_size
         room = math.inf if window is None else window - self.conversation.window.pinned
         assert all(each.tokens <= room for each in events if each.turns == 1)
+        evicted = self.conversation.stats.evicted_tokens if self.conversation.stats else 0
+        assert sum(each.tokens for each in events if each.turns) <= evicted
         quoted = [n for each in said if isinstance(each, Recalled) for n in each.numbers]
         state = self.conversation.state
         assert all(n > state.cleared and state.turns[n - 1].forgotten for n in quoted)

@@ -106,8 +106,9 @@ class Answering:
     recalled: tuple[int, ...] = field(default=(), init=False)
     has_answer: bool = field(default=False, init=False)
     _stats: Stats = field(init=False)
-    # Tokens that the window had evicted before.
+    # Tokens that had been evicted before, and those that left to make room.
     _evicted: int = field(init=False)
+    _left: int = field(default=0, init=False)
     # While tokens are generated.
     _reply: Reply | None = field(default=None, init=False)
 
@@ -119,7 +120,8 @@ class Answering:
     @property
     def stats(self) -> Stats:
         stats = self._stats if self._reply is None else self._reply.stats
-        return replace(stats, evicted_tokens=max(stats.evicted_tokens - self._evicted, 0))
+        evicted = max(stats.evicted_tokens - self._evicted, 0)
+        return replace(stats, evicted_tokens=evicted + self._left)
 
     @property
     def rendering(self) -> Rendering:
@@ -154,7 +156,8 @@ class Answering:
         forgotten, evicted = self._leaving(window)
         if forgotten:
             window.evict(self.prompt, evicted)
-            yield self._forgot(forgotten, evicted)
+            yield (forgot := self._forgot(forgotten, evicted))
+            self._left = forgot.tokens
         if self.read is not None and self.read.holds_more(ids, window):
             window.ledger, window.cache = self.read.ledger, self.read.cache
         if recalled is not None:
@@ -183,6 +186,8 @@ class Answering:
             yield Forgot(0, lost, (len(self.state.turns),), turn.user)
         cached = window.become(prompt.ids, self._earlier_windows(), means.begin_prefix)
         window.turns = self.state.in_view
+        # Also if no turn stays, or the cache is made anew.
+        self._evicted = nothing_done(window.cache).evicted_tokens
         if means.drafter is not None and not len(means.drafter.history):
             means.drafter.history.extend(prompt.ids[:cached])
         self._reply = reply = Reply(
