@@ -84,6 +84,16 @@ def test_a_cache_that_cannot_be_saved_is_reported_once(
     assert [notice[:36] for notice in chat.notices] == ["cannot save the cache: out of memory"]
 
 
+def test_a_resumed_chat_that_takes_a_turn_back_keeps_the_cache_of_the_others(options: Options):
+    with Chat.open(options(), session="mine") as chat:
+        say(chat, "one", "two")
+    with Chat.open(options(), session="mine") as chat:
+        chat.conversation.undo()
+        held = len(chat.conversation.ledger)
+    with Chat.open(options(), session="mine") as chat:
+        assert 0 < len(chat.conversation.ledger) < held
+
+
 def test_what_was_cleared_is_not_forgotten_again(options: Options) -> None:
     with Chat.open(options(), session="mine") as chat:
         say(chat, *"abcdefgh")

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from mlxchat.app.opening import find_model
 from mlxchat.chat.conversation import Conversation
+from mlxchat.chat.rendering import EMPTY
 from mlxchat.chat.state import State, Turn
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import (
@@ -206,12 +207,17 @@ class Saving:
             self._saved_as = self._fingerprint(conversation)
 
     def _save_cache(self, conversation: Conversation) -> None:
-        window, turns = conversation.window, len(conversation.turns)
+        model, window, turns = conversation.model, conversation.window, len(conversation.turns)
         path = self._ranks.same(lambda: _snapshot_path(self.session))
         if path is None:
             return
-        if len(window.ledger) == 0 or any(number > turns for number in window.turns):
-            # Nor may a file keep what was taken back, or what a change made useless.
+        if any(number > turns for number in window.turns):
+            # A file may not keep what was taken back.
+            window, state = window.fork(), conversation.state
+            window.become(conversation.rendering.ids(state.add(EMPTY)))
+            window.turns = state.in_view
+        if len(window.ledger) == 0:
+            # Nor what a change made useless.
             is_stale = turns < self._saved_turns
             if self._saved_as is not None and not is_stale:
                 with suppress(DeviceError), device_failures():
@@ -231,13 +237,7 @@ class Saving:
             try:
                 with device_failures():
                     self._saved_as = self._fingerprint(conversation)
-                    self._file.save(
-                        conversation.model,
-                        window.cache,
-                        window.ledger,
-                        self._saved_as,
-                        facts,
-                    )
+                    self._file.save(model, window.cache, window.ledger, self._saved_as, facts)
             except (SnapshotError, DeviceError) as error:
                 self._file.report(error)
 
