@@ -13,13 +13,9 @@ from huggingface_hub import constants
 from huggingface_hub.utils import WeakFileLock
 
 from mlxchat import doctor
+from mlxchat.models import hub_cache
 from mlxchat.models.describe import describe
-from mlxchat.models.hub_cache import (
-    cached_snapshot,
-    hub_cache_dir,
-    offline_by_environment,
-    repo_dir,
-)
+from mlxchat.models.hub_cache import cached_snapshot, hub_cache_dir, repo_dir
 from tests.fake_hub import FakeHub, FakeRepo, put_in_cache, tiny_model_files
 from tests.in_process import run_in_process, run_quietly
 
@@ -173,4 +169,4 @@ def test_we_read_the_environment_like_the_library(
     monkeypatch.delenv("HF_HOME")
     read_environment(**variables)
     assert Path(constants.HF_HUB_CACHE) == hub_cache_dir()
-    assert offline_by_environment() == constants.HF_HUB_OFFLINE
+    assert hub_cache.offline_by_environment() == constants.HF_HUB_OFFLINE

@@ -37,8 +37,8 @@ CEILINGS = {
     "distributed": 595,
     "app": 3_255,
     "bench": 883,
-    "terminal": 3_790,
-    "doctor": 225,
+    "terminal": 3_800,
+    "doctor": 215,
     "cli": 1_595,
 }
 

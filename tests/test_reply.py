@@ -169,7 +169,6 @@ def test_a_list_that_is_written_while_the_terminal_is_resized_stays_one() -> Non
             for text in ("", reply[place : place + 2], reply[place + 2 :]):
                 view.add(text)
         rows = [line.strip() for line in display(written(console), 40)]
-        # What stands has marks that were still open.
         text = re.sub("[ *`]", "", "".join(rows))
         assert text == "Two:1Romeis2OsloSix9Bern10Kiel•Ulmx•5", rows
         assert sum(row[:1] in "129•" for row in rows if row) == 6, rows

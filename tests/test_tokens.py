@@ -10,15 +10,8 @@ import pytest
 import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import (
-    AddedToken,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers.trainers import BpeTrainer
 
 import mlxchat.text.encoder as encoder_module
 from mlxchat.errors import InputError, TemplateError
@@ -52,7 +45,7 @@ def trained(
     backend = tokenizers.Tokenizer(models.BPE(byte_fallback=byte_fallback, fuse_unk=byte_fallback))
     backend.normalizer, backend.pre_tokenizer, backend.decoder = normalizer, pre, decoder
     singles = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
-    trainer = trainers.BpeTrainer(
+    trainer = BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=[*SPECIAL, *singles],
         initial_alphabet=[] if byte_fallback else pre_tokenizers.ByteLevel.alphabet(),

@@ -38,7 +38,6 @@ from mlxchat.terminal.output import show_error
 # Commands that run a model on all ranks; the others run only on rank 0.
 TOGETHER = {"bench", "chat", "generate"}
 
-
 EPILOG = """\
 Examples:
   mlxchat

@@ -29,7 +29,6 @@ Examples:
   git diff | mlxchat generate -p commit
 """
 
-
 BATCH_EPILOG = """\
 Examples:
   mlxchat batch prompts.jsonl -o answers.jsonl

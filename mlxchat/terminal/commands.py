@@ -44,6 +44,7 @@ KEYS = (
     'Alt-Enter or """ starts a new line · Ctrl-G opens your editor',
     "Ctrl-C stops a reply · Ctrl-D leaves · // sends a leading slash",
 )
+NONE = "none of yours, so that of the chat template, if it has one"
 # What people type from habit.
 OTHER_NAMES = {"/bye": "/exit", "/quit": "/exit", "/reset": "/clear", "/?": "/help"}
 
@@ -200,7 +201,7 @@ def _continue(shown: ChatScreen, _: str) -> None:
 def _system(shown: ChatScreen, argument: str) -> None:
     if argument:
         shown.conversation.set_system(None if argument == "off" else argument)
-    shown.screen.say(f"system prompt: {shown.conversation.state.system or 'none of yours'}")
+    shown.screen.say(f"system prompt: {shown.conversation.state.system or NONE}")
 
 
 @command(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, TextIO
+from unicodedata import east_asian_width
 
 from mlxchat.errors import ClosedPipe, OutputError
 from mlxchat.terminal import visible
@@ -19,7 +20,8 @@ from mlxchat.terminal import visible
 _WHOLE = r"`[^`]*`|\(see mlxchat [^()]*\)"
 # Leaves room for the "^C^C" that the terminal echoes when Ctrl-C is pressed twice.
 MARGIN = len("^C^C") + 1
-_GLUE = "\0"
+# A space within a word, and the second column of a wide character.
+_GLUE, _WIDE = "\0\1"
 
 
 class TerminalLine:
@@ -166,7 +168,8 @@ def wrap(text: str, columns: int, indent: int = 0) -> str:
     """The text in lines of at most `columns`. Words, figures and commands, which can then be
     copied, stay whole; longer words and commands are left for the terminal to break."""
     figure = rf"(?:^|(?<=· ))[^·]{{1,{max(columns - 2, 1)}}}(?: ·|$)| ·"
-    glued = re.sub(f"{_WHOLE}|{figure}", lambda found: found[0].replace(" ", _GLUE), text)
+    spaced = "".join(char + _WIDE * (east_asian_width(char) in "WF") for char in text)
+    glued = re.sub(f"{_WHOLE}|{figure}", lambda found: found[0].replace(" ", _GLUE), spaced)
     wrapped = textwrap.fill(
         glued,
         columns,
@@ -174,7 +177,7 @@ def wrap(text: str, columns: int, indent: int = 0) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return wrapped.replace(_GLUE, " ")
+    return wrapped.replace(_GLUE, " ").replace(_WIDE, "")
 
 
 def _is_terminal() -> bool:
