@@ -311,8 +311,8 @@ class Conversation(Means):
             self._begin(state, *self._past)
         elif before.window is not None:
             self.window = before.window
-        else:
-            # It ends with what is taken back.
+        elif before.state.turns and before.state.changed_in(self.state) == "reply":
+            # The window ends with what is taken back.
             self.window.turns = state.in_view[:-1]
         self.state = state
 
