@@ -83,14 +83,10 @@ def test_a_full_disk_is_a_warning_and_a_file_in_the_place_of_a_directory_a_probl
     assert [*doctor.directories()][-1].verdict is Verdict.PROBLEM
 
 
-def test_a_token_is_found_and_never_shown(monkeypatch: pytest.MonkeyPatch, temp_home: Path):
+def test_a_token_is_found_and_never_shown(monkeypatch: pytest.MonkeyPatch):
     assert only(doctor.token()).found.startswith("none")
-    file = temp_home / "huggingface" / "token"
-    file.parent.mkdir()
-    file.write_text(SECRET)
-    assert only(doctor.token()).found == f"in {file}"
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    assert only(doctor.token()).found == "in HF_TOKEN"
+    assert only(doctor.token()).found == "found"
     for arguments in ([], ["--json"]):
         done = run_in_process("doctor", "--offline", *arguments)
         assert SECRET not in done.stdout + done.stderr

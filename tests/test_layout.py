@@ -51,7 +51,7 @@ SOLE_IMPORTERS = {
     "rich": ("terminal",),
     "prompt_toolkit": ("terminal",),
     "typer": ("cli",),
-    "huggingface_hub": ("models.hub",),
+    "huggingface_hub": ("models.hub", "doctor"),
     "transformers": ("models.tokenizer_files",),
     "gguf": ("models.gguf",),
     "psutil": ("platform",),

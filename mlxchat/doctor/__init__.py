@@ -23,7 +23,6 @@ from mlxchat.models.hub_cache import (
     cached_snapshot,
     hub_cache_dir,
     offline_by_environment,
-    token_place,
 )
 from mlxchat.models.resolve import locate
 from mlxchat.paths import __version__
@@ -161,8 +160,9 @@ def terminal() -> Iterator[Finding]:
 
 
 def token() -> Iterator[Finding]:
-    place = token_place()
-    yield Finding("none: gated models cannot be downloaded" if place is None else f"in {place}")
+    from huggingface_hub import get_token
+
+    yield Finding("found" if get_token() else "none: gated models cannot be downloaded")
 
 
 def hub() -> Iterator[Finding]:

@@ -45,21 +45,6 @@ def offline_by_environment() -> bool:
     return value.upper() in ("1", "ON", "YES", "TRUE")
 
 
-def token_place() -> str | None:
-    """The variable or file in which the library finds an access token; None without one.
-
-    Only the library reads the token itself.
-    """
-    for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
-        if os.environ.get(variable, "").strip():
-            return variable
-    file = _expanded(os.environ.get("HF_TOKEN_PATH") or f"{_hub_home()}/token")
-    try:
-        return str(file) if file.stat().st_size > 0 else None
-    except OSError:
-        return None
-
-
 def repo_dir(repo_id: str) -> Path:
     """The directory for `repo_id` in the cache; it may not exist."""
     return hub_cache_dir() / f"models--{repo_id.replace('/', '--')}"
