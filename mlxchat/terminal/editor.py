@@ -118,7 +118,11 @@ class Editor:
         store_typeahead(self._session.input, keys)
         if is_typed_ahead:
             self._draft = self._draft.rstrip("\n") + "\n"
-        shown = self._pastes.fold(self._draft)
+        shown, size = self._pastes.fold(self._draft), self._session.output.get_size()
+        if sum(len(line) // size.columns + 1 for line in shown.split("\n")) > size.rows - 2:
+            # The library would leave rows of it and of the toolbar, and never draw the first ones.
+            self._pastes.add(self._draft.rstrip("\n"))
+            shown = self._pastes.fold(self._draft)
         self._returned = shown if is_typed_ahead else "\0"
         self._session.app.erase_when_done = False
         try:
@@ -195,8 +199,8 @@ class Editor:
 
 
 class _Pastes(Processor):
-    """Long pastes. In the text that is edited, each is one character, which is shown as its size:
-    it is moved over, deleted and restored as a whole."""
+    """Long pastes, and messages too tall for the screen. In the text that is edited, each is one
+    character, which is shown as its size: it is moved over, deleted and restored as a whole."""
 
     def __init__(self) -> None:
         # By the number of the character.
@@ -206,9 +210,13 @@ class _Pastes(Processor):
         pasted = re.sub("\r\n?", "\n", event.data)
         text = pasted.rstrip("\n")
         is_long = len(text) > MAX_PASTED_CHARS or text.count("\n") >= MAX_PASTED_LINES
-        if is_long and text not in self.texts.values() and len(self.texts) < len(_PASTES):
-            self.texts[_PASTES[len(self.texts)]] = text
+        if is_long:
+            self.add(text)
         event.current_buffer.insert_text(self.fold(text) + pasted[len(text) :])
+
+    def add(self, text: str) -> None:
+        if text not in self.texts.values() and len(self.texts) < len(_PASTES):
+            self.texts[_PASTES[len(self.texts)]] = text
 
     def fold(self, text: str) -> str:
         """The text with the pastes in it collapsed."""
