@@ -98,9 +98,11 @@ def restore(path: Path, empty: Cache, fingerprint: Fingerprint) -> Restored:
     now, SnapshotBroken if the file is damaged or inconsistent, OSError if it cannot be read.
     """
     bits, own = tensor_file.read(path)
-    different = differences(fingerprint, own.get("fingerprint", {}))
-    if different:
-        raise SnapshotError(f"the cache was saved before a change of the {different[0]}")
+    saved = own.get("fingerprint", {})
+    if different := differences(fingerprint, saved):
+        was = saved.get(different[0])
+        before = f" from {was:,}" if isinstance(was, int) else ""
+        raise SnapshotError(f"the cache was saved before a change of the {different[0]}{before}")
     needed_bytes = COPIES * sum(each.nbytes for each in bits.values())
     # Metal's recommendation is no limit.
     certain = platform.shortage_is_certain()
