@@ -51,6 +51,7 @@ def test_what_is_typed_ahead_of_a_draft_that_comes_back_is_apart(read: Read) -> 
     added = ("^> one\n  two\n  three\n$", "\r")
     assert read("", added, draft="one", ahead="\ntwo\nthree\n") == "one\ntwo\nthree"
     assert read("", draft="one", ahead="/help\n") == "/help"
+    assert read("", draft="one", ahead="\x15/help\n") == "/help"
     assert read("", ahead="two\n") == "two"
     tall = "line\n" * 60 + "end"
     assert read("", (r"^> \[pasted 303 characters\]$", "!\r"), draft=tall) == f"{tall}!"

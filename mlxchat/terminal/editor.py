@@ -181,7 +181,9 @@ class Editor:
     def _slash(self, event: KeyPressEvent) -> None:
         """At the end of an untouched draft, a command begins; a message comes back after it."""
         buffer, draft = event.current_buffer, self._pastes.fold(self._draft)
-        if buffer.text == draft and buffer.document.is_cursor_at_the_end:
+        # Ctrl-U that was typed ahead removes the line for what follows.
+        is_untouched = buffer.text in (draft, draft.rstrip("\n"))
+        if is_untouched and buffer.document.is_cursor_at_the_end:
             buffer.append_to_history()
             self._pushed, buffer.text = "" if draft[:1] == "/" != draft[1:2] else self._draft, ""
         buffer.insert_text("/")
