@@ -366,7 +366,11 @@ class SideBySide:
         yield None
 
     def _add(self, run: RowRun, tokens: Iterable[Token]) -> None:
-        self._pending.figures.generated_tokens += run.add(tokens)
+        figures, is_first = self._pending.figures, not run.tokens
+        figures.generated_tokens += run.add(tokens)
+        if is_first and run.tokens:
+            figures.prompt_tokens += len(run.prompt.ids)
+            figures.cached_tokens += run.cached_tokens
 
     def _finish_alone(self, run: RowRun, cache: Cache) -> Iterator[Result | None]:
         """Generate a row to its end, in a window of its own, which has all tokens but the last."""

@@ -254,8 +254,6 @@ class Pending:
     def finish(self, result: Result) -> None:
         """Write the result of a row that was taken. Raises OutputError."""
         line, figures = result.line(), self.figures
-        figures.prompt_tokens += result.prompt_tokens
-        figures.cached_tokens += result.cached_tokens
         figures.evicted_tokens += result.evicted_tokens
         if result.error is None:
             self._write(line)
