@@ -28,7 +28,7 @@ CEILINGS = {
     "passages": 475,
     "constraint": 850,
     "cache": 2_350,
-    "models": 3_625,
+    "models": 3_620,
     "engine": 2_165,
     "chat": 1_790,
     "store": 1_355,
@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 595,
     "app": 3_255,
     "bench": 883,
-    "terminal": 3_800,
+    "terminal": 3_805,
     "doctor": 215,
     "cli": 1_595,
 }

@@ -275,10 +275,8 @@ class Request(Asking):
             raise UsageError("--logprobs needs --json: plain text cannot include log-probabilities")
         if self.overflow in (Overflow.PASSAGES, Overflow.MAP):
             way = f"--overflow {self.overflow}"
-            if self.template:
-                raise UsageError(f"{way} cannot be combined with a prompt of the configuration")
-            if self.prompt is None or self.prompt == "-" or not self.prompt.strip():
-                raise UsageError(f"{way} needs a question as the prompt, after the documents")
+            if self.template or self.prompt in (None, "-") or not self.prompt.strip():
+                raise UsageError(f"{way} needs a question of its own as the prompt, not -p or -")
 
     def generation_settings(self) -> GenerationSettings:
         logprobs = (self.logprobs or 0) if self.events else None
