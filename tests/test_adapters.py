@@ -169,9 +169,7 @@ def ask(model: Path, adapter: Path | None, *options: str, prompt: str = LONG) ->
     return json.loads(run_quietly(*how, *chosen, *options, prompt).splitlines()[-1])
 
 
-def test_generate_a_batch_and_python_give_the_same_text(
-    tiny_model: Path, lora: Path, tmp_path: Path
-) -> None:
+def test_generate_batch_and_python_agree(tiny_model: Path, lora: Path, tmp_path: Path) -> None:
     plain, adapted = ask(tiny_model, None)["text"], ask(tiny_model, lora)["text"]
     assert plain != adapted
     rows = tmp_path / "rows.jsonl"

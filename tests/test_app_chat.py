@@ -109,6 +109,13 @@ def test_what_was_cleared_is_not_forgotten_again(options: Options) -> None:
     assert not chat.notices, "with nothing in view, no cache is missed"
 
 
+def test_a_message_kept_while_the_model_loads_stays_if_it_is_loaded_after_that(options: Options):
+    with Chat.open(options(), session="mine") as chat:
+        chat.keep(Turn("one"))
+        chat.begin()
+    assert saved("mine") == [("one", "")]
+
+
 def test_the_message_and_each_token_are_saved_before_they_are_yielded(options: Options) -> None:
     """As after a kill, an unfinished reply counts, but the old reply stays until there is another:
     a chat that was killed while it read the message again had lost the reply to it."""

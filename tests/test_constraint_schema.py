@@ -91,9 +91,7 @@ def test_a_valid_value_has_one_form(schema: Any, allowed: list[str], excluded: l
     ],
     ids=lambda value: json.dumps(value)[:60],
 )
-def test_an_invalid_answer_has_a_problem_that_names_its_place(
-    schema: Any, invalid: str, problem: str
-) -> None:
+def test_a_problem_of_an_answer_names_its_place(schema: Any, invalid: str, problem: str) -> None:
     assert (Constraint.from_schema(schema).problem(invalid) or "").startswith(problem)
 
 

@@ -46,9 +46,7 @@ def option_names(command: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("path", ALL)
-def test_every_command_is_explained_with_examples_that_work(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_of_every_command_work(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     common, everything = (run_in_process(*path.split(), x).stdout for x in ("--help", "--help-all"))
     command = ALL[path]

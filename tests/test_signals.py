@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from unittest.mock import Mock
 
 import pytest
 
@@ -84,10 +85,7 @@ def test_a_finished_loop_may_take_time_to_save() -> None:
 
 def test_ctrl_c_counts_even_if_it_has_ended_the_reader_first() -> None:
     """A shell's loop around `mlxchat … | tee` went on."""
-
-    def write(_: Stop) -> None:
-        raise ClosedPipe
-
+    write = Mock(side_effect=ClosedPipe)
     for numbers, ending in (([signal.SIGINT], KeyboardInterrupt), ([], ClosedPipe)):
         with pytest.raises(ending):
             stopped_by(numbers, write)

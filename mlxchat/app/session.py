@@ -160,9 +160,11 @@ class Saving:
         self._write(lambda session: session.settings(settings))
 
     def keep(self, sent: Turn, system: str | None) -> None:
-        """Save a message that was sent before the conversation began."""
+        """Save a message sent before the conversation began, which is not saved after that."""
         state = _contents(self.session).state.add(sent)
         self.record(state if system is None else replace(state, system=system))
+        self.close(None)
+        self.session = None
 
     def turn_over(self, conversation: Conversation) -> None:
         """Save the finished turn, and every few turns start saving the cache."""

@@ -110,7 +110,8 @@ class ChatScreen(Talk):
         except KeyboardInterrupt:
             self.screen.say(f"stopped: {kept}")
             return False
-        except Terminated:
+        except (Terminated, OSError):
+            # What shows the wait fails on a terminal that is closed.
             self.chat.keep(sent)
             raise
         return self.work(lambda: self._say(sent, kept))
