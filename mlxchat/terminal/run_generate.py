@@ -66,5 +66,5 @@ def _generate(opened: Open, ranks: Alone, worker: Worker, shown: Shown) -> int:
         messages.note(f"stopped: mlxchat generate --resume {directory} continues")
     if stats.complete is False:
         messages.warn(incomplete(stats))
-        return ExitStatus.INCOMPLETE
+        return stop.status or ExitStatus.INCOMPLETE
     return ExitStatus.LOOP if stats.finish_reason == "loop" else stop.status or ExitStatus.OK

@@ -193,7 +193,7 @@ class PipedChat(Talk):
             while (spoken := self._next()) is not None:
                 self.work(partial(self._take, spoken))
                 if self.stop.status is not None:
-                    return self._status or self.stop.status
+                    return self.stop.status
         except DeviceError as error:
             self._stdout.end_line()
             raise DeviceError(f"{error}; {self.saved()}") from error
