@@ -121,8 +121,8 @@ def test_files_are_attached_and_only_a_chat_that_is_saved_has_a_history(
     (tmp_path / "a.md").write_text("Ada.")
     monkeypatch.chdir(tmp_path)
     steps = [
-        (r"^a\.md \(4 characters\)\n1 attachment[^>]*\n>", "Who?\r/undo\r"),
-        ("send it again with 1 attachment\n> Who\\?$[^$]*1 attached", CTRL_C + "/undo\r"),
+        (r"^a\.md \(4 characters\)\n1 attachment[^>]*\n>", f"Who?\r/undo\r{CTRL_U}A/B"),
+        ("send it again with 1 attachment\n> A/B$[^$]*1 attached", CTRL_C + "/undo\r"),
         ("^no messages yet$", "/reset\r"),
         ("^new conversation ─+\n[^─]", "exit\r"),
     ]

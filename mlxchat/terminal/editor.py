@@ -113,7 +113,8 @@ class Editor:
         # What was typed before a draft came back is a message of its own.
         keys = get_typeahead(self._session.input)
         waiting = keys or select.select([self._session.input], [], [], 0)[0]
-        is_typed_ahead = bool(self._draft.strip() and waiting)
+        edits = bool(keys) and keys[0].key in ("c-u", "c-w", "c-h")
+        is_typed_ahead = bool(self._draft.strip() and waiting) and not edits
         keys = [_NEWLINE if is_typed_ahead and each.key == "c-m" else each for each in keys]
         store_typeahead(self._session.input, keys)
         if is_typed_ahead:
