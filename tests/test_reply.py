@@ -188,6 +188,7 @@ def test_a_reply_is_continued_within_its_code() -> None:
         ("**a", "** `b`", ["b"]),
         ("It's 5` and `", " more", ["more"]),
         ("- **a\n", "- b**", ["• b**"]),
+        ("1" + " " * 90 + "x", "y", ["y"]),  # This took for ever.
     ):
         with MarkdownView(console := terminal(), clock=every_drawing(), after=after) as view:
             for char in more:

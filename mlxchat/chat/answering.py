@@ -156,8 +156,8 @@ class Answering:
         forgotten, evicted = self._leaving(window)
         if forgotten:
             window.evict(self.prompt, evicted)
-            yield (forgot := self._forgot(forgotten, evicted))
-            self._left = forgot.tokens
+            self._left = (forgot := self._forgot(forgotten, evicted)).tokens
+            yield forgot
         if self.read is not None and self.read.holds_more(ids, window):
             window.ledger, window.cache = self.read.ledger, self.read.cache
         if recalled is not None:

@@ -14,7 +14,7 @@ from mlxchat.recall.choice import COMMON, EMPTY_WORDS, by_share, excerpt, words
 # Numbers that are one: a section, a date, a time.
 JOINED = re.compile(r"\d+(?:[.:/-]\d+)+")
 # A word and a number that name one thing together, such as "day 217", unlike "in 100 words".
-NUMBERED, NOT_NAMED = re.compile(r"([^\W\d_]+) (\d+)"), EMPTY_WORDS - {"day"}
+NUMBERED, NOT_NAMED = re.compile(r"\b([^\W\d_]+) (\d+)"), EMPTY_WORDS - {"day"}
 # A passage that contains less than this share of what the best one contains is not read.
 ENOUGH_OF_BEST = 0.3
 # The best passages are read with what comes after and before them.

@@ -56,7 +56,7 @@ _BLANK_END = re.compile(r"(?: |\x1b\[[\d;]+m +\x1b\[0m)+\Z")
 _BLANKS_BEFORE_RESET = re.compile(r" +(?=\x1b\[0m\Z)")
 _ITEM = re.compile(r"([-*+]|\d+[.)]) ")
 # A line that has only begun, and may become an item.
-_MARKER = re.compile(r" *([-*+]|\d{1,9}[.)]?)( +[-*+]?)*")
+_MARKER = re.compile(r" *([-*+]|\d{1,9}[.)]?)( +[-*+])* *")
 # A character that `visible` leaves in no text, and that Markdown takes for a letter.
 _BORDER = "\x01"
 _BELOW_HEADER = re.compile(r"(?=.*\|)[|:\s-]*-[|:\s-]*")
