@@ -175,8 +175,8 @@ def test_a_list_that_is_written_while_the_terminal_is_resized_stays_one() -> Non
 
 
 def test_a_marker_without_text_is_shown() -> None:
-    """A list's item is empty in Markdown: "4.", the answer to a question, was shown as nothing."""
-    for reply, row in (("4.", "4"), ("-", "•"), ("1. a\n2.", "2"), (">", "▌")):
+    """An item is empty in Markdown: "4.", an answer, was shown as nothing. Nor are lines joined."""
+    for reply, row in (("4.", "4"), ("-", "•"), ("1. a\n2.", "2"), (">", "▌"), ("a\n b", "b")):
         assert display(stream([*reply]))[-1].strip() == row
 
 

@@ -19,11 +19,7 @@ from mlxchat import paths, platform
 from mlxchat.config import by_field, configured_model, read_user_config, variables_for
 from mlxchat.errors import ConfigError, HubError, ModelError, ModelNotFound
 from mlxchat.models.catalog import RECOMMENDED
-from mlxchat.models.hub_cache import (
-    cached_snapshot,
-    hub_cache_dir,
-    offline_by_environment,
-)
+from mlxchat.models.hub_cache import cached_snapshot, hub_cache_dir, offline_by_environment
 from mlxchat.models.resolve import locate
 from mlxchat.paths import __version__
 from mlxchat.request.commands import COMMANDS

@@ -325,6 +325,9 @@ def markdown_rows(console: Console, source: str) -> list[str]:
     """The rows of the text on a terminal, without empty ones at both ends."""
     # Rich would leave an empty row for an empty inline.
     tokens = [token for token in _PARSER.parse(source) if token.type != "inline" or token.children]
+    for token in (each for inline in tokens for each in inline.children or ()):
+        # A poem's lines stay lines.
+        token.type = "hardbreak" if token.type == "softbreak" else token.type
     is_deep = any(token.level > MAX_LEVEL for token in tokens)
     rows = rows_of(console, Text(source) if is_deep else _DrawnReply([*_with_markers(tokens)]))
     while rows and not rows[-1]:
