@@ -94,7 +94,7 @@ def test_a_pipe_is_turns_or_with_a_dash_one_question_after_the_files(tmp_path: P
         ("hello", "unknown command 'hello'; to ask it, use `mlxchat chat \"hello\"`"),
         ("what is it -n 2", "unknown command 'what' (did you mean `mlxchat chat`?); to ask it, …"),
         ("/continue", "/continue is for a chat: start it with `mlxchat`, and type /continue there"),
-        ("And so?", "unknown command 'And'; to ask it, quote it: `\"And so?\"`"),
+        ("And so?", "unknown command 'And'; to ask it, use `mlxchat \"And so?\"`"),
         ("cache prune", "no such command 'prune' (see mlxchat cache --help)"),
         ("pull qwen3", "unknown command 'pull' (did you mean `mlxchat models pull`?); …"),
         ("chat why so", 'quote the question: mlxchat chat "why so"'),
