@@ -8,6 +8,7 @@ from mlxchat.chat.state import Turn
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.session import QUESTION, Session
 from mlxchat.store.tensor_file import CacheFiles
+from mlxchat.terminal import progress
 from tests.in_process import run_in_process, run_quietly
 
 KEYS = ["a1" * 20, "b2" * 20]
@@ -46,13 +47,13 @@ def test_nothing_is_deleted_unless_it_is_confirmed_and_every_name_is_right(
 
 
 def test_a_terminal_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlxchat.terminal.progress.terminal_question", lambda: lambda _: True)
+    monkeypatch.setattr(progress, "terminal_question", lambda x: lambda q: progress._ask(x, q))
     with Session.open("one"):
         assert "? [y/N]" not in run_in_process("session", "rm", "one").stderr
-    for answer, left in (("n", ["three", "two", "one"]), ("y", ["three", "two"])):
+    for answer, left in (("n", 3), ("", 3), ("y", 2)):
         done = run_in_process("session", "rm", "one", stdin=f"{answer}\n")
-        assert done.stderr.endswith("? [y/N]:")
-        assert names_by_use() == left
+        assert done.stderr.endswith("? [y/N] ")
+        assert names_by_use() == ["three", "two", "one"][:left]
 
 
 def test_prune_deletes_old_questions_and_chats_only_if_asked_to_but_none_that_is_open() -> None:

@@ -168,8 +168,7 @@ def test_only_who_answers_agrees(answer: str, agrees: bool, terminal: Terminal) 
     """The end of the input is not consent."""
     with terminal.opened() as patch:
         patch.setattr(terminal, "readline", lambda: answer)
-        ask = terminal_question()
-        assert ask is not None
+        assert (ask := terminal_question()) is not None
         assert ask("Download 2 GB?") is agrees
     assert terminal.text() == "Download 2 GB? [Y/n]"
 

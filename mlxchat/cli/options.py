@@ -20,7 +20,6 @@ from mlxchat.errors import ConfigError, UsageError
 from mlxchat.options import OF_TEMPLATE, ONE_OF, Option, options_of
 from mlxchat.request import Setup
 from mlxchat.settings import SamplingSettings
-from mlxchat.terminal import visible
 
 Json = Annotated[bool, typer.Option("--json", help="Write JSON Lines instead of text")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")]
@@ -108,9 +107,9 @@ def agrees(question: str, *, yes: bool) -> bool:
 
     if yes:
         return True
-    if terminal_question() is None:
+    if (ask := terminal_question("[y/N]")) is None:
         raise UsageError("not a terminal: pass --yes to confirm")
-    return typer.confirm(visible(question), err=True)
+    return ask(question)
 
 
 def given_names(context: typer.Context) -> frozenset[str]:

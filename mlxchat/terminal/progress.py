@@ -1,14 +1,16 @@
 """Progress on stderr of what turns out to be long, and what else `app` reports and asks."""
 
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from mlxchat.terminal import is_dumb, visible
-from mlxchat.terminal.output import Messages, TerminalLine
+from mlxchat.terminal.output import MARGIN, Messages, TerminalLine, wrap
 from mlxchat.units import Observer, Progress
 
 PATIENCE_S = 0.3
@@ -137,15 +139,17 @@ def observer_of(messages: Messages) -> Observer:
     )
 
 
-def terminal_question() -> Callable[[str], bool] | None:
+def terminal_question(choice: str = "[Y/n]") -> Callable[[str], bool] | None:
     """Return a function that asks on the terminal; None if stdin or stderr is not a terminal."""
     has_both = all(each is not None and each.isatty() for each in (sys.stdin, sys.stderr))
-    return _ask if has_both else None
+    return partial(_ask, choice) if has_both else None
 
 
-def _ask(question: str) -> bool:
-    sys.stderr.write(f"{visible(question)} [Y/n] ")
+def _ask(choice: str, question: str) -> bool:
+    columns = shutil.get_terminal_size().columns - MARGIN
+    sys.stderr.write(f"{wrap(f'{visible(question)} {choice}', max(columns, 1))} ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
-    # End of input does not count as consent.
-    return answer.strip().lower() in ("y", "yes") or answer == "\n"
+    # The end of the input, which is not echoed, does not count as consent.
+    sys.stderr.write("" if answer else "\n")
+    return answer.strip().lower() in ("y", "yes") or (answer == "\n" and "Y" in choice)
