@@ -173,6 +173,6 @@ def test_what_cannot_work_is_refused_before_a_model_is_loaded(
     if "machine" in message:
         monkeypatch.setattr(platform, "launched_rank", lambda: 0)
     done = run_in_process("batch", *arguments)
-    assert done.returncode == 2
+    assert done.returncode == (1 if message.endswith("matches") else 2)
     assert done.stderr.startswith(f"mlxchat: error: {message}")
     assert len(done.stderr.splitlines()) == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.errors import UsageError
+from mlxchat.errors import InputError
 from mlxchat.text.documents import files_in, read_input
 
 SHOWN = ["a.md", "a.py", "b.py", "sub/c.py", "sub/deep/d.py", "sub-d/e.py"]
@@ -77,10 +77,10 @@ def test_what_is_not_text_is_left_out_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("path", ["empty", "src/*.rs", "a\n*"])
-def test_nothing_found_is_a_usage_error_that_names_it(path: str) -> None:
+def test_nothing_found_is_an_error_that_names_it(path: str) -> None:
     Path("empty/sub").mkdir(parents=True)
     Path("empty/.env").write_text("secret")
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(InputError) as raised:
         read_input("Why?", [path], None)
     error = "the folder has no files" if path == "empty" else "no file matches"
     assert str(raised.value) == f"{path}: {error}".replace("\n", "\\n")

@@ -63,8 +63,8 @@ class Rows:
     """The rows of an input, as an iterator, and a context that closes the input; malformed ones are
     among them. The `output` is not a row even if a pattern matches it.
 
-    Raises InputError if the input cannot be opened or read, and with the first row UsageError for a
-    template whose fields it has not, and for a pattern that no file matches.
+    Raises InputError if the input cannot be opened or read, or no file matches the pattern, and
+    with the first row UsageError for a template whose fields it has not.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ def line_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
 
 
 def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
-    """A row for each file of the pattern, in order, its path as the id. UsageError if none is."""
+    """A row for each file of the pattern, in order, its path as the id. InputError if none is."""
 
     def fields(path: str) -> Fields:
         try:
@@ -255,7 +255,7 @@ def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
     # That of pathlib fails for a link to itself.
     paths = [each for each in found if os.path.realpath(each) != output]
     if not paths:
-        raise UsageError(f"--files: no file matches {pattern}")
+        raise InputError(f"--files: no file matches {pattern}")
     for number, path in enumerate(paths, 1):
         yield number, path, partial(fields, path)
 

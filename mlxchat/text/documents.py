@@ -253,7 +253,7 @@ def files_in(path: str) -> list[str] | None:
     `path` is neither. As in a shell, hidden files have to be named. Links to folders are not
     followed, so no circle of them is ever entered.
 
-    Raises UsageError if there are none, InputError if the folder cannot be read.
+    Raises InputError if there are none, or the folder cannot be read.
     """
     if path.startswith("~") and not os.path.lexists(path):
         # The shell does not expand it in a quoted pattern.
@@ -268,7 +268,7 @@ def files_in(path: str) -> list[str] | None:
         return None
     files = sorted(set(found), key=lambda each: PurePath(each).parts)
     if not files:
-        raise UsageError(f"{name_of(path)}: {problem}")
+        raise InputError(f"{name_of(path)}: {problem}")
     return files
 
 
