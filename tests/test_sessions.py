@@ -72,9 +72,9 @@ def test_on_a_read_only_disk_a_session_is_read_and_continues_unsaved(
     assert [each["turn"] for each in events if each["event"] == "done"] == (
         [1, 2, 3] if "new" in options else [3, 4, 5]
     )
-    warning = "cannot save this session: Read-only file system: the chat continues unsaved"
+    warning = f"cannot save this session in {paths.sessions_dir()}: Read-only file system: the chat"
     # The session that it continues has one exchange more than what it could lock.
-    assert done.stderr.startswith(f"mlxchat: {warning}\nmlxchat: not saved")
+    assert done.stderr.startswith(f"mlxchat: {warning} continues unsaved\nmlxchat: not saved")
     assert {path: path.read_bytes() for path in paths.sessions_dir().iterdir()} == before
 
 

@@ -339,7 +339,8 @@ class Session:
             return
         self.outage = str(getattr(error, "strerror", None) or error)
         raise SessionError(
-            f"cannot save this session: {self.outage}: the chat continues unsaved"
+            f"cannot save this session in {self._database.directory}: {self.outage}: "
+            "the chat continues unsaved"
         ) from error
 
 
