@@ -271,7 +271,7 @@ def test_clear_does_not_wait_for_the_model(
     steps = [
         ("^> one two[^$]*^>$", "/clear\r"),
         ("^new conversation ─[^$]*^>$", released.set),
-        ("0 turns · 1 forgotten", CTRL_D),
+        ("1 turn · 1 forgotten", CTRL_D),
     ]
     chat(tiny_model, "--session", "mine", steps=steps)
     assert [turn.forgotten for turn in read_session("mine").turns] == [True]

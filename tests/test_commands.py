@@ -283,7 +283,7 @@ def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
         assert len(shown.conversation.state.remembered) == 1 - undone
     run("/remember off the record")
     run("/remember 1")
-    run("/forget 3")
+    assert run("/forget 3") == "turns 1 to 3 leave the window with your next message\n"
     monkeypatch.setattr(shown, "screen", Screen(answer := StringIO()))
     shown.say("And now?")
     assert fnmatch(answer.getvalue(), "-- forgot turns 1 to 3 (*) · /remember 2 keeps *")

@@ -212,13 +212,13 @@ class Conversation(Means):
         """Allow all pinned turns to be forgotten again."""
         self.state = self.state.with_pins(())
 
-    def forget(self, count: int) -> int:
-        """Forget the `count` oldest turns that are not pinned; return how many were forgotten."""
+    def forget(self, count: int) -> Sequence[int]:
+        """Forget the `count` oldest turns that are not pinned; return the numbers of those."""
         oldest = [n for n in self.state.in_view if not self.turns[n - 1].pinned][:count]
         if oldest:
             self._past.append(Earlier(self.state, None))
             self.state = self.state.forget(oldest)
-        return len(oldest)
+        return oldest
 
     def clear(self) -> None:
         """Forget all turns, pinned ones too, and the note; the transcript keeps the turns."""

@@ -91,12 +91,8 @@ def write(
     end = 0
     checksum = np.zeros(CHECKSUM_BYTES, np.uint8)
     for name, bits in [*tensors.items(), (CHECKSUM, checksum)]:
-        start, end = end, end + bits.nbytes
-        header[name] = {
-            "dtype": NAMES[bits.dtype],
-            "shape": bits.shape,
-            "data_offsets": [start, end],
-        }
+        offsets = [end, end := end + bits.nbytes]
+        header[name] = {"dtype": NAMES[bits.dtype], "shape": bits.shape, "data_offsets": offsets}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
 

@@ -105,7 +105,7 @@ class ChatLoop(ChatScreen):
             self._counted, tokens = conversation.state, conversation.tokens
             self._tokens = min(tokens, window or tokens)
         held = f"{self._tokens:,}/{'∞' if window is None else f'{window:,}'}"
-        parts = [conversation.model.name, held, count(len(conversation.state.retained), "turn")]
+        parts = [conversation.model.name, held, count(len(conversation.turns), "turn")]
         if conversation.state.forgotten:
             parts.append(f"{len(conversation.state.forgotten)} forgotten")
         if self.attached:

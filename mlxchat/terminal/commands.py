@@ -25,7 +25,7 @@ from mlxchat.sessions.listing import listing
 from mlxchat.terminal import settable
 from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen
 from mlxchat.terminal.editor import EXIT_WORDS, EndOfInput
-from mlxchat.terminal.figures import draw_window, first_words, staying_line, summary
+from mlxchat.terminal.figures import draw_window, first_words, numbered, staying_line, summary
 from mlxchat.terminal.progress import waiting
 from mlxchat.terminal.screen import copy_to_clipboard
 from mlxchat.terminal.table import format_table, minute
@@ -334,11 +334,11 @@ def _unpin(shown: ChatScreen, _: str) -> None:
 @command("/forget N", "forget the N oldest turns")
 def _forget(shown: ChatScreen, argument: str) -> None:
     forgotten = shown.conversation.forget(_number("/forget", argument, 1))
-    if forgotten == 0:
+    if not forgotten:
         pinned = any(turn.pinned for turn in shown.conversation.turns)
         raise UsageError(f"no turns to forget{', only pinned ones: see /unpin' if pinned else ''}")
-    leave = "leaves" if forgotten == 1 else "leave"
-    shown.screen.say(f"{count(forgotten, 'turn')} {leave} the window with your next message")
+    leave = "leaves" if len(forgotten) == 1 else "leave"
+    shown.screen.say(f"{numbered(forgotten)} {leave} the window with your next message")
 
 
 @command("/save NAME", "name this session")

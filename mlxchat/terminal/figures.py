@@ -54,7 +54,7 @@ def forgotten_line(forgot: Forgot) -> str:
         return f"turn {number} is larger than the window: {forgotten}; see `mlxchat help documents`"
     if forgot.turns == 1:
         return f'forgot turn {forgot.numbers[0]} "{first_words(forgot.message)}" ({tokens})'
-    return f"forgot {_turns(forgot.numbers)} ({tokens})"
+    return f"forgot {numbered(forgot.numbers)} ({tokens})"
 
 
 def recalled_line(recalled: Recalled) -> str:
@@ -69,7 +69,7 @@ def compacted_line(compacted: Compacted) -> str:
     stats = compacted.stats
     cost = f"read {stats.prefilled_tokens:,}, wrote {count(stats.generated_tokens, 'token')}"
     note = f"a note of {count(compacted.tokens, 'token')}"
-    return f"compacted {_turns(compacted.numbers)} into {note} ({cost})"
+    return f"compacted {numbered(compacted.numbers)} into {note} ({cost})"
 
 
 def window_line(change: Change) -> str:
@@ -79,7 +79,7 @@ def window_line(change: Change) -> str:
 
 def staying_line(numbers: Sequence[int]) -> str:
     """The turns that the window has room for beside the next message."""
-    turns = f"only {_turns(numbers)}" if numbers else "none of these turns"
+    turns = f"only {numbered(numbers)}" if numbers else "none of these turns"
     return f"not all turns fit the window: your next message leaves {turns}"
 
 
@@ -89,7 +89,7 @@ def first_words(message: str, max_chars: int = QUOTED) -> str:
     return line if len(line) <= max_chars else f"{line[:max_chars].rstrip()}…"
 
 
-def _turns(numbers: Sequence[int]) -> str:
+def numbered(numbers: Sequence[int]) -> str:
     """Numbers in ascending order: "turns 1 to 4, 7 and 9"."""
     written: list[str] = []
     for _, group in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
