@@ -15,7 +15,7 @@ from mlxchat.chat.state import Turn
 from mlxchat.errors import OutputError, UsageError
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.commands import ChatShown
-from mlxchat.sessions.session import QUESTION, Session
+from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
 from mlxchat.terminal.chat_screen import ChatScreen
 from mlxchat.terminal.commands import COMMANDS, as_command, run_command, suggestions
@@ -138,8 +138,7 @@ def test_lists_fit_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) 
 def test_tab_suggests_arguments(shown: ChatScreen) -> None:
     for name in ("old", "2026-11-27-014509"):
         with Session.open(name, create=True) as session:
-            session.settings({QUESTION: True})
-            session.record(None, [Turn("hello", "hi")])
+            session.record(None, [Turn("hello", "hi")], question=True)
     shown.conversation.add(Turn("one", forgotten=True), Turn("two"), Turn("three", pinned=True))
     for typed, suggested in {
         "/set TOP": ["top-p ", "top-k "],
@@ -165,7 +164,8 @@ def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
     assert [*shown.attached] == ["/a.md"]
     with Session.open("full", create=True) as session:
         session.record(None, [Turn("a" * 1_540)])
-    assert "smaller" not in run("/load full"), "only nearly full"
+    for line, fits in (("/load full", True), (f"/system {'s' * 99}", False)):
+        assert ("none of these turns" not in run(line)) is fits
 
 
 def test_model_and_think_change_the_conversation_that_goes_on(

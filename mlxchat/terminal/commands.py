@@ -202,6 +202,7 @@ def _system(shown: ChatScreen, argument: str) -> None:
     if argument:
         shown.conversation.set_system(None if argument == "off" else argument)
     shown.screen.say(f"system prompt: {shown.conversation.state.system or NONE}")
+    _say_what_stays(shown)
 
 
 @command(

@@ -356,8 +356,7 @@ class PlainInput:
         return line.decode("utf-8", "replace").removesuffix("\n")
 
     def _write(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        print(text, end="", flush=True)
 
 
 def is_open(typed: str) -> bool:

@@ -160,8 +160,7 @@ def show_line(text: str) -> None:
             columns = os.get_terminal_size(sys.stderr.fileno()).columns
             line = wrap(line, max(columns - MARGIN, 1))
     with suppress(OSError):
-        sys.stderr.write(f"{TerminalLine.end()}{line}\n")
-        sys.stderr.flush()
+        print(f"{TerminalLine.end()}{line}", file=sys.stderr, flush=True)
 
 
 def wrap(text: str, columns: int, indent: int = 0) -> str:

@@ -147,8 +147,8 @@ def terminal_question(choice: str = "[Y/n]") -> Callable[[str], bool] | None:
 
 def _ask(choice: str, question: str) -> bool:
     columns = shutil.get_terminal_size().columns - MARGIN
-    sys.stderr.write(f"{wrap(f'{visible(question)} {choice}', max(columns, 1))} ")
-    sys.stderr.flush()
+    asked = wrap(f"{visible(question)} {choice}", max(columns, 1))
+    print(asked, end=" ", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     # The end of the input, which is not echoed, does not count as consent.
     sys.stderr.write("" if answer else "\n")

@@ -73,8 +73,7 @@ def copy_to_clipboard(text: str) -> str:
             return f"copied {size}"
     if is_dumb() or not sys.stdout.isatty():
         return "no clipboard here: /export writes a file"
-    sys.stdout.write(f"\x1b]52;c;{base64.b64encode(copied).decode()}\x07")
-    sys.stdout.flush()
+    print(f"\x1b]52;c;{base64.b64encode(copied).decode()}\x07", end="", flush=True)
     # No terminal confirms it.
     return f"sent {size} to the terminal (OSC 52), which may not support it"
 
