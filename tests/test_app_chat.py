@@ -15,7 +15,7 @@ from mlxchat.app import opening
 from mlxchat.app.chat import Chat
 from mlxchat.app.session import resumed
 from mlxchat.chat.state import NOTE_BEGINS, Forgot, Turn
-from mlxchat.errors import ModelNotFound, SessionError, UsageError
+from mlxchat.errors import ModelNotFound, SessionError, UsageError, WindowTooSmall
 from mlxchat.models.load import load_directory
 from mlxchat.models.recommended import GENERAL, chat_sampling
 from mlxchat.request import ChatOptions, Setup
@@ -215,6 +215,12 @@ def test_a_chat_leaves_nothing_until_named_and_can_be_left_and_resumed(options: 
             chat.change_session("new")
         with pytest.raises(SessionError, match="no session named 'none'"):
             chat.change_session("none")
+        with Session.open("big", create=True) as big:
+            big.record("Be brief. " * 90, [Turn("hi", "Hello!")])
+        # It was empty after that, and saved so.
+        with pytest.raises(WindowTooSmall):
+            chat.change_session("big")
+        assert saved("big") == [("hi", "Hello!")]
         say(chat, "three")
         chat.change_session("old")
         assert [turn.user for turn in chat.conversation.turns] == ["one"]

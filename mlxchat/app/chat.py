@@ -11,7 +11,7 @@ The next `Chat.open(session="holidays")` resumes it with the same model and wind
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import fields, replace
 from typing import Any, Self
 
@@ -49,6 +49,7 @@ from mlxchat.models.resolve import ResolvedModel
 from mlxchat.options import options_of
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.written import thinking_variables
+from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.records import folded
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings, SamplingSettings
@@ -67,7 +68,7 @@ SAMPLING = frozenset(each.name for each in fields(SamplingSettings))
 GENERATION = frozenset(each.name for each in fields(GenerationSettings))
 
 
-class Chat:
+class Chat(AbstractContextManager["Chat"]):
     """One conversation at a time, with its model and session. A context; or call `close`.
 
     The model is loaded when first needed, or by `begin`. Everything is saved before it is yielded.
@@ -94,7 +95,7 @@ class Chat:
         setup, drafts = options.setup, bool(options.generation.lookup)
         adapts = setup.adapter is not None
         check_ranks(ranks, pipeline=setup.pipeline, drafts=drafts, adapter=adapts)
-        start(setup, self._notify)
+        start(setup)
         self._options = options
         saves = ranks.same(lambda: session is not None)
         self._saving = Saving(session, self._notify, ranks) if saves else None
@@ -123,9 +124,6 @@ class Chat:
             if opened is not None:
                 opened.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -420,14 +418,16 @@ class Chat:
         self.save()
         if self.not_saved is not None:
             raise SessionError(f"this chat would be lost: it cannot be saved: {self.not_saved}")
-        conversation = self.conversation
+        conversation, contents = self.conversation, read_session(name)
+        # Else it would be empty, and saved so.
+        check_room(conversation.rendering, contents.state, conversation.settings.max_kv_size)
         session = Session.open(name)
         saving = Saving(session, self._notify, self.ranks)
         if self._saving is not None:
             self._saving.close(conversation)
         else:
             self._notify(f"unlike the chat so far, session {session.name!r} is saved")
-        self._saving = saving
+        self._saving = None
         conversation.resume(State())
         rendering = conversation.rendering
         own = ChatOptions(recalls=conversation.recalls, template_args=rendering.template_args)
@@ -438,6 +438,7 @@ class Chat:
         except (CacheError, TemplateError) as error:
             self._notify(f"this session's template arguments were ignored: {error}")
         saving.resume(conversation, system=None)
+        self._saving = saving
 
     def _describe(self) -> None:
         """Save the options to resume with."""
