@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from mlxchat.cache.layers import tokens_held
+from mlxchat.chat import note
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.note import NOTE_SHARE
 from mlxchat.chat.rendering import room_for_more
 from mlxchat.chat.state import NOTE_BEGINS, Compacted, Recalled, Turn
-from mlxchat.chat.window import Window
 from mlxchat.constraint.constraint import Constraint
+from mlxchat.engine.reply import Reply
 from mlxchat.errors import DeviceError, UsageError
+from mlxchat.models.model import Model
 from mlxchat.settings import SamplingSettings
 from mlxchat.text.encoder import TokenIds
 from scripts.families import build_family
@@ -176,16 +178,14 @@ def compacted(conversation: Conversation, words: str = "") -> Compacted:
     return done
 
 
-def prompts_of(conversation: Conversation, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Collects the prompts that ask for notes."""
+def prompts_of_notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     prompts: list[str] = []
-    aside = Window.aside
 
-    def collect(window: Window, ids: TokenIds) -> Any:
-        prompts.append(conversation.model.tokenizer.decode(ids))
-        return aside(window, ids)
+    def collect(model: Model, ids: TokenIds, *rest: Any, **how: Any) -> Reply:
+        prompts.append(model.tokenizer.decode(ids))
+        return Reply(model, ids, *rest, **how)
 
-    monkeypatch.setattr(Window, "aside", collect)
+    monkeypatch.setattr(note, "Reply", collect)
     return prompts
 
 
@@ -236,7 +236,7 @@ def test_a_failure_during_a_note_loses_nothing(first: int, monkeypatch: pytest.M
 def test_the_next_note_is_written_from_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = talked()
     conversation.set_note(NOTE)
-    prompts = prompts_of(conversation, monkeypatch)
+    prompts = prompts_of_notes(monkeypatch)
     compacted(conversation, "the sea")
     (prompt,) = prompts
     assert NOTE in prompt
@@ -251,7 +251,7 @@ def test_turns_that_do_not_fit_with_the_note_stay_in_view(monkeypatch: pytest.Mo
     conversation = make_conversation(1200, max_tokens=8)
     for letter in "abcde":
         say(conversation, letter * 150)
-    prompts = prompts_of(conversation, monkeypatch)
+    prompts = prompts_of_notes(monkeypatch)
     done = compacted(conversation)
     (prompt,) = prompts
     assert len(prompt) + 1200 // NOTE_SHARE <= 1200 + 40

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import EMPTY, RESERVE, Rendering
-from mlxchat.chat.state import Forgot, Recalled, Said, Turn
+from mlxchat.chat.state import Forgot, Recalled, Said, State, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import CacheError, UsageError, WindowFull
 from mlxchat.settings import GenerationSettings, SamplingSettings
@@ -40,7 +40,8 @@ ACTIONS = {
     "remember": st.integers(0, 90),
     "unremember": st.integers(0, 2),
 }
-OTHERS = ["undo", "retry", "go_on", "take_back", "clear", "unpin", "compact", "resume", "model"]
+OTHERS = ["undo", "retry", "give_up", "go_on", "take_back", "clear", "unpin", "compact"]
+OTHERS += ["resume", "model"]
 # A third of all actions only say something, and some take back what they do.
 action = st.one_of(
     *[st.tuples(st.just("say"), st.integers(1, 90))] * 12,
@@ -90,6 +91,7 @@ def play(
         (240, [("remember", 5), ("remember", 6), ("say", 9)]),
         (800, [("say", 9), ("remember", 9), ("remember", 8), *[("take_back", 0)] * 2, ("say", 9)]),
         (800, [("say", 9), *[("go_on", 0)] * 3, *[("take_back", 0)] * 3, ("say", 9)]),
+        (800, [("say", 9), ("remember", 5), ("give_up", 0), ("take_back", 0), ("undo", 0)]),
     ],
 )
 def test_so_are_they_where_they_once_were_not(window: int, actions: list[tuple[str, int]]) -> None:
@@ -194,6 +196,16 @@ class Played:
         if self.has_turn(self.conversation.retry):
             with suppress(WindowFull):
                 self.said[-1] = self.said[-1][0], read(self.conversation.retry())
+
+    def give_up(self, _: int) -> None:
+        """Answer again, and stop at once: unless there is a token, the same can be taken back."""
+        if self.has_turn(self.conversation.retry):
+            count, last = len(self.conversation._past), self.conversation.state.last
+            with suppress(WindowFull):
+                read(self.conversation.retry(Watch(should_stop=lambda: True)))
+            self.said[-1] = self.said[-1][0], text_of(self.conversation.turns[-1])
+            if self.conversation.state.last is last:
+                assert len(self.conversation._past) == count
 
     def go_on(self, _: int) -> None:
         if not self.has_turn(self.conversation.continue_reply):
@@ -371,15 +383,24 @@ def check_usage(conversation: Conversation) -> None:
         assert usage.tokens == len(whole) - len(empty) + usage.pinned
 
 
-def test_a_reply_continues_where_it_ended() -> None:
+@pytest.mark.parametrize("message", ["hello", "larger than the window" * 20])
+def test_a_reply_continues_where_it_ended(message: str) -> None:
     whole, halves = make_conversation(), make_conversation()
     for each, tokens in ((whole, 20), (halves, 10)):
         each.sampling = SamplingSettings()
         each.generation = GenerationSettings(max_tokens=tokens, ignore_eos=True)
-        say(each, "hello")
+        say(each, message)
     list(halves.continue_reply())
     np.testing.assert_array_equal(halves.turns[0].ids, whole.turns[0].ids)
-    assert len(halves.turns) == 1
+    assert halves.answering is not None
+    assert (len(halves.turns), halves.answering.stats.prefilled_tokens) == (1, 1)
+
+
+def test_ids_of_another_models_tokenizer_are_not_those_of_the_reply() -> None:
+    """The reply was lost when it was continued, or the process crashed."""
+    conversation = make_conversation()
+    conversation.resume(State(turns=(Turn("hi", "Hello!", np.array([1, 2], np.int32)),)))
+    assert conversation.turns[0].ids is None
 
 
 def test_a_system_prompt_that_leaves_no_room_is_refused_with_the_minimum() -> None:

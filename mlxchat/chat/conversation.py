@@ -163,9 +163,8 @@ class Conversation(Means):
 
     def resume(self, saved: State) -> None:
         """Replace everything with what was saved. Raises CacheError if that leaves no room."""
-        # Transcripts of other programs have the thought and the reply in one text.
-        split = self.model.tokenizer.replies.split
-        whole = tuple(turn if turn.thought else turn.split_by(split) for turn in saved.turns)
+        decode, split = self.model.tokenizer.decode, self.model.tokenizer.replies.split
+        whole = tuple(turn.read_by(decode, split) for turn in saved.turns)
         self._begin(replace(saved, turns=whole))
         self.answering = None
         self.draft_with(self.drafter)
@@ -367,13 +366,16 @@ class Conversation(Means):
         old reply stays. Raises what `say` raises, UsageError if there is no turn."""
         self.last_turn()
         before, read = self.state, self.window
-        states = [*(each.state for each in self._past), before]
+        # A window is changed by what it is gone back to for.
+        past = [replace(each, window=None) for each in self._past]
+        states = [*(each.state for each in past), before]
         turn, seed = self.undo(), self._next_seed()
         # What was forgotten on request since then stays so.
         asked = [one.forgotten_only_in(other) for one, other in pairwise(states)]
         self.state = self.state.forget(frozenset[int]().union(*asked))
         state = _sent(self.state, turn.user, turn.documents, pinned=turn.pinned)
-        return self._answer(state, seed, watch, constraint=constraint, before=before, read=read)
+        how = {"constraint": constraint, "read": read}
+        return self._answer(state, seed, watch, before=before, undone=past, **how)
 
     def continue_reply(self, watch: Watch = UNWATCHED) -> Generator[Said]:
         """Continue the last reply as if it had never ended. If this produces nothing, the reply
@@ -393,10 +395,11 @@ class Conversation(Means):
         watch: Watch,
         *,
         before: State | None = None,
+        undone: Sequence[Earlier] = (),
         **how: Any,
     ) -> Generator[Said]:
         """Answer the last turn of this state, or continue its answer, as Answering is given it;
-        `before` if nothing comes."""
+        `before`, and its past before it was `undone`, if nothing comes."""
         before, asked = before or self.state, state.turns[-1]
         at_most = 0 if (begun := bool(asked.reply or asked.thought)) else self.recalls
 
@@ -409,10 +412,12 @@ class Conversation(Means):
         self.state = state
         past, window = self._past, self.window
         self.answering = Answering(self, state, window, seed, watch, past, recall, **how)
-        self._reply = self._answered(self.answering, before, begun)
+        self._reply = self._answered(self.answering, before, begun, undone)
         return self._reply
 
-    def _answered(self, answering: Answering, before: State, begun: bool) -> Generator[Said]:
+    def _answered(
+        self, answering: Answering, before: State, begun: bool, undone: Sequence[Earlier]
+    ) -> Generator[Said]:
         """A message stays if the device or a rank fails. A window that may be half updated goes."""
         keeps = False
         try:
@@ -435,6 +440,7 @@ class Conversation(Means):
             self.state = replace(answering.state, quote="") if keeps else before
             if not keeps and self._past:
                 self.window = self._past.pop().window or self.window
+                self._past.extend(undone[len(self._past) :])
 
 
 def _sent(state: State, message: str, documents: int, *, pinned: bool = False) -> State:

@@ -59,13 +59,14 @@ def write_note(
     if count == 0:
         raise UsageError("no room in the window to write a note")
     ids = prompt(count)
-    cache, cached = window.aside(ids)
+    # It begins as the conversation does, and is no part of it.
+    cached = (aside := window.fork()).become(ids)
     sampling = replace(means.sampling, temp=min(means.sampling.temp, MAX_TEMP), seed=seed)
     most = limit + THOUGHT_TOKENS if size is None else size - len(ids)
     reply = Reply(
         means.model,
         ids,
-        cache,
+        aside.cache,
         sampling=sampling,
         settings=GenerationSettings(max_tokens=most, think_budget=means.generation.think_budget),
         cached_tokens=cached,

@@ -47,10 +47,15 @@ class Turn:
         texts = [self.thought[start:end].strip() for start, end in zip(starts, ends, strict=True)]
         return [text for text in texts if text]
 
-    def split_by(self, split: Callable[[str], tuple[str, str]]) -> Turn:
-        """With the thought that the reply begins with, if it does."""
-        thought, reply = split(self.reply)
-        return self if reply == self.reply else replace(self, thought=thought, reply=reply)
+    def read_by(
+        self, decode: Callable[[TokenIds], str], split: Callable[[str], tuple[str, str]]
+    ) -> Turn:
+        """Without ids of another tokenizer, which do not spell the reply; and with the thought that
+        the reply begins with: transcripts of other programs have both in one text."""
+        spells = self.ids is not None and self.reply.rstrip("\ufffd").strip() in decode(self.ids)
+        thought, reply = ("", self.reply) if self.thought else split(self.reply)
+        parted = self if reply == self.reply else replace(self, thought=thought, reply=reply)
+        return parted if spells else replace(parted, ids=None)
 
     def plus(self, token: Token) -> Turn:
         """With the text of one more token."""

@@ -101,13 +101,6 @@ class Window:
         self.ledger.add(ids[:held])
         return held
 
-    def aside(self, ids: TokenIds) -> tuple[Cache, int]:
-        """A cache for a prompt that is not part of the conversation, and how many of its tokens it
-        holds: those that the conversation begins with, too."""
-        window = self.fork()
-        held = window.become(ids)
-        return window.cache, held
-
     def add(self, step: TokenIds) -> None:
         """Note the ids of a step that the cache has been given."""
         self.ledger.add(step)
@@ -142,6 +135,11 @@ class Window:
         """Rewind to the common prefix with `ids`, or to that of an earlier window."""
         ledger = self.ledger
         shared = min(common_length(ledger.ids, ids), len(ids) - 1)
+        rest = ledger.ids[ledger.keep :]
+        is_end = self.is_full and np.array_equal(rest, ids[-1 - len(rest) : -1])
+        if is_end and shared >= ledger.keep:
+            # A reply goes on, although its beginning, or what it answers, has left.
+            return len(ids) - 1
         if surplus := len(ledger) - shared:
             try:
                 self.cache.rewind(surplus)
