@@ -270,7 +270,7 @@ def test_clear_does_not_wait_for_the_model(
     monkeypatch.setattr(opening, "load_model", lambda *a, **b: released.wait(100) and load(*a, **b))
     steps = [
         ("^> one two[^$]*^>$", "/clear\r"),
-        ("^new conversation ─[^$]*^>$", released.set),
+        ("^new conversation, once the model is loaded ─[^$]*^>$", released.set),
         ("1 turn · 1 forgotten", CTRL_D),
     ]
     chat(tiny_model, "--session", "mine", steps=steps)

@@ -67,7 +67,7 @@ class ChatLoop(ChatScreen):
             # Something other than a reply was interrupted: keep the typed text.
             self.screen.say("stopped")
             return text
-        except MlxchatError as error:
+        except (MlxchatError, OSError) as error:
             # Without a model, or with a session that cannot be resumed, there is no chat.
             has_failed = self.begun.done() and not self.chat.is_ready
             if has_failed or isinstance(error, ClosedPipe | SnapshotError):

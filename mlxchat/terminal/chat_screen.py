@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from mlxchat.app.chat import LOOP, Chat
 from mlxchat.chat.note import most_remembered, with_remembered
-from mlxchat.chat.state import Change, Turn
+from mlxchat.chat.state import Change, Forgot, Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.reply import Stats
 from mlxchat.errors import DeviceError, MlxchatError, OutputError, UsageError
@@ -44,8 +44,8 @@ class ChatScreen(Talk):
         # The constraint on the next answer.
         self.constraint: Constraint | None = None
         self.figures = ""
-        # What was sent with messages, and what came back with the last one taken back.
-        self.sent: dict[str, tuple[Attached, Constraint | None]] = {}
+        # What was sent with the messages of turns, and what came back with the last one taken back.
+        self.sent: dict[tuple[int, str], tuple[Attached, Constraint | None]] = {}
         self._again: Attached = {}
         self._returned: Constraint | None = None
 
@@ -88,7 +88,8 @@ class ChatScreen(Talk):
         unknown = {"": (name, documents)} if documents else {}
         others = {key: each for key, each in self.attached.items() if key not in self._again}
         own = None if self.constraint is self._returned else self.constraint
-        self._again, self._returned = self.sent.get(turn.user, (unknown, None))
+        sent = len(self.conversation.turns) + 1, turn.user
+        self._again, self._returned = self.sent.get(sent, (unknown, None))
         self.attached, self.constraint = self._again | others, self._returned or own
 
     def kept(self) -> str:
@@ -133,7 +134,7 @@ class ChatScreen(Talk):
                 # There is no next prompt: the session has the message.
                 conversation.add(sent)
             if is_said := len(conversation.turns) > before:
-                self.sent[sent.user] = self.attached, self.constraint
+                self.sent[before + 1, sent.user] = self.attached, self.constraint
                 self.attached, self._again, self.constraint = {}, {}, None
         return is_said
 
@@ -153,8 +154,8 @@ class ChatScreen(Talk):
         self._show(self.chat.continue_reply, "the reply stays as it is", after=after)
 
     def _last_constraint(self) -> Constraint | None:
-        last = self.conversation.state.last
-        return None if last is None else self.sent.get(last.user, ({}, None))[1]
+        turns = self.conversation.turns
+        return self.sent.get((len(turns), turns[-1].user), ({}, None))[1] if turns else None
 
     def compact(self, words: str) -> None:
         """Replace all turns in view but the last with a note, and show it."""
@@ -223,7 +224,8 @@ class ChatScreen(Talk):
                     later.append(said)
                 else:
                     self._announce(window_line(said), said.numbers)
-                    undone = "nothing is forgotten; "
+                    had_lost = after and isinstance(said, Forgot) and not said.turns
+                    undone = undone if had_lost else "nothing is forgotten; "
         for change in later:
             self._announce(window_line(change), change.numbers)
         if self.conversation.state.last is last:

@@ -153,12 +153,12 @@ def _clear(shown: ChatScreen, _: str) -> None:
     do(lambda: shown.chat.is_ready and shown.conversation.clear())
     lines = len(shown.conversation.state.remembered) if shown.chat.is_ready else 0
     kept = f", with {count(lines, 'remembered line')}" if lines else ""
+    kept = kept if shown.chat.is_ready else ", once the model is loaded"
     shown.screen.rule(f"new conversation{kept}")
 
 
 @command("/retry", "answer the last message again")
 def _retry(shown: ChatScreen, _: str) -> None:
-    shown.conversation.last_turn()
     shown.retry()
 
 
@@ -193,7 +193,6 @@ def _edit(shown: ChatScreen, argument: str) -> str:
 
 @command("/continue", "continue the last reply")
 def _continue(shown: ChatScreen, _: str) -> None:
-    shown.conversation.last_turn()
     shown.continue_reply()
 
 
@@ -259,6 +258,7 @@ def _context(shown: ChatScreen, _: str) -> None:
     if state.note is not None:
         shown.screen.say(f"note: {state.note}")
     shown.screen.say(summary(usage, attached_tokens, len(state.forgotten), conversation.recalled))
+    _say_what_stays(shown)
 
 
 @command("/recall WORDS [#N]", "search the whole chat; #N quotes match N")

@@ -133,7 +133,7 @@ class Editor:
             text = message_of(typed, self._pastes.texts)
             added = text.removeprefix(self._draft).rstrip()
             # "I want to" + " quit" is a message.
-            return added if added.lower() in EXIT_WORDS else text
+            return added if added.lower() in EXIT_WORDS and self._draft[-1:] != " " else text
         except (EOFError, OSError) as error:
             # A terminal that has been closed cannot be restored either.
             if self._error is not None:

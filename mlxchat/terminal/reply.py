@@ -10,9 +10,10 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from itertools import pairwise, takewhile
 from operator import eq
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -73,7 +74,7 @@ def reply_view(*, plain: bool, thinking: Thinking, after: str = "") -> "PlainVie
     return MarkdownView(console, thinking, after=visible(after))
 
 
-class PlainView:
+class PlainView(AbstractContextManager["PlainView"]):
     """A reply in progress: `write` gets it as it comes. Thoughts are trimmed, and apart from each
     other and from the answer. Leaving the context finishes it, unless writing it failed."""
 
@@ -83,9 +84,6 @@ class PlainView:
         self._trim = OuterWhitespace()
         self._is_thought = self._is_apart = False
         self._last = ""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if not isinstance(error, OutputError):

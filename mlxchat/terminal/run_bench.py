@@ -69,7 +69,7 @@ def _run_benches(asked: BenchRequest, ranks: Alone, worker: Worker) -> int:
     if request.json_file not in (None, STDOUT) and ranks.leads:
         with reported_as(OutputError, f"write {request.json_file}"):
             Path(request.json_file).open("a").close()
-    start(setup, messages.warn)
+    start(setup)
     found = find_model(setup, observer_of(messages), ranks)
     machine = this_machine()
     if machine["load"] > machine["cores"] / 2:
