@@ -91,7 +91,10 @@ def test_the_speed_of_the_machine_changes_no_logits(family: str, step_size: int)
     for sizes in map(cycle, ([256], [64], [32, 8, 128], [1, 2])):
         pace = Pace(1, lambda _, sizes=sizes: next(sizes))
         cache = make_cache(network, 50, 4)
-        prefill(network, cache, IDS, step_size=step_size, pace=pace)
+        # Stopped after five steps, and read on by another process.
+        stops, how = iter([False] * 5), {"step_size": step_size, "pace": pace}
+        done = prefill(network, cache, IDS, should_stop=lambda left=stops: next(left, True), **how)
+        prefill(network, cache, IDS[done:], after=done, **how)
         assert max(each.gap for each in windows(cache)) < step_size
         found.append(network(mx.array([[7]]), cache=cache))
     assert all(mx.allclose(each, found[0], atol=1e-5) for each in found)

@@ -5,7 +5,7 @@ mlx-lm's `generate_step`; `generate` turns the tokens into text until the reply 
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
@@ -15,7 +15,7 @@ from mlx import nn
 from mlxchat.cache.layers import Cache, draft_refusal, recurrent_states
 from mlxchat.cache.ring import DRAFT_SLOTS
 from mlxchat.engine.drafts import Drafter
-from mlxchat.engine.prefill import BlockReader, OnHeld, Pace, ShouldStop, prefill
+from mlxchat.engine.prefill import OnHeld, Pace, ShouldStop, prefill
 from mlxchat.engine.reply import End, FinishReason, Reply, first_reason
 from mlxchat.engine.sampling import Chooser, Drawn, Token
 from mlxchat.errors import ConstraintError, device_failures
@@ -35,7 +35,7 @@ def generate(
     ends: Sequence[End] = (),
     step_size: int = DEFAULT_PREFILL_STEP_SIZE,
     pace: Pace | None = None,
-    reader: BlockReader | None = None,
+    reader: Callable[..., int] | None = None,
     on_prefill: Progress | None = None,
     on_held: OnHeld | None = None,
 ) -> Iterator[Token]:
@@ -80,7 +80,7 @@ def generate(
                     should_stop=should_stop,
                 )
                 reply.read_tokens += done
-                reply.reused_tokens = 0 if reader is None else reader.reused_tokens
+                reply.reused_tokens = getattr(reader, "reused_tokens", 0)
                 reply.rest = reply.rest[done:]
             if should_stop() and len(reply.rest) > 1:
                 reply.finish_reason = stopped

@@ -100,6 +100,7 @@ def prefill(
     ids: TokenIds,
     *,
     step_size: int,
+    after: int = 0,
     pace: Pace | None = None,
     on_progress: Progress | None = None,
     on_held: OnHeld | None = None,
@@ -107,7 +108,8 @@ def prefill(
 ) -> int:
     """Put the tokens `ids: (T,)` into the cache, `step_size` at a time; return how many went in.
 
-    A `pace` shortens steps that take too long. Only the cache's state is evaluated, so no logits
+    Steps go on `after` so many tokens of the same prompt as if they had never been interrupted. A
+    `pace` shortens steps that take too long. Only the cache's state is evaluated, so no logits
     are computed. `on_held` is called with the ids of each step once the cache holds them,
     `on_progress` with the tokens done and the total, before the first step and after each. Stops
     between two steps if `should_stop` returns True.
@@ -117,10 +119,11 @@ def prefill(
         on_progress(done, len(ids))
     with platform.prefill_streams() as streams:
         while done < len(ids) and not (should_stop and should_stop()):
-            size = step_size if pace is None else pace.size(step_size, done)
+            begun = (after + done) % step_size
+            size = step_size - begun if pace is None else pace.size(step_size, after + done)
             step = ids[done : done + size]
             begun_s = time.perf_counter()
-            compute_step(network, cache, step, streams, continues=done % step_size > 0)
+            compute_step(network, cache, step, streams, continues=begun > 0)
             if pace is not None:
                 pace.took(len(step), time.perf_counter() - begun_s)
             done += len(step)
