@@ -41,7 +41,7 @@ def run_batch(
 ) -> Pending:
     """Finish every row, several side by side, in a random order."""
     drawn = random.Random(0)
-    with Rows(BatchInput(path=source)) as rows, ResultFile(out) as output:
+    with Rows(BatchInput(path=source)) as rows, (output := ResultFile(out)):
         pending = Pending(rows, output.write, output.finished)
         on_begin(pending)
         running: list[Row] = []
@@ -83,7 +83,7 @@ def test_an_error_of_the_input_is_written_once_and_one_of_the_run_is_tried_again
     source.write_text(f'nope\n{read}\n{{"prompt":"c","temp":-1}}\n{{"id":0}}')
 
     def run(fails: bool) -> Pending:
-        with Rows(BatchInput(path=source)) as rows, ResultFile(out) as output:
+        with Rows(BatchInput(path=source)) as rows, (output := ResultFile(out)):
             todo = Pending(rows, output.write, output.finished)
             while (row := todo.take()) is not None:
                 error = "out of memory" if fails and row.id == 2 else None
@@ -130,7 +130,7 @@ def test_a_damaged_line_is_named_and_kept_and_its_row_runs_again(source: Path, o
     lines = out.read_bytes().splitlines(keepends=True)
     lines[3] = lines[3][:-20] + b"\n"
     out.write_bytes(b"".join(lines))
-    with ResultFile(out) as output:
+    with (output := ResultFile(out)):
         assert output.finished.damaged == [4]
     figures = run_batch(source, out).figures
     assert (figures.skipped, figures.finished) == (19, 1)

@@ -58,7 +58,7 @@ def request(model: Path, report: Path, **options: Any) -> Request:
 def test_stop_refuses_a_prompt_that_does_not_fit_before_anything_is_read(
     generate: Generate, report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlxchat.engine.generate.prefill", None)
+    monkeypatch.setattr("mlxchat.engine.prefill.compute_step", None)
     run = generate("--overflow", "stop", "-f", str(report), QUESTION)
     assert (run.returncode, run.stdout) == (1, "")
     assert re.fullmatch(
@@ -268,15 +268,21 @@ def test_progress_is_in_time_and_counts_what_will_be_combined(
     assert all(each < 1.1 * least for each, least in zip(left, accumulate(left, min), strict=True))
 
 
-def test_stopped_reading_writes_what_there_is(asked: Request, report: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [1, 3])
+def test_stopped_reading_writes_what_there_is(
+    asked: Request, report: Path, tmp_path: Path, part: int
+) -> None:
     report.write_text(report.read_text()[:1_500])
     out, warned = tmp_path / "out", list[str]()
     asked = replace(asked, events=False, overnight=Overnight(output=out))
     with mlxchat.begin(asked, mlxchat.Observer(warn=warned.append)) as run:
-        run.write(should_stop=lambda: run.reader is not None and len(run.reader.answers) > 1)
+        reader: Any = run.reader
+        is_due = (lambda: len(reader.answers) > 1) if part == 1 else (lambda: bool(run.prompt))
+        run.write(should_stop=is_due)
     assert (run.stats.complete, run.stats.finish_reason) == (False, "interrupted")
-    assert run.stats.generated_tokens > 0
-    assert warned == ["stopped after reading 2 sections"]
+    assert (run.stats.generated_tokens > 0) is (part == 1)
+    assert len(out.read_text().split("\n\n[")) == len(reader.answers)
+    assert warned == ["stopped after reading 2 sections"] * (part == 1)
     assert re.fullmatch(r"\[.*, lines 1-\d+\]\n.*\n\n\[.*\]\n.*\n", out.read_text(), re.DOTALL)
 
 

@@ -24,7 +24,7 @@ from mlxchat.rows.row import Row
 def read(data: bytes | str, template: str | None = None, **source: Any) -> list[Row]:
     parsed = None if template is None else RowTemplate.parse(template)
     stream = io.BytesIO(data.encode() if isinstance(data, str) else data)
-    return list(Rows(BatchInput(template=parsed, **source), stream))
+    return list(Rows(BatchInput(template=parsed, **source), stream)._rows)
 
 
 def one(record: Any, template: str | None = None) -> Row:
@@ -233,7 +233,7 @@ def test_each_file_is_a_row_with_its_path_as_id(tmp_path: Path) -> None:
     rows = Rows(BatchInput(pattern=f"{tmp_path}/*.txt", template=RowTemplate.parse("{input}|")))
     assert rows.count() == 6
     a, b, c, e, f, g = (str(tmp_path / f"{name}.txt") for name in "abcefg")
-    assert list(rows) == [
+    assert list(rows._rows) == [
         Row(1, a, prompt="one\n|"),
         Row(2, b, prompt="two|"),
         Row(3, c, error="not UTF-8: invalid byte 0xFF; convert the file to UTF-8"),
@@ -249,7 +249,7 @@ def test_the_name_of_a_file_says_that_it_is_a_table(tmp_path: Path) -> None:
         path.write_text("id\tprompt\n1\tHello, world\n")
         with Rows(BatchInput(path)) as rows:
             assert rows.count() == 1
-            assert [row.prompt for row in rows] == ["Hello, world"]
+            assert [row.prompt for row in rows._rows] == ["Hello, world"]
 
 
 # Templates of prompts: fields in braces, and nothing that is evaluated

@@ -40,6 +40,7 @@ class RowRun(BatchRow):
     begun: str
     hides_thoughts: bool
     cached_tokens: int = 0
+    is_counted: bool = False
     tokens: list[Token] = field(default_factory=list[Token])
 
     @property

@@ -270,10 +270,13 @@ class SideBySide:
             others = self._others_like(run, begun)
             if others:
                 self._seat_together([run, *others], begun)
-            elif self._read(begun.cache, ids, begun.held, last)[0] < last - begun.held:
+                return
+            done, known = self._read(begun.cache, ids, begun.held, last)
+            run.cached_tokens += known
+            if done < last - begun.held:
                 # Stopped.
                 return
-            elif self._most == 1 or (self._window is not None and len(ids) > self._window):
+            if self._most == 1 or (self._window is not None and len(ids) > self._window):
                 yield from self._finish_alone(run, begun.cache)
             else:
                 self._seat(run, begun.cache, 0, begun)
@@ -326,6 +329,7 @@ class SideBySide:
             cache,
             ids[start + known : stop],
             step_size=self._loaded.settings.prefill_step_size,
+            after=start + known,
             pace=self._pace,
             on_held=record,
             should_stop=self._should_stop,
@@ -366,11 +370,13 @@ class SideBySide:
         yield None
 
     def _add(self, run: RowRun, tokens: Iterable[Token]) -> None:
-        figures, is_first = self._pending.figures, not run.tokens
-        figures.generated_tokens += run.add(tokens)
-        if is_first and run.tokens:
+        """The first time, the prompt has been read."""
+        figures = self._pending.figures
+        if not run.is_counted:
+            run.is_counted = True
             figures.prompt_tokens += len(run.prompt.ids)
             figures.cached_tokens += run.cached_tokens
+        figures.generated_tokens += run.add(tokens)
 
     def _finish_alone(self, run: RowRun, cache: Cache) -> Iterator[Result | None]:
         """Generate a row to its end, in a window of its own, which has all tokens but the last."""
@@ -379,6 +385,7 @@ class SideBySide:
             generated = [each.id for each in run.tokens if each.id is not None]
             drafter.history.extend(np.array([*run.prompt.ids, *generated], np.int32))
         run.reply.move_to(cache, drafter)
+        self._add(run, ())
         try:
             for token in generate(run.reply, ends=[asked(self._should_stop)]):
                 self._add(run, [token])

@@ -1,7 +1,7 @@
 """Checkpoints, in which the output file and the cache agree: a run resumes from the latest."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mlxchat.app.opening import Loaded
 from mlxchat.cache.layers import Cache
@@ -28,11 +28,6 @@ class Reached:
     prefilled: int = 0
     resume_point: ResumePoint | None = None
     position: Position | None = None
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the prompt, while it is read; then those of the output."""
-        return self.prefilled if self.resume_point is None else self.resume_point.generated
 
 
 def restored(
@@ -83,8 +78,8 @@ class Checkpointer:
         self._fingerprint = loaded.fingerprint()
         # Tokens between checkpoints.
         self.every = checkpoint.run.request.overnight.checkpoint_every
-        # Prompt tokens in the cache, and tokens at the latest checkpoint.
-        self._prefilled, self._latest = begun.prefilled, begun.tokens
+        # Prompt tokens in the cache, and those at the latest checkpoint.
+        self._prefilled = self._latest = begun.prefilled
         directory = checkpoint.directory
 
         def fail(reason: object) -> None:
@@ -103,19 +98,18 @@ class Checkpointer:
         self._prefilled = self.begun.prefilled + done
         if done == total:
             # A run killed before its next checkpoint has one without text, which comes first.
-            self.save(Reached())
+            self.save(None)
             self._state.background.wait()
-            self._latest = 0
         elif self._prefilled - self._latest >= self.every:
-            self.save(Reached())
+            self.save(None)
 
-    def leave(self, reached: Reached, finish_reason: str) -> Written | None:
+    def leave(self, point: ResumePoint | None, finish_reason: str) -> Written | None:
         """Write the last checkpoint, or mark the run as ended; return the size and time."""
         is_resumable = finish_reason in RESUMABLE
-        if is_resumable and (reached.resume_point or self._prefilled > self.begun.prefilled):
+        if is_resumable and (point or self._prefilled > self.begun.prefilled):
             try:
                 with device_failures():
-                    self.save(reached)
+                    self.save(point)
             except DeviceError as error:
                 self._state.report(error)
         if not is_resumable or finish_reason == "loop":
@@ -125,15 +119,14 @@ class Checkpointer:
         self._state.report()
         return self._state.background.written
 
-    def save(self, reached: Reached) -> None:
-        """Save a run that has come this far; without a `resume_point`, it is reading the prompt."""
+    def save(self, point: ResumePoint | None) -> None:
+        """Save a run that has come this far; without a point, it is reading the prompt."""
         # The text first: a checkpoint may only refer to text that is on the disk.
         position = self._file.sync()
         self._state.background.wait()
         self._state.report()
-        prefilled = self._prefilled if reached.resume_point is None else 0
-        reached = replace(reached, position=position, prefilled=prefilled)
-        self._latest = reached.tokens
+        self._latest = self._prefilled
+        reached = Reached(self._prefilled if point is None else 0, point, position)
         model, cache = self._loaded.model, self._loaded.cache
         try:
             self._state.save(model, cache, self.ledger, self._fingerprint, to_json(reached))

@@ -55,8 +55,8 @@ class Loaded:
         return ModelPrint(self.model).of(self.settings.max_kv_size, self.keep, None)
 
 
-def start(setup: Setup, notify: Notify) -> None:
-    """Report anything unusual about this machine, and select the device. Before any model."""
+def start(setup: Setup) -> None:
+    """Select the device, before any model. Raises UsageError for a machine that cannot run one."""
     platform.require_supported_system()
     platform.select_device(setup.device)
 
@@ -144,7 +144,7 @@ def open_model(
     window keeps at least `count_pinned` tokens. Raises MlxchatError for all that a user can fix.
     """
     observer = observer or Observer()
-    start(setup, observer.warn)
+    start(setup)
     found = find_model(setup, observer, ranks)
     with observer.waiting(f"loading {found.name} …"):
         loaded = open_found(

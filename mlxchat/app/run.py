@@ -8,11 +8,12 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from functools import partial
+from typing import Any
 
-from mlxchat.app.checkpoints import Checkpointer, Reached
+from mlxchat.app.checkpoints import Checkpointer
 from mlxchat.app.events import EventWriter, value_of
 from mlxchat.app.opening import Loaded, block_reader, known_prefixes
 from mlxchat.app.overflow import SectionReader
@@ -20,7 +21,7 @@ from mlxchat.app.prompt import begin_answer
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import make_drafter
 from mlxchat.engine.generate import after_reading, generate
-from mlxchat.engine.prefill import BlockReader, OnHeld, Pace, ShouldStop, first_step
+from mlxchat.engine.prefill import OnHeld, Pace, ShouldStop, first_step, prefill
 from mlxchat.engine.reply import (
     RESUMABLE,
     End,
@@ -103,7 +104,7 @@ class TextWriter:
 
 
 @dataclass(eq=False)
-class Run:
+class Run(AbstractContextManager["Run"]):
     """Generates once, token by token. Use it as a context, which closes the output properly.
 
     A run left before its end can be resumed from its latest checkpoint, which its `saver` wrote.
@@ -156,7 +157,14 @@ class Run:
             stats = Stats("interrupted") if self.reader is None else self.reader.stats
             complete = None if self.reader is None else False
             return replace(stats, finish_reason=self._stopped or "interrupted", complete=complete)
-        return self._text.judged(self._reply.stats)
+        stats = self._text.judged(self._reply.stats)
+        return replace(stats, complete=False) if self._lacks_answer else stats
+
+    @property
+    def _lacks_answer(self) -> bool:
+        """Whether it was stopped before the answer that is made from those from sections."""
+        has_begun = self._reply is not None and self._reply.first_token_s > 0
+        return self.reader is not None and not has_begun
 
     @property
     def value(self) -> Any:
@@ -206,14 +214,18 @@ class Run:
                     yield from self._written(self.prompt, ends, on_prefill, stack)
                 on_over()
                 if self.saver is not None and self._reply is not None:
-                    reached = Reached(resume_point=self._reply.resume_point)
-                    self.saved = self.saver.leave(reached, str(self._reply.finish_reason))
+                    reason = str(self._reply.finish_reason)
+                    self.saved = self.saver.leave(self._reply.resume_point, reason)
             self._is_over = True
         except OutputError:
             raise
         except MlxchatError as error:
             # The text so far is good. The cache is not: the previous checkpoint stays valid.
             self._error = error
+            has_text = self._last_character or self.resume_point is not None
+            if isinstance(error, UsageError) and self.saver is not None and not has_text:
+                # No other process could do it either.
+                self.saver.checkpoint.discard()
             yield self._end()
             raise
         yield self._end()
@@ -227,7 +239,7 @@ class Run:
             name, seed = self.model.name, request.setup.seed
             done = self._events.done(stats, name, seed, error=problem, value=self.value)
             return done if self._last_character else ""
-        if self._reply is None and self.reader is not None and not request.answer.extract:
+        if self.reader is not None and self._lacks_answer and not request.answer.extract:
             text = self.reader.so_far()
         elif not self._is_over and self._error is None:
             return ""
@@ -242,17 +254,17 @@ class Run:
         """Write what the output still gets if the run ends now."""
         self._write(self.ending())
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        with self.open_files:
+        try:
             if isinstance(error, KeyboardInterrupt):
                 self.write_ending()
+        finally:
+            self.open_files.__exit__(kind, error, trace)
 
     def _end(self) -> Token:
         token = self._output(Token(None), self.ending())
-        if self.file is not None:
+        # A new one that has nothing goes when it is closed.
+        if self.file is not None and (self._error is None or self._last_character):
             self.file.end()
         return token
 
@@ -318,7 +330,7 @@ class Run:
                     break
             if saver is None or reply.finish_reason is not None:
                 return
-            saver.save(Reached(resume_point=reply.here()))
+            saver.save(reply.here())
             first = []
 
     def _loop_end(self, reply: Reply) -> End:
@@ -330,9 +342,11 @@ class Run:
         detector = LoopDetector()
         for id_ in () if point is None else deque(point.latest, point.generated):
             detector.add(id_)
+        # Not that of another process: what this one does about it is said, too.
+        was_looping = False
 
         def see(token: Token | None) -> FinishReason | None:
-            was_looping = detector.looping
+            nonlocal was_looping
             detector(token)
             if detector.looping and not was_looping:
                 share = f"{detector.share:.0%} of the latest tokens repeat earlier ones"
@@ -342,14 +356,15 @@ class Run:
                 if self.loaded.sampling.dry_multiplier == 0:
                     text += f"; --dry-multiplier {USUAL_MULTIPLIER} prevents that from the start"
                 self.observer.warn(text)
+            was_looping = detector.looping
             return "loop" if on_loop is OnLoop.STOP and detector.looping else None
 
         return see
 
     def _begin(
         self, prompt: Prompt, how: dict[str, Any], stack: ExitStack
-    ) -> tuple[Reply, BlockReader | None, OnHeld | None]:
-        """The reply to the prompt, or its rest; what reads its blocks; and what records tokens."""
+    ) -> tuple[Reply, Callable[..., int] | None, OnHeld | None]:
+        """The reply to the prompt, or its rest; what reads that; and what records tokens."""
         request, model, cache = self.request, self.model, self.loaded.cache
         window, cached, record = self.loaded.settings.max_kv_size, 0, None
         how |= {"sampling": self.loaded.sampling, "settings": request.generation_settings()}
@@ -360,8 +375,9 @@ class Run:
             if begun.resume_point is not None:
                 how |= {"prompt_tokens": len(prompt.ids)}
                 return Reply.resume(model, begun.resume_point, cache, **how), None, record
+            rest = partial(prefill, after=begun.prefilled)
             how |= {"cached_tokens": begun.prefilled}
-            return Reply(model, prompt.ids, cache, **how), None, record
+            return Reply(model, prompt.ids, cache, **how), rest, record
         warn = self.observer.warn
         reader = block_reader(
             request.setup, model, cache, prompt, window=window, notify=warn, stack=stack
@@ -373,7 +389,8 @@ class Run:
         if drafter is not None:
             drafter.history.extend(prompt.ids[:cached])
         how |= {"cached_tokens": cached, "drafter": drafter}
-        return Reply(model, prompt.ids, cache, **how), reader, record
+        rest = reader or partial(prefill, after=cached)
+        return Reply(model, prompt.ids, cache, **how), rest, record
 
     def _start(self, prompt_tokens: int | None) -> Token:
         loaded, facts = self.loaded, {"prompt_tokens": prompt_tokens}

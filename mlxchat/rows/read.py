@@ -12,11 +12,11 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from queue import Empty, Queue
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
@@ -59,8 +59,8 @@ PROMPT = RowTemplate.parse("{prompt}")
 Found = tuple[int, RowId | None, Callable[[], Fields]]
 
 
-class Rows:
-    """The rows of an input, as an iterator, and a context that closes the input; malformed ones are
+class Rows(AbstractContextManager["Rows"]):
+    """Takes the rows of an input, and is a context that closes it; malformed ones are
     among them. The `output` is not a row even if a pattern matches it.
 
     Raises InputError if the input cannot be opened or read, or no file matches the pattern, and
@@ -91,12 +91,9 @@ class Rows:
                 return sum(1 for _ in self._found(path.open("rb")))
         return None
 
-    def __iter__(self) -> Iterator[Row]:
-        return self._rows
-
     def take(self, wait_s: float) -> Row | None:
         """The next row. None if there is no more, which `is_over` then says, or if none has come
-        within `wait_s` seconds. Raises what iterating raises."""
+        within `wait_s` seconds. Raises what the class says."""
         if not self._may_wait:
             row = next(self._rows, None)
         else:
@@ -108,9 +105,6 @@ class Rows:
             raise row
         self.is_over = row is None
         return row
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         # Closing a stream waits for a thread that reads it, and that may wait for input.
@@ -288,7 +282,7 @@ def _records(lines: Iterator[str]) -> Iterator[list[str] | RowError]:
     """Yield the records, the header first; an error for one that is malformed. Records of empty
     cells are skipped. Cells are separated by whichever delimiter the header has most of."""
     csv.field_size_limit(MAX_CHARS)
-    first = next(lines, "")
+    first = next(filter(str.strip, lines), "")
     texts = itertools.chain([first], lines)
     delimiter = max(DELIMITERS, key="".join(first.split('"')[::2]).count)
     while True:

@@ -10,11 +10,11 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from shutil import copyfile
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from mlxchat import paths, platform
 from mlxchat.errors import SessionError
@@ -38,7 +38,7 @@ class UnusableError(Exception):
     """The database is to be replaced, because of what the message says of it."""
 
 
-class Database:
+class Database(AbstractContextManager["Database"]):
     """The database in the directory of sessions, opened when first used. For one thread.
 
     If it `mends`, a damaged database, or one of an earlier format, is set aside; the command that
@@ -55,9 +55,6 @@ class Database:
     @property
     def path(self) -> Path:
         return self.directory / NAME
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -13,7 +13,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -36,7 +36,7 @@ QUESTION = "question"
 NAMED_BY_TIME = re.compile(r"\d{4}-\d\d-\d\d-\d{6}(-\d+)?")
 
 
-class Session:
+class Session(AbstractContextManager["Session"]):
     """A saved chat, its name locked for this process until `close`. `contents` were saved before.
 
     Made by `open` and `new`. A new session has no row until something is recorded. If `new` chose
@@ -205,9 +205,6 @@ class Session:
         _remove(self._lock)
         self._lock = None
         self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -8,6 +8,7 @@ a reply may have `reasoning_content`. The note on forgotten turns is a system me
 from __future__ import annotations
 
 import json
+import os
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -32,7 +33,7 @@ QUOTATION = re.compile("^( {0,2}>)", re.MULTILINE)
 def export(path: Path, state: State, *, thoughts: bool = True) -> None:
     """Write the conversation, readable only by the owner: as JSON Lines if the file's name ends so,
     else as Markdown. Raises OutputError, also if the file exists."""
-    if path.exists():
+    if os.path.lexists(path):
         raise OutputError(f"{path} exists: choose another name")
     if path.suffix == ".jsonl":
         lines = (json.dumps(each, ensure_ascii=False) for each in messages_of(state))

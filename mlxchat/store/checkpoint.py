@@ -107,6 +107,11 @@ class Checkpoint:
             tensor_file.write(self._path("prompt"), {"ids": prompt.astype(np.int32)}, {})
         self.change(run)
 
+    def discard(self) -> None:
+        """Let another run begin here. Raises OutputError."""
+        with self._writing():
+            (self.directory / "run.json").unlink(missing_ok=True)
+
     def end(self, reason: str) -> None:
         """Record that the run cannot be continued, and why. Raises OutputError."""
         self.state.background.wait()

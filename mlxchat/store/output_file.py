@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, count
 from pathlib import Path
-from typing import Self
 
 from mlxchat.errors import OutputError
 from mlxchat.files import force_to_disk, is_at, open_locked, reported_as, sync_directory, write_all
@@ -30,7 +29,7 @@ class Position:
     digest: str
 
 
-class OutputFile:
+class OutputFile(AbstractContextManager["OutputFile"]):
     """Text written to a file, which no other run writes at the same time.
 
     This process buffers nothing, so killing it loses nothing; only `sync` protects from a power
@@ -112,9 +111,6 @@ class OutputFile:
                     self._path.unlink()
             finally:
                 os.close(descriptor)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._failed = self._failed or error is not None

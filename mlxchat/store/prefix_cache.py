@@ -106,17 +106,14 @@ class PrefixCache:
     def _fill_together(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
         """Fill the cache with what all ranks have stored; return its tokens."""
         gather, filled = self._model.ranks.gather, cache.fork()
-        common = min(gather(self.known(cache, ids, window)))
+        keys = self._keys_to_fill(cache, ids, window)
+        common = min(gather(self._usable(keys) * PAGE))
         tokens = self.fill(filled, ids[: common + 1], window) if common else 0
         # A page that one rank failed to read is useless to the others.
         if min(gather(tokens == common)) == 0 or not common:
             return 0
         cache[:] = filled
         return common
-
-    def known(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
-        """How many tokens `fill` will restore, if every stored page can be read."""
-        return self._usable(self._keys_to_fill(cache, ids, window)) * PAGE
 
     def recorder(
         self, cache: Cache, ids: np.ndarray, cached: int, window: int | None
