@@ -19,7 +19,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -258,7 +258,8 @@ def files_in(path: str) -> list[str] | None:
     if path.startswith("~") and not os.path.lexists(path):
         # The shell does not expand it in a quoted pattern.
         path = os.path.expanduser(path)  # noqa: PTH111
-    if Path(path).is_dir():
+    # Those of pathlib fail for what may not be seen.
+    if os.path.isdir(path):  # noqa: PTH112
         with reported_as(InputError, f"read {name_of(path)}"):
             os.scandir(path).close()
         found, problem = _below(path), "the folder has no files"
@@ -282,14 +283,17 @@ def _below(root: str) -> Iterator[str]:
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    parts = PurePath(pattern).parts
-    if parts[-1] == "**":
-        parts = (*parts, "*")
-    root = Path(parts[0]) if parts[0] == "/" else Path()
-    names_hidden = any(part.startswith(".") for part in parts)
+    # Within a name, ** is what * is.
+    parts = [p if p == "**" else re.sub(r"\*\*+", "*", p) for p in PurePath(pattern).parts]
+    parts += ["*"] * (parts[-1] == "**")
+    root = Path(parts[0]) if parts[0].startswith("/") else Path()
     for path in root.glob(os.path.join(*parts[root != Path() :])):  # noqa: PTH118
-        if not path.is_dir() and (names_hidden or not any(p.startswith(".") for p in path.parts)):
+        if not os.path.isdir(path) and _hidden(path.parts) <= _hidden(parts):  # noqa: PTH112
             yield str(path)
+
+
+def _hidden(parts: Iterable[str]) -> int:
+    return sum(part.startswith(".") and part != ".." for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
