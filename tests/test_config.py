@@ -133,6 +133,13 @@ def test_a_key_is_set_in_place_and_every_other_byte_stays(
     assert read_user_config()
 
 
+def test_a_prompt_is_added_to_prompts_that_are_apart() -> None:
+    """Its text was lost, and set."""
+    write_config('[prompts.a]\nprompt = "a"\n[chat]\n[prompts.b]\nprompt = "b"\n')
+    run_quietly("config", "set", "prompts.c.prompt", "c")
+    assert read_user_config().prompt("c")["prompt"].value == "c"
+
+
 def test_set_refuses_an_invalid_value_and_unset_removes_an_invalid_key() -> None:
     path = write_config("modle = 'x'\n[chat]\ntmep = 1\ntemp = 1\n")
     for key in ("modle", "chat.tmep"):

@@ -236,11 +236,8 @@ def sentencepiece_tiny(arch: str, **training: Any) -> tuple[TinyGguf, Any]:
 
 
 TRICKY = (
-    "  two spaces  ",
-    "tabs\tand\n\nnewlines\r\n",
-    "naïve café, 東京 🦙🦙 \u200d‍",
-    "<s></s><unk><0x41> <|im_start|>",
-    "a\u0301 e\u0301 \ufeff \x00 end",
+    *("  two spaces  ", "tabs\tand\n\nnewlines\r\n", "naïve café, 東京 🦙🦙 \u200d‍"),
+    *("<s></s><unk><0x41> <|im_start|>", "a\u0301 e\u0301 \ufeff \x00 end"),
 )
 
 

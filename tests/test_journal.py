@@ -1,7 +1,6 @@
 """Whatever happens to the process, a session reads back what was recorded (see also `…_faults`)."""
 
 import errno
-import re
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,6 @@ from mlxchat.sessions import records
 from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from tests.conftest import examples
-from tests.failing_database import FailingDatabase
 from tests.failing_disk import FailingDisk
 from tests.killed import kill
 
@@ -49,26 +47,6 @@ def saved_state() -> tuple[str | None, str]:
 def session(sessions: Path) -> Iterator[Session]:
     with Session.open("mine", create=True) as session:
         yield session
-
-
-# Writing
-
-
-def test_only_a_turn_of_which_a_field_has_changed_is_written(
-    monkeypatch: pytest.MonkeyPatch, session: Session
-) -> None:
-    statements = FailingDatabase(monkeypatch).executed
-    session._database.close()
-    turns = [Turn(user, "yes", np.array([1, 2], np.int32)) for user in ("one", "two")]
-    session.record(None, turns)
-    turns[0] = replace(turns[0], ids=np.array([1, 2], np.int32), reply="".join(["y", "es"]))
-    statements.clear()
-    session.record(None, turns)
-    assert statements == []
-    turns[0] = replace(turns[0], pinned=True)
-    session.record(None, turns)
-    tables = re.findall(r"^(?:INSERT INTO|UPDATE) (?!words)(\w+)", "\n".join(statements), re.M)
-    assert tables == ["turns", "sessions"]
 
 
 # The reply in progress

@@ -35,10 +35,8 @@ def numbers(message: str, *texts: str) -> list[int]:
 @pytest.mark.parametrize(
     ("message", "found"),
     [
-        ("What is the code of the alarm?", [2]),
-        ("Do you know how eggs are boiled?", [1]),
-        ("What is my name?", [0]),
-        ("我的猫叫什么?", [3]),
+        *(("What is the code of the alarm?", [2]), ("Do you know how eggs are boiled?", [1])),
+        *(("What is my name?", [0]), ("我的猫叫什么?", [3])),
         # A fact and its change.
         ("Which city do I live in, Turin?", [0, 4]),
         *((message, []) for message in ("", "Hello!", "What is the capital of Peru?")),
@@ -204,10 +202,8 @@ def test_a_fact_is_recalled_for_what_asks_for_it(fact: str | tuple[str, str], me
             (said, message)
             for said in ([PAGE], [f"{sentence}." for sentence in PAGE.split(". ")])
             for message in (
-                "How do I poach an egg?",
-                "What is the speed of sound?",
-                "No, I meant the first answer.",
-                "I don't think I've understood that.",
+                *("How do I poach an egg?", "What is the speed of sound?"),
+                *("No, I meant the first answer.", "I don't think I've understood that."),
             )
         ),
         *(([text], text) for text in ("", "?", " \n", "\0", "a" * 100_000, "," * 10_000)),

@@ -11,6 +11,7 @@ from mlxchat import paths
 from mlxchat.cli.group import DASHES, App
 from mlxchat.config import (
     KEYS,
+    OPTION_KEYS,
     Setting,
     check_text,
     configured,
@@ -43,9 +44,8 @@ NEW_FILE = "# Defaults of mlxchat. `mlxchat help configuration` has examples.\n"
 
 def complete_key(incomplete: str) -> list[str]:
     """Keys, and the tables that `config show` takes."""
-    options = [f"{name}.{each.name}" for name, all_ in COMMANDS.items() for each in all_.values()]
     aliases = (f"aliases.{alias}" for alias in read_user_config().aliases)
-    return ["model", *COMMANDS, "prompts", *options, *aliases]
+    return ["model", *COMMANDS, "prompts", *OPTION_KEYS, *aliases]
 
 
 FORMS = "model, chat.OPTION, aliases.NAME, prompts.NAME.OPTION"

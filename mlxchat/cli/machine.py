@@ -124,6 +124,6 @@ def clear(yes: Yes = False) -> None:
     files = CacheFiles(paths.prefix_cache_dir())
     with reported_as(OutputError, f"use {files.directory}"):
         held = format_bytes(files.size_bytes())
-        if agrees(f"Delete the whole cache, {held}?", yes=yes):
+        if agrees(f"Delete all prefixes and blocks, {held}?", yes=yes):
             files.prune(-1)
             write(f"deleted {held}\n")

@@ -21,6 +21,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -249,15 +250,18 @@ def set_key(path: Path, key: tuple[str, ...], values: list[str]) -> bool:
     _parsed(path, text)
     document: Any = tomlkit.parse(text)
     table: Any = document
-    for name in key[:-1]:
-        table = table.setdefault(name, {}) if values else table.get(name, {})
+    rest = [*key]
+    while len(rest) > 1 and rest[0] in table:
+        table = table[name := rest.pop(0)]
         if not isinstance(table, dict):
             raise ConfigError(f"{path}: {name} must be a table, [{name}]")
-    was_set = key[-1] in table
+    was_set = rest[0] in table
     if values:
-        table[key[-1]] = _as_toml(key, values)
+        # Missing tables with it: what is added to one later, tomlkit may lose.
+        value = _as_toml(key, values)
+        table[rest[0]] = reduce(lambda inner, name: {name: inner}, reversed(rest[1:]), value)
     elif was_set:
-        del table[key[-1]]
+        del table[rest[0]]
     changed = tomlkit.dumps(document)
     check = check_text if values else _parsed
     check(path, changed)
