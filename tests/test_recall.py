@@ -67,15 +67,15 @@ def test_no_text_or_message_is_taken_for_a_query(text: str, message: str) -> Non
         ({}, 2, []),
         ({1: 0.5, 2: 0.5, 3: 0.5}, 2, [3, 2]),
         # A fact that changed is said again in other words.
-        ({1: 0.5, 2: 0.45}, 1, [2]),
-        ({1: 0.5, 2: 0.35}, 1, [1]),
+        *(({1: 0.5, 2: 0.45}, 1, [2]), ({1: 0.5, 2: 0.35}, 1, [1])),
         ({1: 0.5, 2: 0.35, 3: 0.2}, 3, [1, 2]),
     ],
 )
 def test_the_closest_are_chosen_and_of_nearly_equal_ones_the_latest(
     closeness: dict[int, float], at_most: int, expected: list[int]
 ) -> None:
-    assert chosen(closeness, at_most) == expected
+    assert chosen({n: (each, 0.5) for n, each in closeness.items()}, at_most) == expected
+    assert chosen({1: (0.5, 0.9), 2: (0.55, 0.8)}, 1) == [1], "it has more of the message"
 
 
 WHALES = [f"The whale {n} swims." for n in ("Ada", "Bob", "Cleo", "Dora", "Ed", "Flo", "Gus")] * 5

@@ -60,17 +60,18 @@ class Memory:
         self._update(state)
         typed = _fits(self._stated, message, state)
         stated = _fits(self._pasted, message, state) | typed
-        best = {number: close.closeness for number, close in stated.items()}
+        best = {number: (close.closeness, close.share) for number, close in stated.items()}
         top = max((close.share for close in stated.values()), default=0.0)
         asked = _fits(self._asked, message, state, named=True)
         for number, close in (_fits(self._answered, message, state) | asked).items():
             if close.share * ASKED > max(top, ENOUGH_ASKED):
-                best[number] = max(best.get(number, 0.0), close.closeness * ASKED)
+                half = close.closeness * ASKED, close.share * ASKED
+                best[number] = max(best.get(number, half), half)
         quotes = {line[2:] for line in message.splitlines() if line.startswith("> ")} - {""}
         for number in [*best]:
             if not quotes.isdisjoint("\n".join(self._indexed[number]).splitlines()):
                 del best[number]
-        if not best or in_view(message, state) >= max(best.values()):
+        if not best or in_view(message, state) >= max(best.values())[0]:
             return []
         numbers = chosen(best, at_most)
         if len(numbers) < at_most:

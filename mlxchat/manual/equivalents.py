@@ -13,7 +13,6 @@ PAGE = "switching"
 # By program: their names, separated by commas, and ours, with a remark after a semicolon.
 OURS = {
     "mlx-lm": {
-        "mlx_lm.manage": "mlxchat models list",
         "mlx_lm.cache_prompt": "mlxchat generate -f FILE -n 1",
         "--adapter-path": "--adapter",
         "--ignore-chat-template": "mlxchat generate --raw",
@@ -75,7 +74,6 @@ OURS = {
         "--output-file, -o": "mlxchat generate --output",
         "--show-timings, --perf": "--stats",
         "/regen": "/retry",
-        "/read, /glob": "/file",
     },
 }
 
@@ -95,7 +93,6 @@ MISSING = {
     "there are no plugins": "llm plugins, llm install, llm uninstall",
     "--top-p and --min-p take its place": "--typical-p, --top-n-sigma, --top-nsigma",
     "MLX chooses": "--threads, --gpu-layers, --n-gpu-layers, -ngl, --num-gpu, --num-thread, -fa",
-    "one adapter at a time, as it was trained": "--lora-scaled, --control-vector",
 }
 
 # Two dashes, or what llm writes before a model's option.

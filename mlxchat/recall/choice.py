@@ -319,13 +319,15 @@ def closest(index: Index, message: str) -> list[Fit]:
     return sorted(found, key=lambda each: (round(each.closeness, 6), each.number), reverse=True)
 
 
-def chosen(closeness: Mapping[int, float], at_most: int) -> list[int]:
-    """Of texts by number, at most that many: the closest and those nearly as close, such as a fact
-    and its change. Of those that hardly differ in closeness, the latest."""
-    nearest = max(closeness.values(), default=0.0)
-    near = [number for number, each in closeness.items() if each >= NEARLY * nearest]
-    alike = sorted((n for n in near if closeness[n] >= ALIKE * nearest), reverse=True)
-    rest = sorted({*near} - {*alike}, key=lambda number: closeness[number], reverse=True)
+def chosen(fits: Mapping[int, tuple[float, float]], at_most: int) -> list[int]:
+    """Of texts by number, with closeness and share, at most that many: the closest and those nearly
+    as close, such as a fact and its change. Of those that are hardly less close, the one with most
+    of the message; of those that have as much, the latest."""
+    nearest = max((each for each, _ in fits.values()), default=0.0)
+    near = [number for number, (each, _) in fits.items() if each >= NEARLY * nearest]
+    alike = [number for number in near if fits[number][0] >= ALIKE * nearest]
+    alike.sort(key=lambda number: (round(fits[number][1], 6), number), reverse=True)
+    rest = sorted({*near} - {*alike}, key=lambda number: fits[number], reverse=True)
     return [*alike, *rest][:at_most]
 
 
