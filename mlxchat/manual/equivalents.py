@@ -64,7 +64,7 @@ OURS = {
         "--context-shift, --no-context-shift": "mlxchat generate --overflow",
         "--batch-size, -b, --ubatch-size, -ub": "--prefill-step-size",
         "--predict, --n-predict": "--max-tokens",
-        "--reverse-prompt, -r": "--stop",
+        "--reverse-prompt": "--stop",
         "--parallel, -np": "mlxchat batch --rows",
         "--repeat-penalty": "--repetition-penalty",
         "--grammar-file": "--grammar; Lark's format, not GBNF",

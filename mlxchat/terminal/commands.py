@@ -166,7 +166,7 @@ TAKEN_BACK = {
     "reply": "removed what /continue added",
     "note": "undid /compact: the note and the window are as before",
     "remembered": "undid /remember: the lines and the window are as before",
-    "forgotten": "undid /forget: the turns are back",
+    "forgotten": "undid /forget: its turns are back",
 }
 
 
