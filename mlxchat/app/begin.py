@@ -172,9 +172,12 @@ def resume(
         if begun.position is None and (kept := set_aside(path)):
             observer.warn(f"the text begins again: what there was is kept in {kept}")
         position = begun.position if ranks.leads else None
-        # Before the text is cut to what the state is of.
-        checkpoint.change(record_of(request, loaded))
-        file = stack.enter_context(OutputFile.open(path, position))
+        with ExitStack() as refused:
+            refused.callback(checkpoint.change, checkpoint.run)
+            # Before the text is cut to what the state is of.
+            checkpoint.change(record_of(request, loaded))
+            file = stack.enter_context(OutputFile.open(path, position))
+            refused.pop_all()
         observer.note(f"the text goes to {path}")
         loaded = replace(loaded, cache=cache)
         saver = Checkpointer(checkpoint, loaded, file, observer.warn, ledger=ledger, begun=begun)
