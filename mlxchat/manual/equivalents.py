@@ -57,7 +57,6 @@ OURS = {
         "--lora": "--adapter",
         "--system-prompt, -sys": "--system",
         "--chat-template-file": "--chat-template; a file",
-        "--no-conversation, -no-cnv": "mlxchat generate --raw",
         "--ctx-size": "--max-kv-size",
         "--context-shift, --no-context-shift": "mlxchat generate --overflow",
         "--batch-size, -b, --ubatch-size, -ub": "--prefill-step-size",
@@ -86,8 +85,6 @@ MISSING = {
     "models call no tools": "llm tools, --tool, -T, --functions",
     "models run on this machine": "llm keys, --key, ollama signin, ollama signout, ollama login",
     "the system prompt is one text": "--system-prompt-file, -sysf, --system-fragment, --sf",
-    "text always appears as it is generated": "--no-stream, --async",
-    "there are no plugins": "llm plugins, llm install, llm uninstall",
     "--top-p and --min-p take its place": "--typical-p, --top-n-sigma, --top-nsigma",
     "MLX chooses": "--threads, --gpu-layers, --n-gpu-layers, -ngl, --num-gpu, --num-thread, -fa",
 }

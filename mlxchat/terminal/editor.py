@@ -159,7 +159,7 @@ class Editor:
         at_prompt = has_focus(DEFAULT_BUFFER)
         # In Emacs mode Ctrl-O sends too, and would send what Enter does not.
         for sends in ("enter", "c-o"):
-            keys.add(sends, filter=at_prompt)(_send)
+            keys.add(sends, filter=at_prompt)(self._send)
         keys.add(Keys.BracketedPaste, filter=at_prompt)(self._pastes.paste)
         # Enter typed ahead arrives as a newline character, and does not send a draft.
         adds = Condition(lambda: self._session.default_buffer.text.startswith(self._returned))
@@ -173,6 +173,17 @@ class Editor:
         keys.add("c-c", filter=at_prompt)(self._interrupt)
         keys.add("<sigint>")(self._interrupt)
         return keys
+
+    def _send(self, event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if self._pushed and not buffer.text:
+            # The command that took its place was deleted.
+            buffer.insert_text(self._pastes.fold(self._pushed))
+            self._pushed = ""
+        elif is_open(buffer.text):
+            buffer.insert_text("\n")
+        elif message_of(buffer.text).strip():
+            buffer.validate_and_handle()
 
     def _add_line(self, event: KeyPressEvent) -> None:
         """After what came back, impatient Enters add nothing."""
@@ -287,14 +298,6 @@ def _history(file: Path | None, pastes: _Pastes) -> History:
             os.close(open_file(file.resolve(), os.O_CREAT | os.O_WRONLY))
             return _FileHistory(file, pastes)
     return InMemoryHistory()
-
-
-def _send(event: KeyPressEvent) -> None:
-    buffer = event.current_buffer
-    if is_open(buffer.text):
-        buffer.insert_text("\n")
-    elif message_of(buffer.text).strip():
-        buffer.validate_and_handle()
 
 
 def _open_editor(event: KeyPressEvent) -> None:
