@@ -141,7 +141,7 @@ def test_a_run_cut_off_anywhere_and_resumed_writes_the_same_text(
                 pass
         assert text_of(night) == whole
         (night / "output.txt").unlink()
-        with pytest.raises(RunEnded, match=r"output\.txt, is gone: a larger -n"), resume(night):
+        with pytest.raises(RunEnded, match=r"output\.txt, is gone"), resume(night):
             pass
 
 

@@ -273,8 +273,7 @@ def check_resumable(checkpoint: Checkpoint, request: Request, changes: Mapping[s
         status = ExitStatus.LOOP if ended == "loop" else ExitStatus.OK
         path, message = request.overnight.output_path(), f"has already ended: {ended}"
         if path is not None and not path.exists():
-            hint = ": a larger -n writes it again" if ended == "length" else ""
-            message, status = f"{message}; its text, {path}, is gone{hint}", ExitStatus.FAILURE
+            message, status = f"{message}; its text, {path}, is gone", ExitStatus.FAILURE
         raise RunEnded(f"the run in {checkpoint.directory} {message}", status)
     if until is not None and until.timestamp() <= time.time():
         raise RunEnded(

@@ -209,7 +209,8 @@ class Answering:
             on_prefill=self.watch.on_prefill,
             on_held=window.add,
         )
-        overflowed = window.ledger.overflowed
+        # Also what had left when the reply went on where it stood.
+        overflowed = window.ledger.overflowed - max(cached - len(window.ledger), 0)
         generated: list[int] = []
         in_place = True
         try:

@@ -84,8 +84,6 @@ MISSING = {
     "code in a model's repository is never run": "--trust-remote-code",
     "models call no tools": "llm tools, --tool, -T, --functions",
     "models run on this machine": "llm keys, --key, ollama signin, ollama signout, ollama login",
-    "the system prompt is one text": "--system-prompt-file, -sysf, --system-fragment, --sf",
-    "--top-p and --min-p take its place": "--typical-p, --top-n-sigma, --top-nsigma",
     "MLX chooses": "--threads, --gpu-layers, --n-gpu-layers, -ngl, --num-gpu, --num-thread, -fa",
 }
 

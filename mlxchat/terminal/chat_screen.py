@@ -154,8 +154,9 @@ class ChatScreen(Talk):
         self._show(self.chat.continue_reply, "the reply stays as it is", after=after)
 
     def _last_constraint(self) -> Constraint | None:
-        turns = self.conversation.turns
-        return self.sent.get((len(turns), turns[-1].user), ({}, None))[1] if turns else None
+        number = len(self.conversation.turns)
+        last = self.conversation.state.last
+        return None if last is None else self.sent.get((number, last.user), ({}, None))[1]
 
     def compact(self, words: str) -> None:
         """Replace all turns in view but the last with a note, and show it."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-from mlxchat.chat.rendering import fitted
+from mlxchat.chat.rendering import fitted, is_too_long
 from mlxchat.chat.state import Turn
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.errors import InputError, MlxchatError, UsageError
@@ -386,8 +386,9 @@ def _model(shown: ChatScreen, argument: str) -> None:
 def _say_what_stays(shown: ChatScreen) -> None:
     chat, size = shown.conversation, shown.conversation.settings.max_kv_size
     if size is not None and chat.tokens > size:
-        fitting, _ = fitted(chat.rendering, chat.state.add(Turn("a")), size)
-        shown.screen.say(staying_line(fitting.in_view[:-1]))
+        fitting, ids = fitted(chat.rendering, chat.state.add(Turn(f"{shown.documents}a")), size)
+        if not is_too_long(ids, size):
+            shown.screen.say(staying_line(fitting.in_view[:-1]))
 
 
 @command("/set [OPTION VALUE]", "show or change options such as temp", settable.options_or_values)
