@@ -82,8 +82,7 @@ def _run_benches(asked: BenchRequest, ranks: Alone, worker: Worker) -> int:
 
     def tick(done: int, total: int, what: str) -> None:
         if ranks.lead(stop.requested()):
-            assert stop.status is not None
-            raise Terminated(stop.status)
+            raise Terminated(stop.status or ExitStatus.TERMINATED)
         text = f"{done}/{total} {what}"
         line.update(TaskID(0), completed=done, total=total, description=text, refresh=True)
 
@@ -120,7 +119,7 @@ def _run_benches(asked: BenchRequest, ranks: Alone, worker: Worker) -> int:
             finally:
                 if not is_complete:
                     messages.note(f"bench {entry.name} is incomplete")
-                if begun := [each for each in comparisons if each.runs]:
+                if ranks.leads and (begun := [each for each in comparisons if each.runs]):
                     common = circumstances(entry.name, subject, machine, complete=is_complete)
                     _write(begun, common, request.json_file)
     return status
