@@ -21,7 +21,7 @@ PACKAGE_CEILING = 30_700
 CEILINGS = {
     "": 1_555,
     "request": 750,
-    "manual": 227,
+    "manual": 222,
     "config": 300,
     "text": 2_210,
     "recall": 410,
@@ -35,7 +35,7 @@ CEILINGS = {
     "sessions": 1_725,
     "rows": 880,
     "distributed": 595,
-    "app": 3_255,
+    "app": 3_260,
     "bench": 883,
     "terminal": 3_814,
     "doctor": 209,

@@ -104,9 +104,10 @@ class Checkpointer:
             self.save(None)
 
     def leave(self, point: ResumePoint | None, finish_reason: str) -> Written | None:
-        """Write the last checkpoint, or mark the run as ended; return the size and time."""
+        """Write the last checkpoint, if there is a point to go on from or the prompt was being
+        read, and mark the run as ended if it has; return the size and time."""
         is_resumable = finish_reason in RESUMABLE
-        if is_resumable and (point or self._prefilled > self.begun.prefilled):
+        if point or (is_resumable and self._prefilled > self.begun.prefilled):
             try:
                 with device_failures():
                     self.save(point)

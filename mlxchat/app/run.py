@@ -136,7 +136,7 @@ class Run(AbstractContextManager["Run"]):
         self._reply: Reply | None = None
         self._last_character = ""
         self._stopped: FinishReason | None = None
-        self._is_begun = self._is_over = False
+        self._is_begun = self._is_over = self._has_ending = False
         self._error: MlxchatError | None = None
 
     @property
@@ -215,7 +215,10 @@ class Run(AbstractContextManager["Run"]):
                 on_over()
                 if self.saver is not None and self._reply is not None:
                     reason = str(self._reply.finish_reason)
-                    self.saved = self.saver.leave(self._reply.resume_point, reason)
+                    # Text of the ending belongs to no continuation.
+                    goes_on = reason in RESUMABLE or (reason == "length" and not self._has_ending)
+                    point = self._reply.resume_point if goes_on else None
+                    self.saved = self.saver.leave(point, reason)
             self._is_over = True
         except OutputError:
             raise
@@ -324,6 +327,7 @@ class Run(AbstractContextManager["Run"]):
                 if is_end and saver is not None and reply.finish_reason in RESUMABLE:
                     # Text that appears only at the end: another run continues without it.
                     break
+                self._has_ending = self._has_ending or is_end
                 yield self._output(token, writer.token(token))
                 if writer.has_code:
                     reply.finish_reason = "stop"

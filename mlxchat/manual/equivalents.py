@@ -26,8 +26,6 @@ OURS = {
         "--conversation, --cid": "mlxchat --session",
         "--no-log": "mlxchat --no-save",
         "-o temperature": "--temp",
-        "--hide-reasoning, -R": "--think hide",
-        "--usage, -u": "--stats",
     },
     "ollama": {
         "ollama run": "mlxchat --model NAME",
@@ -37,7 +35,6 @@ OURS = {
         "ollama rm": "mlxchat models rm",
         "-v": "mlxchat --version",
         "--format": '--schema; --schema \'{"type": "object"}\' for json',
-        "--hidethinking": "--think hide",
         "temperature": "--temp",
         "repeat_penalty": "--repetition-penalty",
         "num_ctx": "--max-kv-size",
@@ -69,7 +66,6 @@ OURS = {
         "--reasoning, -rea, --reasoning-format": "--think",
         "--reasoning-budget": "--think-budget; off instead of -1",
         "--output-file, -o": "mlxchat generate --output",
-        "--show-timings, --perf": "--stats",
         "/regen": "/retry",
     },
 }
@@ -81,7 +77,6 @@ MISSING = {
     "keys and values keep the weights' precision": "--kv-bits, --cache-type-k, --cache-type-v",
     "models are only run": "mlx_lm.convert, mlx_lm.lora, mlx_lm.fuse, ollama create",
     "there is no server": "mlx_lm.server, ollama serve, ollama ps, ollama stop, --keepalive",
-    "code in a model's repository is never run": "--trust-remote-code",
     "models call no tools": "llm tools, --tool, -T, --functions",
     "models run on this machine": "llm keys, --key, ollama signin, ollama signout, ollama login",
     "MLX chooses": "--threads, --gpu-layers, --n-gpu-layers, -ngl, --num-gpu, --num-thread, -fa",
