@@ -370,7 +370,7 @@ class SideBySide:
         yield None
 
     def _add(self, run: RowRun, tokens: Iterable[Token]) -> None:
-        """The first time, the prompt has been read."""
+        """Add tokens of a row, whose prompt has been read and counts with the first of them."""
         figures = self._pending.figures
         if not run.is_counted:
             run.is_counted = True

@@ -418,9 +418,9 @@ class Chat(AbstractContextManager["Chat"]):
         self.save()
         if self.not_saved is not None:
             raise SessionError(f"this chat would be lost: it cannot be saved: {self.not_saved}")
-        conversation, contents = self.conversation, read_session(name)
-        # Else it would be empty, and saved so.
-        check_room(conversation.rendering, contents.state, conversation.settings.max_kv_size)
+        conversation, rendering = self.conversation, self.conversation.rendering
+        # Else an empty conversation would be saved over it.
+        check_room(rendering, read_session(name).state, conversation.settings.max_kv_size)
         session = Session.open(name)
         saving = Saving(session, self._notify, self.ranks)
         if self._saving is not None:
@@ -429,7 +429,6 @@ class Chat(AbstractContextManager["Chat"]):
             self._notify(f"unlike the chat so far, session {session.name!r} is saved")
         self._saving = None
         conversation.resume(State())
-        rendering = conversation.rendering
         own = ChatOptions(recalls=conversation.recalls, template_args=rendering.template_args)
         saved = with_saved(own, session)
         conversation.recalls = saved.recalls

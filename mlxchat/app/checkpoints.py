@@ -104,8 +104,8 @@ class Checkpointer:
             self.save(None)
 
     def leave(self, point: ResumePoint | None, finish_reason: str) -> Written | None:
-        """Write the last checkpoint, if there is a point to go on from or the prompt was being
-        read, and mark the run as ended if it has; return the size and time."""
+        """Write the last checkpoint, if the run can go on from a `point` or was reading its prompt,
+        and mark it as ended if it has; return the checkpoint's size and time."""
         is_resumable = finish_reason in RESUMABLE
         if point or (is_resumable and self._prefilled > self.begun.prefilled):
             try:

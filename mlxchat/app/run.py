@@ -215,7 +215,7 @@ class Run(AbstractContextManager["Run"]):
                 on_over()
                 if self.saver is not None and self._reply is not None:
                     reason = str(self._reply.finish_reason)
-                    # Text of the ending belongs to no continuation.
+                    # The state goes with text that a longer run has, too.
                     goes_on = reason in RESUMABLE or (reason == "length" and not self._has_ending)
                     point = self._reply.resume_point if goes_on else None
                     self.saved = self.saver.leave(point, reason)
@@ -346,7 +346,7 @@ class Run(AbstractContextManager["Run"]):
         detector = LoopDetector()
         for id_ in () if point is None else deque(point.latest, point.generated):
             detector.add(id_)
-        # Not that of another process: what this one does about it is said, too.
+        # A resumed run says what it does about a loop that began before it.
         was_looping = False
 
         def see(token: Token | None) -> FinishReason | None:

@@ -209,7 +209,7 @@ class Answering:
             on_prefill=self.watch.on_prefill,
             on_held=window.add,
         )
-        # Also what had left when the reply went on where it stood.
+        # With what had left before a reply that goes on in its window.
         overflowed = window.ledger.overflowed - max(cached - len(window.ledger), 0)
         generated: list[int] = []
         in_place = True

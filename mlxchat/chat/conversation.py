@@ -366,7 +366,7 @@ class Conversation(Means):
         old reply stays. Raises what `say` raises, UsageError if there is no turn."""
         self.last_turn()
         before, read = self.state, self.window
-        # A window is changed by what it is gone back to for.
+        # Answering again changes the window that is gone back to.
         past = [replace(each, window=None) for each in self._past]
         states = [*(each.state for each in past), before]
         turn, seed = self.undo(), self._next_seed()
@@ -398,8 +398,8 @@ class Conversation(Means):
         undone: Sequence[Earlier] = (),
         **how: Any,
     ) -> Generator[Said]:
-        """Answer the last turn of this state, or continue its answer, as Answering is given it;
-        `before`, and its past before it was `undone`, if nothing comes."""
+        """Answer the last turn of this state, or continue its answer, as Answering is given it. If
+        nothing comes, `before` is back, and the past that was `undone`."""
         before, asked = before or self.state, state.turns[-1]
         at_most = 0 if (begun := bool(asked.reply or asked.thought)) else self.recalls
 

@@ -257,7 +257,7 @@ def set_key(path: Path, key: tuple[str, ...], values: list[str]) -> bool:
             raise ConfigError(f"{path}: {name} must be a table, [{name}]")
     was_set = rest[0] in table
     if values:
-        # Missing tables with it: what is added to one later, tomlkit may lose.
+        # With the tables that are missing: tomlkit may lose what is added to them later.
         value = _as_toml(key, values)
         table[rest[0]] = reduce(lambda inner, name: {name: inner}, reversed(rest[1:]), value)
     elif was_set:

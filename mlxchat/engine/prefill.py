@@ -108,7 +108,7 @@ def prefill(
 ) -> int:
     """Put the tokens `ids: (T,)` into the cache, `step_size` at a time; return how many went in.
 
-    Steps go on `after` so many tokens of the same prompt as if they had never been interrupted. A
+    Steps begin where they would if the `after` tokens before them were read in this call, too. A
     `pace` shortens steps that take too long. Only the cache's state is evaluated, so no logits
     are computed. `on_held` is called with the ids of each step once the cache holds them,
     `on_progress` with the tokens done and the total, before the first step and after each. Stops

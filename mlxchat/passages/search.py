@@ -176,7 +176,8 @@ def _joined(run: Sequence[Passage]) -> Passage:
         return first
     start, end = first.span.start, last.span.end
     text = first.document.bytes_at(start, end - start).decode("utf-8", "replace").strip()
-    text = re.sub(r"\n\s*\n", "\n\n", text)  # Empty rows have not been counted.
+    # Blank lines between passages were not counted as theirs.
+    text = re.sub(r"\n\s*\n", "\n\n", text)
     span = replace(first.span, end=end, last_line=last.span.last_line)
     return replace(first, span=span, text=text)
 

@@ -60,8 +60,8 @@ Found = tuple[int, RowId | None, Callable[[], Fields]]
 
 
 class Rows(AbstractContextManager["Rows"]):
-    """Takes the rows of an input, and is a context that closes it; malformed ones are
-    among them. The `output` is not a row even if a pattern matches it.
+    """The rows of an input, malformed ones among them, and a context that closes the input. The
+    `output` is not a row even if a pattern matches it.
 
     Raises InputError if the input cannot be opened or read, or no file matches the pattern, and
     with the first row UsageError for a template whose fields it has not.
@@ -93,7 +93,7 @@ class Rows(AbstractContextManager["Rows"]):
 
     def take(self, wait_s: float) -> Row | None:
         """The next row. None if there is no more, which `is_over` then says, or if none has come
-        within `wait_s` seconds. Raises what the class says."""
+        within `wait_s` seconds. Raises as the class does."""
         if not self._may_wait:
             row = next(self._rows, None)
         else:

@@ -140,7 +140,7 @@ def observer_of(messages: Messages) -> Observer:
 
 
 def terminal_question(choice: str = "[Y/n]") -> Callable[[str], bool] | None:
-    """Return a function that asks on the terminal; None if stdin or stderr is not a terminal."""
+    """A function that asks, Enter being the capital; None if stdin or stderr is no terminal."""
     has_both = all(each is not None and each.isatty() for each in (sys.stdin, sys.stderr))
     return partial(_ask, choice) if has_both else None
 
