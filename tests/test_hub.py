@@ -56,6 +56,10 @@ def pull_error() -> str:
 
 def test_a_pull_updates_a_model_with_what_it_needs_and_no_code(fake_hub: FakeHub):
     old = put_in_cache(hub_cache_dir(), "org/tiny", tiny_model_files(payload_bytes=32))
+    fake_hub.cut_off_after_bytes["model.safetensors"] = 10
+    assert run_in_process("models", "pull", "org/tiny").returncode == 1
+    assert cached_snapshot("org/tiny") == old
+    fake_hub.cut_off_after_bytes.clear()
     directory = Path(run_quietly("models", "pull", "org/tiny").rstrip("\n"))
     assert old != directory == cached_snapshot("org/tiny")
     wanted = set(tiny_model_files()) - {"README.md", "modeling.py"}

@@ -35,7 +35,7 @@ class Scene:
             hub, "download", lambda repo_id, **_: self.downloaded.append(repo_id) or tmp_path
         )
         monkeypatch.setattr(hub, "_library", None)  # slow to import
-        monkeypatch.setattr(hub, "repo_size_bytes", lambda _: 0)
+        monkeypatch.setattr(hub, "check_exists", lambda _: 0)
         monkeypatch.setattr(gguf, "embedded_gguf", lambda: self.embedded)
         monkeypatch.setattr(gguf, "import_gguf", lambda *_: self.converted)
         monkeypatch.setattr(platform, "on_gpu", lambda: True)
@@ -184,7 +184,7 @@ def test_without_a_confirmed_download_the_embedded_model_is_used(
     assert len(scene.questions) == 1
     # Once a day.
     os.utime(paths.history_file().with_name("embedded-model"), (0, 0))
-    monkeypatch.setattr(hub, "repo_size_bytes", Mock(side_effect=HubError("no network")))
+    monkeypatch.setattr(hub, "check_exists", Mock(side_effect=HubError("no network")))
     assert scene.resolve(ask=scene.answer(True)) == embedded
     assert len(scene.questions) == 1
     first, second = scene.told

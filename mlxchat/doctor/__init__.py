@@ -163,13 +163,13 @@ def token() -> Iterator[Finding]:
 
 def hub() -> Iterator[Finding]:
     """Look up a model that the Hub is known to have."""
-    from mlxchat.models.hub import repo_size_bytes
+    from mlxchat.models.hub import check_exists
 
     if offline_by_environment():
         yield Finding("offline: HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
         return
     try:
-        repo_size_bytes(RECOMMENDED[0].hub_id)
+        check_exists(RECOMMENDED[0].hub_id)
         yield Finding("answers")
     except ModelNotFound as error:
         yield Finding(str(error), "run hf auth login: the token may have expired")

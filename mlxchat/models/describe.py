@@ -24,9 +24,9 @@ from mlxchat.errors import (
 )
 from mlxchat.models import hub
 from mlxchat.models.catalog import CATALOG, EMBEDDED_ALIAS, EXPECTED_CACHE_TOKENS
-from mlxchat.models.gguf import directory_name
+from mlxchat.models.gguf import directory_name, embedded_gguf
 from mlxchat.models.hub_cache import cached_repos, cached_snapshot, disk_bytes, repo_dir
-from mlxchat.models.resolve import Located, embedded_model, is_hub_id
+from mlxchat.models.resolve import Located, is_hub_id
 from mlxchat.models.skeleton import (
     architectures,
     build_skeleton,
@@ -100,7 +100,7 @@ def describe_remote(repo_id: str) -> ModelFacts:
             if facts.hub_id == repo_id:
                 return replace(facts, problem=str(error))
         raise
-    named = config.get("torch_dtype")
+    named = config.get("dtype") or config.get("torch_dtype")
     weights = (size for name, size in sizes.items() if name.endswith(".safetensors"))
     bytes_of_dtype = Counter({named if named in DTYPES else "bfloat16": sum(weights)})
     facts = ModelFacts(repo_id, repo_id, "no", sum(sizes.values()))
@@ -205,17 +205,14 @@ def _from_hub() -> Iterator[ModelFacts]:
 
 
 def _converted() -> Iterator[ModelFacts]:
-    embedded = embedded_model()
-    embedded_dir = None if embedded is None else _made_dir(embedded)
+    gguf = embedded_gguf()
+    embedded_dir = None if gguf is None else paths.imported_models_dir() / directory_name(gguf)
     for directory in sorted(paths.imported_models_dir().glob("[!.]*/")):
         name = EMBEDDED_ALIAS if directory == embedded_dir else directory.name
         yield _described(name, directory, disk_bytes(directory))
-    if embedded_dir is not None and not embedded_dir.is_dir():
-        assert embedded is not None
-        assert embedded.path is not None
+    if gguf is not None and embedded_dir is not None and not embedded_dir.is_dir():
         problem = "installed; converted when first used"
-        size_bytes = embedded.path.stat().st_size
-        yield ModelFacts(EMBEDDED_ALIAS, None, "yes", size_bytes, problem=problem)
+        yield ModelFacts(EMBEDDED_ALIAS, None, "yes", gguf.stat().st_size, problem=problem)
 
 
 def _described(name: str, directory: Path, size_bytes: int) -> ModelFacts:

@@ -31,17 +31,15 @@ PATIENT_TIMEOUT_S = 10.0
 SPARE_DISK_BYTES = 100_000_000
 
 
-# The commit of a repository's main revision, and the size in bytes of each file that is needed.
-_RemoteFiles = tuple[str, dict[str, int]]
+# The commit of a repository's main revision; of each file that is needed, the size in bytes and the
+# name of its blob.
+_RemoteFiles = tuple[str, dict[str, tuple[int, str]]]
 
 
-def repo_size_bytes(repo_id: str) -> int:
-    """Ask the Hub for the download size of `repo_id`, for a few seconds at most.
-
-    Raises ModelNotFound for an unknown id and HubError if the Hub does not answer.
-    """
-    _, sizes = _remote_files(repo_id, QUICK_TIMEOUT_S)
-    return sum(sizes.values())
+def check_exists(repo_id: str) -> None:
+    """Ask the Hub for `repo_id`, for a few seconds at most. Raises ModelNotFound for an unknown id,
+    and HubError if the Hub does not answer."""
+    _remote_files(repo_id, QUICK_TIMEOUT_S)
 
 
 def look_up(repo_id: str) -> tuple[dict[str, Any], dict[str, int]]:
@@ -49,10 +47,11 @@ def look_up(repo_id: str) -> tuple[dict[str, Any], dict[str, int]]:
     file in bytes. Raises what `download` raises."""
     from huggingface_hub.utils import disable_progress_bars
 
-    commit, sizes = _model_files(repo_id)
+    commit, files = _model_files(repo_id)
     disable_progress_bars()
     with tempfile.TemporaryDirectory() as folder, _one_line_errors(repo_id):
         path = _library().hf_hub_download(repo_id, "config.json", revision=commit, cache_dir=folder)
+        sizes = {name: size for name, (size, _) in files.items()}
         return read_config(Path(path).parent), sizes
 
 
@@ -64,9 +63,14 @@ def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
     Raises ModelNotFound for an unknown id, ModelUnsupported for a repository without safetensors,
     and HubError for problems with the network, access or disk space.
     """
-    commit, sizes = _model_files(repo_id)
-    snapshot = snapshot_dir(repo_id, commit)
-    missing_bytes = sum(size for name, size in sizes.items() if not (snapshot / name).is_file())
+    commit, files = _model_files(repo_id)
+    snapshot, blobs = snapshot_dir(repo_id, commit), repo_dir(repo_id) / "blobs"
+    # Revisions share blobs, where the disk has links.
+    missing_bytes = sum(
+        size
+        for name, (size, blob) in files.items()
+        if not ((snapshot / name).is_file() or (blobs / blob).is_file())
+    )
     if missing_bytes:
         _remove_leftovers(repo_id)
         _require_disk_space(repo_id, missing_bytes)
@@ -87,19 +91,21 @@ def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
 def _remote_files(repo_id: str, timeout_s: float) -> _RemoteFiles:
     with _one_line_errors(repo_id):
         info = _library().HfApi().model_info(repo_id, timeout=timeout_s, files_metadata=True)
-    sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
-    wanted = {name: size for name, size in sizes.items() if is_wanted(name)}
-    return info.sha or "", wanted
+    return info.sha or "", {
+        file.rfilename: (file.size or 0, file.lfs.sha256 if file.lfs else file.blob_id)
+        for file in info.siblings or []
+        if is_wanted(file.rfilename)
+    }
 
 
 def _model_files(repo_id: str) -> _RemoteFiles:
-    commit, sizes = _remote_files(repo_id, PATIENT_TIMEOUT_S)
-    if not holds_model(sizes):
+    commit, files = _remote_files(repo_id, PATIENT_TIMEOUT_S)
+    if not holds_model(files):
         raise ModelUnsupported(
             f"{repo_id} has no config.json with model*.safetensors: look for a conversion at "
             "https://huggingface.co/mlx-community, or download a .gguf file and use its path"
         )
-    return commit, sizes
+    return commit, files
 
 
 def _require_disk_space(repo_id: str, missing_bytes: int) -> None:

@@ -55,15 +55,13 @@ def snapshot_dir(repo_id: str, commit: str) -> Path:
 
 
 def cached_snapshot(repo_id: str) -> Path | None:
-    """The directory of the repository's main revision; None if it is missing or unfinished."""
+    """The directory of the repository's main revision, or of the latest one before it while that is
+    unfinished; None if none is complete."""
     snapshot = _main_snapshot(repo_id)
-    if snapshot is None:
-        return None
-    # A file that exists is complete, since the library renames it into place.
-    here = {path.name for path in snapshot.glob("*") if path.is_file()}
-    wanted = filter(is_wanted, _listed_names(snapshot))
-    is_complete = holds_model(here) and all((snapshot / name).is_file() for name in wanted)
-    return snapshot if is_complete else None
+    if snapshot is None or _is_complete(snapshot):
+        return snapshot
+    earlier = sorted(snapshot.parent.glob("*"), key=lambda path: path.stat().st_mtime)
+    return next(filter(_is_complete, reversed(earlier)), None)
 
 
 def cached_repos() -> list[tuple[str, Path | None]]:
@@ -91,6 +89,13 @@ def is_wanted(name: str) -> bool:
 def holds_model(names: Collection[str]) -> bool:
     """Whether files of those names form a model that can be loaded."""
     return "config.json" in names and any(fnmatch(name, "model*.safetensors") for name in names)
+
+
+def _is_complete(snapshot: Path) -> bool:
+    # A file that exists is complete, since the library renames it into place.
+    here = {path.name for path in snapshot.glob("*") if path.is_file()}
+    wanted = filter(is_wanted, _listed_names(snapshot))
+    return holds_model(here) and all((snapshot / name).is_file() for name in wanted)
 
 
 def _hub_home() -> str:

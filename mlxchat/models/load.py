@@ -44,7 +44,7 @@ from mlxchat.models.weights import arrays_of, fitting, load_arrays, needs_mlx_lm
 from mlxchat.options import options_of
 from mlxchat.request import Setup
 from mlxchat.text.tokens import Tokenizer
-from mlxchat.units import Notify, format_bytes
+from mlxchat.units import Notify, Observer, format_bytes
 
 Check = Callable[[nn.Module, Tokenizer], object] | None
 
@@ -64,15 +64,12 @@ def load(
 
     Raises ModelError, HubError or TemplateError, with a message that says what to do.
     """
-    resolved = resolve_model(name, offline=offline, ask=None, notify=_silent, show_progress=False)
+    silent = Observer().note
+    resolved = resolve_model(name, offline=offline, ask=None, notify=silent, show_progress=False)
     added = None if adapter is None else find_adapter(adapter)
     return load_directory(
-        resolved.directory, resolved.name, dtype=dtype, notify=_silent, adapter=added
+        resolved.directory, resolved.name, dtype=dtype, notify=silent, adapter=added
     )
-
-
-def _silent(_: str) -> None:
-    return
 
 
 def load_directory(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mlxchat.models.adapter import Adapter
     from mlxchat.models.tokenizer_files import GivenTemplate
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<![.-])", re.ASCII)
 
 DAY_S = 86_400
 # Suffixes of files that users may name as a model, whether mlxchat reads them or not.
@@ -85,7 +85,8 @@ def locate(name: str, aliases: Mapping[str, str]) -> Located:
             return embedded
         raise ModelNotFound(f"the package of {name} is not installed: {gguf.how_to_install()}")
     if name not in catalog.HUB_ALIASES and cached_snapshot(name) is None:
-        name = _in_any_case(name, [*catalog.HUB_ALIASES, *catalog.names_here()])
+        known = [*catalog.HUB_ALIASES, *catalog.HUB_ALIASES.values(), *catalog.names_here()]
+        name = _in_any_case(name, known)
     if name in catalog.HUB_ALIASES:
         return Located("hub", catalog.HUB_ALIASES[name])
     converted = paths.imported_models_dir() / name
@@ -212,7 +213,7 @@ class _Resolver:
 
             question = f"No model chosen. Download {best.hub_id}, {size}, which fits this machine?"
             try:
-                hub.repo_size_bytes(best.hub_id)
+                hub.check_exists(best.hub_id)
                 if ask(question):
                     return Located("hub", best.hub_id)
             except (HubError, ModelError):

@@ -46,8 +46,6 @@ def directory_name(path: Path) -> str:
         raise ModelNotFound(
             f"cannot find the GGUF file {path}: {getattr(error, 'strerror', None) or error}"
         ) from error
-    if not resolved.is_file():
-        raise ModelNotFound(f"{path} is not a regular file")
     identity = repr((str(resolved), stat.st_size, stat.st_mtime_ns, FORMAT_VERSION))
     digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:12]
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem)[:MAX_STEM_CHARACTERS].strip("-.")
