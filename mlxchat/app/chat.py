@@ -10,7 +10,7 @@ The next `Chat.open(session="holidays")` resumes it with the same model and wind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import fields, replace
 from typing import Any, Self
@@ -154,7 +154,7 @@ class Chat(AbstractContextManager["Chat"]):
         """Whether the conversation has begun."""
         return self._conversation is not None
 
-    def revise_system(self, revised: Callable[[str | None], str]) -> None:
+    def revise_system(self, revised: Callable[[str | None], str | None]) -> None:
         """Change the system prompt, or that of the session, before the conversation begins."""
         system = self._options.system
         if system is None and self.session is not None:
@@ -252,9 +252,8 @@ class Chat(AbstractContextManager["Chat"]):
         """How a prompt begins that the model has read before: nothing if nothing is saved."""
         if self._prefixes is not None:
             self._prefixes.close()
-        wanted = self._setup.prefix_cache and self._saving is not None
-        setup = replace(self._setup, prefix_cache=wanted)
-        self._prefixes = known_prefixes(setup, model, self._observer.note)
+        notify = self._observer.note
+        self._prefixes = self._saving and known_prefixes(self._setup, model, notify)
         return self._prefixes and self._prefixes.begin
 
     def _report(self, conversation: Conversation) -> None:
@@ -337,6 +336,7 @@ class Chat(AbstractContextManager["Chat"]):
         self._options = replace(self._options, think="on" if wanted else "off")
         recommended = chat_sampling(self.conversation.model, think=wanted)
         self.conversation.sampling = self._setup.sampling_settings(recommended)
+        self._describe(("template_args",))
 
     def set(self, **options: Any) -> None:
         """Change options by name, for this and later models: fields of SamplingSettings and of
@@ -368,10 +368,8 @@ class Chat(AbstractContextManager["Chat"]):
         seed = sampling.pop("seed", self._setup.seed)
         setup = replace(self._setup, sampling={**self._setup.sampling, **sampling}, seed=seed)
         self._options = replace(self._options, setup=setup)
-        if self._saving is not None:
-            # Nothing else: after `change_session`, the session's own model and window stay.
-            saved = settings_of(conversation)
-            self._saving.describe({name: saved[name] for name in OWN & options.keys()})
+        # Nothing else: after `change_session`, the session's own model and window stay.
+        self._describe(OWN & options.keys())
 
     # The session
 
@@ -428,7 +426,7 @@ class Chat(AbstractContextManager["Chat"]):
         else:
             self._notify(f"unlike the chat so far, session {session.name!r} is saved")
         self._saving = None
-        conversation.resume(State())
+        conversation.resume(session.contents.state.beginning)
         own = ChatOptions(recalls=conversation.recalls, template_args=rendering.template_args)
         saved = with_saved(own, session)
         conversation.recalls = saved.recalls
@@ -439,11 +437,13 @@ class Chat(AbstractContextManager["Chat"]):
         saving.resume(conversation, system=None)
         self._saving = saving
 
-    def _describe(self) -> None:
-        """Save the options to resume with."""
+    def _describe(self, names: Collection[str] | None = None) -> None:
+        """Save the options to resume with, or those of these names."""
         if self._saving is not None:
             of_model = model_settings(self._found, self._setup.dtype)
-            self._saving.describe({**of_model, **settings_of(self.conversation)})
+            saved = {**of_model, **settings_of(self.conversation)}
+            wanted = saved.keys() if names is None else names
+            self._saving.describe({name: saved[name] for name in wanted})
 
     @property
     def _setup(self) -> Setup:

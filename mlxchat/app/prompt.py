@@ -217,9 +217,12 @@ def constraint_in(fields: Mapping[str, Any], *, may_be_file: bool = False) -> Co
             raise UsageError(f"{name} has a value of the wrong type")
 
 
-def with_schema(system: str | None, constraint: Constraint) -> str:
-    """The system prompt with the constraint's schema, instead of one that it ends with."""
-    own = (system or "").partition(BEFORE_SCHEMA)[0].rstrip()
+def with_schema(system: str | None, constraint: Constraint | None) -> str | None:
+    """The system prompt with the constraint's schema, if any, instead of one that it ends with."""
+    own, has_schema, _ = (system or "").partition(BEFORE_SCHEMA)
+    own = own.rstrip() if has_schema else system
+    if constraint is None:
+        return own
     schema = BEFORE_SCHEMA + json.dumps(constraint.schema, ensure_ascii=False)
     return f"{own}\n\n{schema}" if own else schema
 

@@ -220,7 +220,6 @@ class Ring:
 
     def append(self, new: Entries) -> None:
         """Add tokens in temporal order."""
-        self.unroll()
         self.held = self.held.followed_by(new)
         self.size = self.next = self.held.tokens
 

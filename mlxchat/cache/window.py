@@ -261,9 +261,6 @@ class WindowCache:
         first = self.keep if self.keep else start
         return first <= start <= stop <= self._ring.size
 
-    def is_trimmable(self) -> bool:
-        return True
-
     def trim(self, n: int) -> int:
         """Rewind: take back the latest n tokens and return how many were taken back.
 

@@ -312,7 +312,7 @@ class Conversation(Means):
             self.window = before.window
         elif before.state.turns and before.state.changed_in(self.state) == "reply":
             # The window ends with what is taken back.
-            self.window.turns = state.in_view[:-1]
+            self.window.turns = (*self.window.turns, len(self.turns) + 1)
         self.state = state
 
     def last_turn(self) -> Turn:

@@ -160,9 +160,10 @@ def check_room(rendering: Rendering, state: State, window: int | None) -> int:
     """How many tokens precede the first user's text. Raises WindowTooSmall if no room is left."""
     pinned = rendering.count_pinned(state)
     if window is not None and window < pinned + 2 * RESERVE:
-        texts = "system prompt and" if state.note is None else "system prompt, note and"
+        note, lines = "note" * (state.note is not None), "remembered lines" * bool(state.remembered)
+        texts = ", ".join(filter(None, ["system prompt", note, lines]))
         raise WindowTooSmall(
-            f"--max-kv-size {window} is too small for a {texts} chat template of {pinned} tokens: "
+            f"--max-kv-size {window} is too small for a {texts} and chat template of {pinned} tokens: "
             f"use {pinned + 2 * RESERVE} or more"
         )
     return pinned

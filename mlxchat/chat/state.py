@@ -52,7 +52,8 @@ class Turn:
     ) -> Turn:
         """Without ids of another tokenizer, which do not spell the reply; and with the thought that
         the reply begins with: transcripts of other programs have both in one text."""
-        spells = self.ids is not None and self.reply.rstrip("\ufffd").strip() in decode(self.ids)
+        text = (self.reply or self.thought).rstrip("\ufffd").strip()
+        spells = self.ids is not None and text in decode(self.ids)
         thought, reply = ("", self.reply) if self.thought else split(self.reply)
         parted = self if reply == self.reply else replace(self, thought=thought, reply=reply)
         return parted if spells else replace(parted, ids=None)
@@ -200,7 +201,7 @@ class State:
     @property
     def pinned_earlier(self) -> tuple[Turn, ...]:
         """The pinned turns before the last one."""
-        return tuple(turn for turn in self.turns[:-1] if turn.pinned)
+        return tuple(turn for turn in self.turns[:-1] if turn.pinned and not turn.forgotten)
 
     @property
     def may_be_forgotten(self) -> tuple[int, ...]:

@@ -89,6 +89,9 @@ def remove(*names: str) -> None:
     """Delete sessions for good, also from the backup. Raises SessionError at an open one."""
     with Database() as database:
         names = tuple(existing(database, name).name for name in names)
+        for name in names:
+            # Else some would be deleted before an open one.
+            Session.open(name).close()
         try:
             with session_errors("renew the backup"), backup.renewed(database.path):
                 for name in names:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import re
 import sqlite3
 import time
@@ -103,7 +104,9 @@ class Session(AbstractContextManager["Session"]):
     @property
     def snapshot_path(self) -> Path | None:
         """The file for the state of its cache; None before the first turn."""
-        return None if self._id is None else snapshot_path(self._database, self._id)
+        if self._id is None or not self._has_row:
+            return None
+        return snapshot_path(self._database, self._id)
 
     @property
     def is_question(self) -> bool:
@@ -172,7 +175,7 @@ class Session(AbstractContextManager["Session"]):
             found = find(self._database, name)
             if found is not None and found.id != self._id:
                 raise records.already_exists(found.name)
-            if self._id is not None:
+            if self._has_row:
                 with session_errors("rename the session"):
                     self._database.write(
                         lambda c: records.update_session(c, replace(self._row(c), name=name))
@@ -223,7 +226,11 @@ class Session(AbstractContextManager["Session"]):
                 Saved(),
             )
         self._settings, self._turns = dict(self.contents.settings), self.contents.turns
-        remove_unfinished(snapshot_path(self._database, record.id))
+        path = snapshot_path(self._database, record.id)
+        remove_unfinished(path)
+        with suppress(OSError):
+            # The latest ones used are kept.
+            os.utime(path)
 
     def _choose_name(self) -> None:
         """Raises OSError if nothing can be locked."""
@@ -308,7 +315,7 @@ class Session(AbstractContextManager["Session"]):
                 lock.release()
                 raise SessionError("another process has changed it")
             self._lock = lock
-        if found is None and not self._has_row:
+        if not self._has_row and (found is None or found.name != self.name):
             self._id = self._inserted(connection)
         self._sign()
         assert self._id is not None

@@ -53,8 +53,8 @@ def run(
             collects=on_terminal,
             ranks=ranks,
         )
-        if constraint is not None and answer.schema_prompt:
-            chat.revise_system(partial(with_schema, constraint=constraint))
+        in_prompt = constraint if answer.schema_prompt else None
+        chat.revise_system(partial(with_schema, constraint=in_prompt))
         is_new = shown.session is None and not shown.latest
         if chat.session is not None and is_new and (question is not None or template is not None):
             chat.session.settings({QUESTION: True})
