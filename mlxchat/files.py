@@ -182,7 +182,8 @@ def prune(directory: Path, limit_bytes: int) -> int:
     """Delete the least recently used files, until the rest is within the limit, and what killed
     processes left. Return the bytes of the rest. Raises OSError."""
     kept = 0
-    stray_before = time.time() - STRAY_AFTER_S
+    # Below 0, nothing stays.
+    stray_before = time.time() - STRAY_AFTER_S * (limit_bytes >= 0)
     for path, status in by_use(directory):
         if path.name.startswith("."):
             if status.st_mtime < stray_before:

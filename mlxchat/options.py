@@ -226,6 +226,9 @@ OF_TEMPLATE = (
 # At most one of each can be given.
 ONE_OF = (CONSTRAINTS, ("until", "lasting_s"), INPUT_FORMS, ("latest", "session", "save"))
 
+# What is ignored without one of these, if it is only configured.
+NEEDED = {"schema_prompt": ("schema", "schema_multi"), "logprobs": ("events",)}
+
 # A field, those that it excludes, and what to say after both, or instead. A field counts if it is
 # not at its default; `overflow=map` stands for one of its values.
 PAIRS = (

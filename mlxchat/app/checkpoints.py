@@ -113,10 +113,10 @@ class Checkpointer:
                     self.save(point)
             except DeviceError as error:
                 self._state.report(error)
+        self._state.background.wait()
         if not is_resumable or finish_reason == "loop":
             self._file.sync()
             self.checkpoint.end(finish_reason)
-        self._state.background.wait()
         self._state.report()
         return self._state.background.written
 

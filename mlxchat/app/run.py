@@ -300,9 +300,9 @@ class Run(AbstractContextManager["Run"]):
         writer = self._events if request.events else self._text
 
         def read(done: int, total: int) -> None:
+            on_prefill(done, total)
             if saver is not None:
                 saver.read(done, total)
-            on_prefill(done, total)
 
         if request.events and self.reader is None:
             yield self._start(len(prompt.ids))

@@ -7,6 +7,7 @@ and how it is configured; then `generate`, as an example of a command.
 
 import os
 import sys
+import time
 from contextlib import redirect_stderr, suppress
 from io import StringIO
 from itertools import takewhile
@@ -37,6 +38,7 @@ from mlxchat.terminal.output import show_error
 
 # Commands that run a model on all ranks; the others run only on rank 0.
 TOGETHER = {"bench", "chat", "generate"}
+FIRST_SHOWS_S = 2.0
 
 EPILOG = """\
 Examples:
@@ -145,7 +147,11 @@ def main() -> None:
                 join_options()
             app(prog_name="mlxchat")
         sys.exit(ExitStatus.FAILURE)
-    _exit(_status())
+    status = _status()
+    if status and platform.launched_rank():
+        # mlx.launch ends the others at once: the first one has to show the error.
+        time.sleep(FIRST_SHOWS_S)
+    _exit(status)
 
 
 def _exit(status: int) -> NoReturn:

@@ -71,7 +71,8 @@ def generate(
     if resume is not None:
         raise typer.Exit(resume_run(resume, build(Shown, values), **_changes(context)))
     leave_template_out(context, values)
-    if values["raw"] or template is not None or prompt in (None, "-"):
+    has_question = not (values["raw"] or template or prompt in (None, "-"))
+    if values["overflow"] != "stop" and not has_question:
         leave_out(context, values, "overflow")
     request = build(
         Request,

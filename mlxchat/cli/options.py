@@ -17,7 +17,7 @@ from mlxchat.cli.group import Command
 from mlxchat.cli.usage_errors import refuse_run_together
 from mlxchat.config import TEXT, Setting, by_field, configured, read_user_config
 from mlxchat.errors import ConfigError, UsageError
-from mlxchat.options import OF_TEMPLATE, ONE_OF, Option, options_of
+from mlxchat.options import NEEDED, OF_TEMPLATE, PAIRS, Option, options_of
 from mlxchat.request import Setup
 from mlxchat.settings import SamplingSettings
 
@@ -197,10 +197,13 @@ class Configured(Command):
         # `--no-csv` excludes nothing.
         changed = {each.name for each in self.params if ctx.params.get(each.name) != each.default}
         typed, of_prompt = changed & _typed_names(ctx), ctx.meta.get(PROMPT_FIELDS, frozenset())
-        for group in map(frozenset, ONE_OF):
+        for group in (frozenset({one, other}) for one, others, _ in PAIRS for other in others):
             # One on the command line overrides another in the prompt, that one the configuration's.
             if first := typed & group or of_prompt & group:
                 ctx.params.update(dict.fromkeys(ctx.params.keys() & group - first))
+        for name, needed in NEEDED.items():
+            if not any(ctx.params.get(each) for each in needed) and name not in typed | of_prompt:
+                ctx.params.update(dict.fromkeys(ctx.params.keys() & {name}))
         return rest
 
 

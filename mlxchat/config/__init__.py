@@ -29,7 +29,7 @@ from mlxchat import paths
 from mlxchat.errors import ConfigError, OutputError, UsageError
 from mlxchat.files import open_to_read, reported_as, write_atomically
 from mlxchat.manual.equivalents import option_for
-from mlxchat.options import FROM_TEXT, check_utf8
+from mlxchat.options import FROM_TEXT, ONE_OF, check_utf8
 from mlxchat.request.commands import COMMANDS
 
 MODEL_VARIABLE = "MLXCHAT_MODEL"
@@ -63,10 +63,6 @@ class ConfigFile:
 
     path: Path
     contents: Mapping[str, Any]
-
-    @property
-    def model(self) -> str | None:
-        return self.contents.get("model")
 
     @property
     def aliases(self) -> Mapping[str, str]:
@@ -110,7 +106,9 @@ def configured(command: str) -> dict[str, Setting]:
     found = by_field(command, read_user_config().settings_for(command).values())
     if os.environ.get(MODEL_VARIABLE):
         found.pop("model", None)
-    return found | by_field(command, variables_for(command))
+    variables = by_field(command, variables_for(command))
+    rivals = {each for group in ONE_OF if variables.keys() & {*group} for each in group}
+    return {name: each for name, each in found.items() if name not in rivals} | variables
 
 
 def variables_for(command: str) -> list[Setting]:
@@ -133,8 +131,7 @@ def configured_model() -> Setting | None:
     """The model for all commands: MLXCHAT_MODEL, or `model` of the file."""
     if named := os.environ.get(MODEL_VARIABLE):
         return Setting("model", named, MODEL_VARIABLE)
-    file = read_user_config()
-    return None if file.model is None else Setting("model", file.model, str(file.path))
+    return read_user_config().settings_for().get("model")
 
 
 def by_field(command: str, settings: Iterable[Setting]) -> dict[str, Setting]:

@@ -77,8 +77,10 @@ class Rows(AbstractContextManager["Rows"]):
         # For another program or a person: not for a file, or bytes in memory.
         self._may_wait = False
         with suppress(OSError):
-            mode = 0 if self._stream is None else os.fstat(self._stream.fileno()).st_mode
-            self._may_wait = mode != 0 and not stat.S_ISREG(mode)
+            status = None if self._stream is None else os.fstat(self._stream.fileno())
+            self._may_wait = status is not None and not stat.S_ISREG(status.st_mode)
+            if status and output and os.path.samestat(status, in_home(output).stat()):
+                raise UsageError(f"{output} is the input too: choose another name for the output")
         self._rows = self._read(self._stream)
 
     def count(self) -> int | None:

@@ -114,7 +114,6 @@ class Checkpoint:
 
     def end(self, reason: str) -> None:
         """Record that the run cannot be continued, and why. Raises OutputError."""
-        self.state.background.wait()
         self.change(replace(self.run, ended=reason))
 
     def change(self, run: RunRecord) -> None:

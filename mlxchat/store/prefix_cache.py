@@ -55,7 +55,6 @@ class PrefixCache:
         notify: Callable[[str], object] = lambda message: None,
     ) -> None:
         self.files = CacheFiles(directory, limit_bytes)
-        self.limit_bytes = limit_bytes
         self.error: OSError | None = None
         self._model = model
         self._notify = notify
@@ -139,7 +138,7 @@ class PrefixCache:
         """Wait for all writes, and enforce the limit."""
         self.writer.wait()
         with suppress(OSError):
-            self.files.prune(self.limit_bytes)
+            self.files.prune(self.files.limit_bytes)
         if self.error is not None:
             self._notify(f"cannot write the prefix cache: {self.error}")
 

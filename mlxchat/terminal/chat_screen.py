@@ -46,7 +46,7 @@ class ChatScreen(Talk):
         self.figures = ""
         # What was sent with the messages of turns, and what came back with the last one taken back.
         self.sent: dict[tuple[int, str], tuple[Attached, Constraint | None]] = {}
-        self._again: Attached = {}
+        self.again: Attached = {}
         self._returned: Constraint | None = None
 
     def wait_for_model(self) -> None:
@@ -86,11 +86,11 @@ class ChatScreen(Talk):
         documents = turn.user[: turn.documents].removesuffix(SEPARATOR)
         name = f'attachments of "{first_words(turn.question)}"'
         unknown = {"": (name, documents)} if documents else {}
-        others = {key: each for key, each in self.attached.items() if key not in self._again}
+        others = {key: each for key, each in self.attached.items() if key not in self.again}
         own = None if self.constraint is self._returned else self.constraint
         sent = len(self.conversation.turns) + 1, turn.user
-        self._again, self._returned = self.sent.get(sent, (unknown, None))
-        self.attached, self.constraint = self._again | others, self._returned or own
+        self.again, self._returned = self.sent.get(sent, (unknown, None))
+        self.attached, self.constraint = self.again | others, self._returned or own
 
     def kept(self) -> str:
         """What can be done with a message that has no reply."""
@@ -135,7 +135,7 @@ class ChatScreen(Talk):
                 conversation.add(sent)
             if is_said := len(conversation.turns) > before:
                 self.sent[before + 1, sent.user] = self.attached, self.constraint
-                self.attached, self._again, self.constraint = {}, {}, None
+                self.attached, self.again, self.constraint = {}, {}, None
         return is_said
 
     # The reply

@@ -263,7 +263,7 @@ def _context(shown: ChatScreen, _: str) -> None:
 
 @command("/recall WORDS [#N]", "search the whole chat; #N quotes match N")
 def _recall(shown: ChatScreen, argument: str) -> None:
-    ((words, number),) = re.findall(r"\A(.+?)(?:\s+#(\d+))?\Z", argument)
+    ((words, number),) = re.findall(r"(?s)\A(.+?)(?:\s+#(\d+))?\Z", argument)
     matches = shown.conversation.state.recall(words)
     found = len(matches)
     if not matches:
@@ -357,7 +357,7 @@ def _load(shown: ChatScreen, argument: str) -> None:
     if is_model(argument) and argument not in names_by_use():
         raise UsageError(f"{argument} is a model, not a session: use /model {argument}")
     shown.chat.change_session(argument)
-    shown.sent, shown.figures = {}, ""
+    shown.sent, shown.again, shown.figures = {}, {}, ""
     # Files stay attached; a quote is of the chat that is left.
     shown.attached = {k: each for k, each in shown.attached.items() if not k.startswith("> ")}
     shown.show_last_exchange()

@@ -13,7 +13,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, dropwhile
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -110,8 +110,9 @@ class Editor:
         EndOfInput, or what has ended the prompt."""
         self._warned, self._error = False, None
         self._draft, self._pushed = draft or self._pushed, ""
-        # What was typed before a draft came back is a message of its own.
+        # What was typed before a draft came back is a message of its own. Enters alone are nothing.
         keys = get_typeahead(self._session.input)
+        keys = [*dropwhile(lambda key: self._draft.strip() and key.key in ("c-j", "c-m"), keys)]
         waiting = keys or select.select([self._session.input], [], [], 0)[0]
         edits = bool(keys) and keys[0].key in ("c-u", "c-w", "c-h")
         is_typed_ahead = bool(self._draft.strip() and waiting) and not edits
@@ -129,7 +130,7 @@ class Editor:
         try:
             typed = self._session.prompt(default=shown, pre_run=self._watch)
             # After a message, nothing comes back.
-            self._pushed *= typed.startswith("/")
+            self._pushed *= typed[:1] == "/" != typed[1:2]
             text = message_of(typed, self._pastes.texts)
             added = text.removeprefix(self._draft).rstrip()
             # "I want to" + " quit" is a message.
@@ -339,7 +340,7 @@ class PlainInput:
             interrupted = False
             text = message_of(typed) if typed else draft
             if text.strip():
-                self._draft = draft if text.startswith("/") else ""
+                self._draft = draft if text[:1] == "/" != text[1:2] else ""
                 return text
 
     def _next_line(self, prompt: str) -> str:

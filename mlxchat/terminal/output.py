@@ -157,7 +157,7 @@ def show_line(text: str) -> None:
     # Without stderr there is nowhere to report to.
     with suppress(OSError):
         if _is_terminal():
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
             line = wrap(line, max(columns - MARGIN, 1))
     with suppress(OSError):
         print(f"{TerminalLine.end()}{line}", file=sys.stderr, flush=True)

@@ -61,7 +61,7 @@ def _generate(opened: Open, ranks: Alone, worker: Worker, shown: Shown) -> int:
     stats = begun.stats
     if stats.prompt_tokens:
         messages.stats(stats_line(stats, begun.saved), shown.stats)
-    if stop.status is not None and begun.saver is not None:
+    if stop.status and begun.saver and not begun.saver.checkpoint.run.ended:
         directory = shlex.quote(str(begun.saver.checkpoint.directory))
         messages.note(f"stopped: mlxchat generate --resume {directory} continues")
     if stats.complete is False:

@@ -251,6 +251,8 @@ def page(text: str) -> None:
 
     from mlxchat.terminal.worker import ctrl_c_ignored
 
+    # pydoc prefers that for manual pages, which may be no pager for colors.
+    os.environ.pop("MANPAGER", None)
     # Quit if the text fits the screen, leave it there, and pass colors through.
     os.environ["LESS"] = f"{os.environ.get('LESS') or '-FX'} -R"
     with ctrl_c_ignored():
