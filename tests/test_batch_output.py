@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlxchat.errors import OutputError
+from mlxchat.errors import OutputError, UsageError
 from mlxchat.request import BatchInput
 from mlxchat.rows import output as writing
 from mlxchat.rows.output import Pending, Result, ResultFile
@@ -147,6 +147,14 @@ def test_a_file_that_is_not_the_output_of_a_batch_is_left_alone(out: Path, text:
         ResultFile(out)
     assert str(error.value) == f"{out} is not the output of a batch: choose another name"
     assert out.read_text() == text
+
+
+def test_a_batch_does_not_read_what_it_writes(out: Path) -> None:
+    """It answered its own errors for ever."""
+    out.write_text(before := '{"prompt": "Hello"}\n')
+    with pytest.raises(UsageError, match="is the input too"):
+        Rows(BatchInput(path=out), None, out)
+    assert out.read_text() == before
 
 
 def test_a_run_that_fails_at_the_beginning_leaves_no_empty_file(out: Path) -> None:

@@ -71,7 +71,7 @@ def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen
     )
     assert shown.attached == {}
     assert run("/recall Name ada #1") == "your next message will quote turn 1: My name is Ada.\n"
-    assert run("/recall Rome").endswith("no match for 'Rome'\n")
+    assert run("/recall Rome\nagain").endswith("no match for 'Rome\\nagain'\n")
     with pytest.raises(UsageError, match="no match #5: found 4 matches"):
         run("/recall ada #5")
     shown.say("Right?" + " sea" * 60)

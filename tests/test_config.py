@@ -23,6 +23,17 @@ def test_a_flag_wins_over_a_variable_and_it_over_the_file(monkeypatch: pytest.Mo
     monkeypatch.setenv("MLXCHAT_CHAT_TEMP", "2")
     assert parameters("chat")["temp"] == "2"
     assert parameters("chat", "--temp", "3")["temp"] == "3"
+    # So it does over what cannot be combined with it, or needs another option.
+    write_config("[generate]\nregex = 'a'\nlogprobs = 3\nextract = true\noverflow = 'stop'")
+    monkeypatch.setenv("MLXCHAT_GENERATE_CHOICE", "b")
+    set_ = parameters("generate", "--json")
+    assert [set_[each] for each in ("regex", "choice", "logprobs", "extract")] == [
+        None,
+        ["b"],
+        "3",
+        None,
+    ]
+    assert parameters("generate", "--extract")["logprobs"] is None
 
 
 def test_a_commands_own_model_overrides_only_its_own_level(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -525,6 +525,16 @@ def test_a_retry_reads_nothing_again_that_was_read_for_the_message() -> None:
         assert len(conversation.ledger) == size, "nothing of what was undone is saved"
 
 
+def test_a_window_knows_that_it_holds_what_was_undone() -> None:
+    """The saved cache kept it."""
+    conversation = make_conversation(None, max_tokens=3)
+    for text in "abcdef":
+        say(conversation, text)
+    for _ in range(3):
+        conversation.undo()
+    assert max(conversation.window.turns) > len(conversation.turns) == 3
+
+
 def test_a_constraint_is_refused_beside_what_excludes_it() -> None:
     conversation = make_conversation()
     conversation.generation = GenerationSettings(min_tokens=5)

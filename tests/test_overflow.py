@@ -268,22 +268,23 @@ def test_progress_is_in_time_and_counts_what_will_be_combined(
     assert all(each < 1.1 * least for each, least in zip(left, accumulate(left, min), strict=True))
 
 
-@pytest.mark.parametrize("part", [1, 3])
+@pytest.mark.parametrize(("part", "events"), [(1, False), (1, True), (3, False)])
 def test_stopped_reading_writes_what_there_is(
-    asked: Request, report: Path, tmp_path: Path, part: int
+    asked: Request, report: Path, tmp_path: Path, part: int, events: bool
 ) -> None:
     report.write_text(report.read_text()[:1_500])
     out, warned = tmp_path / "out", list[str]()
-    asked = replace(asked, events=False, overnight=Overnight(output=out))
+    asked = replace(asked, events=events, overnight=Overnight(output=out))
     with mlxchat.begin(asked, mlxchat.Observer(warn=warned.append)) as run:
         reader: Any = run.reader
         is_due = (lambda: len(reader.answers) > 1) if part == 1 else (lambda: bool(run.prompt))
         run.write(should_stop=is_due)
     assert (run.stats.complete, run.stats.finish_reason) == (False, "interrupted")
     assert (run.stats.generated_tokens > 0) is (part == 1)
-    assert len(out.read_text().split("\n\n[")) == len(reader.answers)
+    text = f"{events_of(out.read_text())[-1]['text']}\n" if events else out.read_text()
+    assert len(text.split("\n\n[")) == len(reader.answers)
     assert warned == ["stopped after reading 2 sections"] * (part == 1)
-    assert re.fullmatch(r"\[.*, lines 1-\d+\]\n.*\n\n\[.*\]\n.*\n", out.read_text(), re.DOTALL)
+    assert re.fullmatch(r"\[.*, lines 1-\d+\]\n.*\n\n\[.*\]\n.*\n", text, re.DOTALL)
 
 
 def test_a_deadline_ends_the_reading(generate: Generate, report: Path) -> None:

@@ -15,6 +15,7 @@ from mlxchat.sessions import database as database_module
 from mlxchat.sessions.database import FORMAT, Database, names_by_use
 from mlxchat.sessions.listing import listing, read_session, search
 from mlxchat.sessions.session import Session
+from tests.failing_database import FailingDatabase
 from tests.killed import kill
 from tests.test_session_store import make_session
 
@@ -43,6 +44,21 @@ def test_a_session_on_a_full_disk_continues_unsaved(monkeypatch: pytest.MonkeyPa
         with pytest.raises(SessionError, match="disk I/O error: the chat continues unsaved"):
             session.record(None, turns)
     assert [turn.user for turn in read_session("mine").turns] == ["hello"]
+
+
+def test_chats_that_began_on_a_full_disk_get_a_row_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both kept the id of a row that was rolled back: the second one emptied the first one's."""
+    database = FailingDatabase(monkeypatch)
+    with Session.open("paris", create=True) as one, Session.open("rome", create=True) as other:
+        for session in (one, other):
+            database.executed, database.failing = [], (2,)
+            with pytest.raises(SessionError, match="continues unsaved"):
+                session.record(None, [Turn(session.name)])
+        database.failing = ()
+        for session in (one, other):
+            session.record(None, [Turn(session.name)])
+    for name in ("paris", "rome"):
+        assert [turn.user for turn in read_session(name).turns] == [name]
 
 
 def test_what_a_killed_process_left_in_the_log_is_read_on_a_read_only_disk(

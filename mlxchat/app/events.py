@@ -39,11 +39,13 @@ class EventWriter:
         self._turn = {} if turn is None else {"turn": turn}
         self._recalled: dict[str, Any] = {"recalled": []}
         self._passages: dict[str, Any] = {}
+        # What the last line has if there is no answer.
+        self.so_far = ""
         self._texts = {False: io.StringIO(), True: io.StringIO()}
 
     @property
     def answer(self) -> str:
-        return self._texts[False].getvalue()
+        return self._texts[False].getvalue() or self.so_far
 
     def start(self, model: str, facts: dict[str, Any], *settings: Any) -> str:
         """The first line: the model's name, other facts, and the fields of the settings."""

@@ -257,7 +257,8 @@ class SectionReader:
                 first, last = group[0][0], group[-1][0]
                 place = LineRange(document.name, first.first_line, last.last_line)
                 data = document.bytes_at(first.start, last.end - first.start)
-                for piece in self._pieces(data.decode("utf-8", "replace").strip()):
+                pieces = self._pieces(data.decode("utf-8", "replace").strip())
+                for piece in filter(str.strip, pieces):
                     yield place, heading(place) + piece
 
     def _groups(self, items: Iterable[T], text_of: Callable[[T], str]) -> Iterator[list[T]]:

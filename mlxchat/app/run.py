@@ -237,13 +237,15 @@ class Run(AbstractContextManager["Run"]):
         """What the output still gets if the run ends now: the last event, the answers from sections
         that were read, the code to extract, or the end of the line; until it is over, the event."""
         request, stats, text = self.request, self.stats, ""
+        if self.reader is not None and self._lacks_answer:
+            self._events.so_far = self.reader.so_far()
         if request.events:
             problem = stats.problem if self._error is None else str(self._error)
             name, seed = self.model.name, request.setup.seed
             done = self._events.done(stats, name, seed, error=problem, value=self.value)
             return done if self._last_character else ""
-        if self.reader is not None and self._lacks_answer and not request.answer.extract:
-            text = self.reader.so_far()
+        if self._lacks_answer and not request.answer.extract:
+            text = self._events.so_far
         elif not self._is_over and self._error is None:
             return ""
         elif request.answer.extract:

@@ -80,6 +80,7 @@ class Rows(AbstractContextManager["Rows"]):
             status = None if self._stream is None else os.fstat(self._stream.fileno())
             self._may_wait = status is not None and not stat.S_ISREG(status.st_mode)
             if status and output and os.path.samestat(status, in_home(output).stat()):
+                self.__exit__(None, None, None)
                 raise UsageError(f"{output} is the input too: choose another name for the output")
         self._rows = self._read(self._stream)
 
