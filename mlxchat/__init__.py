@@ -48,3 +48,7 @@ def __getattr__(name: str) -> object:
     if name.startswith("_") or find_spec(f"{__name__}.{name}") is not None:
         raise AttributeError(f"module 'mlxchat' has no attribute {name!r}")
     return getattr(import_module("mlxchat.app.public"), name)
+
+
+def __dir__() -> list[str]:
+    return [each for each in dir(import_module("mlxchat.app.public")) if not each.startswith("_")]

@@ -174,6 +174,12 @@ def options_of(kind: type) -> MappingProxyType[str, Option]:
     return MappingProxyType(found)
 
 
+def changed(value: Any, changes: Mapping[str, Any]) -> Any:
+    """The dataclass with those changes that are of its options."""
+    known = options_of(type(value))
+    return replace(value, **{name: new for name, new in changes.items() if name in known})
+
+
 def in_home(path: str | Path) -> Path:
     """The path, in the home directory if it begins with ~, as a shell would."""
     return Path(os.path.expanduser(path))  # noqa: PTH111
@@ -226,8 +232,12 @@ OF_TEMPLATE = (
 # At most one of each can be given.
 ONE_OF = (CONSTRAINTS, ("until", "lasting_s"), INPUT_FORMS, ("latest", "session", "save"))
 
-# What is ignored without one of these, if it is only configured.
-NEEDED = {"schema_prompt": ("schema", "schema_multi"), "logprobs": ("events",)}
+# What needs one of these. If it is only configured, it is ignored without them.
+NEEDED = {
+    "schema_prompt": ("schema", "schema_multi"),
+    "logprobs": ("events",),
+    "checkpoint_every": ("checkpoint",),
+}
 
 # A field, those that it excludes, and what to say after both, or instead. A field counts if it is
 # not at its default; `overflow=map` stands for one of its values.
@@ -256,6 +266,10 @@ def refuse_pairs(*values: Any, constraint: str | None = None) -> None:
             if name in given and other in given:
                 both = f"{given[other]} and {given[name]} cannot be combined{text}"
                 raise UsageError(text.format(other=given[other]) if "{" in text else both)
+    flags = {name: each.flag for one in values for name, each in options_of(type(one)).items()}
+    for name, needed in NEEDED.items():
+        if name in given and needed[0] in flags and not given.keys() & {*needed}:
+            raise UsageError(f"{given[name]} needs {flags[needed[0]]}")
 
 
 def _given(value: Any) -> Iterator[tuple[str, str]]:

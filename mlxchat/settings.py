@@ -150,11 +150,8 @@ class SamplingSettings:
         """What to say of the fields `names` that change nothing because of the others."""
         for name in names:
             each = options_of(SamplingSettings)[name]
-            if (
-                each.needs
-                and getattr(self, each.needs) == 0
-                and getattr(self, name) != each.default
-            ):
+            is_off = each.needs and getattr(self, each.needs) == 0
+            if is_off and getattr(self, name) != each.default:
                 yield f"{each.flag} has no effect while {flag(each.needs)} is 0"
 
 

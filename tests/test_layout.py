@@ -19,9 +19,9 @@ PACKAGE = ROOT / "mlxchat"
 # one folder needs beyond it, another gives up: the package as a whole does not grow.
 PACKAGE_CEILING = 30_700
 CEILINGS = {
-    "": 1_555,
+    "": 1_567,
     "request": 750,
-    "manual": 222,
+    "manual": 201,
     "config": 300,
     "text": 2_210,
     "recall": 410,
@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 595,
     "app": 3_260,
     "bench": 883,
-    "terminal": 3_814,
+    "terminal": 3_823,
     "doctor": 209,
     "cli": 1_595,
 }

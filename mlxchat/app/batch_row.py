@@ -2,15 +2,14 @@
 tokens of its reply, and its result."""
 
 import json
-import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
-from mlxchat.app.events import value_of
+from mlxchat.app.events import finite, value_of
 from mlxchat.app.prompt import begin_answer, constraint_in, constraint_of, with_schema
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.batch import BatchRow
@@ -18,7 +17,7 @@ from mlxchat.engine.reply import Reply
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import UsageError
 from mlxchat.models.model import Model
-from mlxchat.options import options_of, refuse_pairs
+from mlxchat.options import changed, refuse_pairs
 from mlxchat.request import BatchRequest
 from mlxchat.rows.output import Result
 from mlxchat.rows.row import CONSTRAINTS, Row
@@ -87,9 +86,7 @@ class RowRun(BatchRow):
 
         def of(id_: int | None, logprob: float | None) -> dict[str, Any]:
             assert id_ is not None
-            is_number = logprob is not None and math.isfinite(logprob)
-            text = self.reply.model.tokenizer.text_of(id_)
-            return {"text": text, "logprob": logprob if is_number else None}
+            return {"text": self.reply.model.tokenizer.text_of(id_), "logprob": finite(logprob)}
 
         shown = [each for each in self.tokens if each.id is not None and not each.thought]
         return [{**of(t.id, t.logprob), "top": [of(*each) for each in t.top]} for t in shown]
@@ -115,7 +112,7 @@ class RowPlanner:
         settings = GenerationSettings.of(request)
         if constraint is not None:
             refuse_pairs(settings, constraint=constraint.kind)
-        sampling = _overridden(self._sampling, row.options)
+        sampling = changed(self._sampling, row.options)
         if "seed" not in row.options:
             sampling = replace(sampling, seed=row_seed(self._sampling.seed or 0, row))
         prompt, begun, how = begin_answer(
@@ -135,7 +132,7 @@ class RowPlanner:
 
     def _request_of(self, row: Row) -> BatchRequest:
         """The request with the row's own options. Raises UsageError if two exclude each other."""
-        request = _overridden(self._request, row.options)
+        request = changed(self._request, row.options)
         answer = request.answer
         return replace(
             request,
@@ -166,8 +163,3 @@ def row_seed(seed: int, row: Row) -> int:
 def _constraint(fields: str) -> Constraint | None:
     """Rows often share a schema, which takes a while to compile."""
     return constraint_in(json.loads(fields))
-
-
-def _overridden(settings: Any, options: Mapping[str, Any]) -> Any:
-    known = options_of(type(settings))
-    return replace(settings, **{name: options[name] for name in options if name in known})

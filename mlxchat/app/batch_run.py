@@ -187,7 +187,10 @@ class SideBySide:
                         raise
                     # Begin all again, fewer of them side by side.
                     self._lower(running // 2)
-                    self._begin([run.row for run in self._unfinished])
+                    begun = [*self._unfinished]
+                    self._begin([run.row for run in begun])
+                    for run, before in zip(self._unfinished, begun, strict=True):
+                        run.is_counted = before.is_counted
                 if self._pending.is_over and not self._unfinished:
                     return
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +26,7 @@ from mlxchat.app.run import Run
 from mlxchat.engine.budget import without_effect
 from mlxchat.errors import ExitStatus, RunEnded, UsageError
 from mlxchat.models.model import ALONE, Alone
-from mlxchat.options import in_home
+from mlxchat.options import changed, in_home
 from mlxchat.passages.search import Read
 from mlxchat.request import Request
 from mlxchat.settings import OnLoop, Overflow
@@ -253,14 +253,8 @@ def request_of(record: RunRecord, directory: Path, changes: Mapping[str, Any]) -
     long = replace(request.overnight, checkpoint=directory)
     if changes.keys() & {"until", "lasting_s"}:
         long = replace(long, until=None)
-    request = replace(request, setup=_changed(setup, changes), overnight=_changed(long, changes))
-    return _changed(request, changes)
-
-
-def _changed(value: Any, changes: Mapping[str, Any]) -> Any:
-    """A dataclass with those changes that are among its fields."""
-    names = {field.name for field in fields(value)}
-    return replace(value, **{name: new for name, new in changes.items() if name in names})
+    request = replace(request, setup=changed(setup, changes), overnight=changed(long, changes))
+    return changed(request, changes)
 
 
 def check_resumable(checkpoint: Checkpoint, request: Request, changes: Mapping[str, Any]) -> None:

@@ -93,8 +93,7 @@ class Chat(AbstractContextManager["Chat"]):
         self.ranks = ranks
         options = ranks.same(lambda: options if session is None else resumed(options, session))
         setup, drafts = options.setup, bool(options.generation.lookup)
-        adapts = setup.adapter is not None
-        check_ranks(ranks, pipeline=setup.pipeline, drafts=drafts, adapter=adapts)
+        check_ranks(ranks, pipeline=setup.pipeline, drafts=drafts, adapter=bool(setup.adapter))
         start(setup)
         self._options = options
         saves = ranks.same(lambda: session is not None)
@@ -117,7 +116,7 @@ class Chat(AbstractContextManager["Chat"]):
         ranks: Alone = ALONE,
     ) -> Self:
         """Open the named session, new or not, the latest or a new one. Raises MlxchatError."""
-        opened = open_session(session, latest=latest, save=save and ranks.leads)
+        opened = open_session(session, latest=latest, save=save) if ranks.leads else None
         try:
             return cls(options or ChatOptions(), opened, observer, collects=collects, ranks=ranks)
         except BaseException:
@@ -156,10 +155,11 @@ class Chat(AbstractContextManager["Chat"]):
 
     def revise_system(self, revised: Callable[[str | None], str | None]) -> None:
         """Change the system prompt, or that of the session, before the conversation begins."""
-        system = self._options.system
-        if system is None and self.session is not None:
-            system = self.session.contents.system
-        self._options = replace(self._options, system=revised(system))
+        if self._options.system is None and self.session is not None:
+            saved = self.session.contents
+            self.session.contents = replace(saved, system=revised(saved.system))
+        else:
+            self._options = replace(self._options, system=revised(self._options.system))
 
     def begin(self) -> Conversation:
         """Load the model, and begin the conversation or resume the session's. Raises its errors."""
@@ -252,8 +252,7 @@ class Chat(AbstractContextManager["Chat"]):
         """How a prompt begins that the model has read before: nothing if nothing is saved."""
         if self._prefixes is not None:
             self._prefixes.close()
-        notify = self._observer.note
-        self._prefixes = self._saving and known_prefixes(self._setup, model, notify)
+        self._prefixes = self._saving and known_prefixes(self._setup, model, self._observer.note)
         return self._prefixes and self._prefixes.begin
 
     def _report(self, conversation: Conversation) -> None:
@@ -407,6 +406,7 @@ class Chat(AbstractContextManager["Chat"]):
         if session is not self.session:
             self._saving = Saving(session, self._notify, self.ranks)
             self._describe()
+            self.save()
 
     def change_session(self, name: str) -> None:
         """Leave this conversation, saved, and resume another session, with its own `recalls` and

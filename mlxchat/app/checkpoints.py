@@ -15,6 +15,7 @@ from mlxchat.errors import (
     SnapshotTooLarge,
     device_failures,
 )
+from mlxchat.files import reported_as
 from mlxchat.store.checkpoint import Checkpoint, from_json, to_json
 from mlxchat.store.output_file import OutputFile, Position
 from mlxchat.store.snapshot import Written
@@ -40,7 +41,8 @@ def restored(
     not, and SnapshotTooLarge for one that does not fit into memory now.
     """
     try:
-        found = checkpoint.state.restore(loaded.model, loaded.cache, loaded.fingerprint())
+        with reported_as(OutputError, f"read {checkpoint.state.path}"):
+            found = checkpoint.state.restore(loaded.model, loaded.cache, loaded.fingerprint())
         if found is not None:
             return found.cache, found.ledger, from_json(Reached, found.facts)
     except SnapshotBroken as error:
@@ -49,9 +51,6 @@ def restored(
         warn(f"the checkpoint is invalid ({error}): starting again from the prompt")
     except SnapshotTooLarge as error:
         raise SnapshotTooLarge(f"{error}: close other programs, then resume again") from error
-    except OSError as error:
-        why = error.strerror or error
-        raise OutputError(f"cannot read {checkpoint.state.path}: {why}") from error
     return loaded.cache, None, Reached()
 
 

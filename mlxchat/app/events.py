@@ -86,11 +86,11 @@ class EventWriter:
             "text": token.text,
             "thought": token.thought,
             "id": token.id,
-            "logprob": _finite(token.logprob),
+            "logprob": finite(token.logprob),
         }
         if self._with_top:
             event["top"] = [
-                {"id": id_, "text": self._tokenizer.text_of(id_), "logprob": _finite(logprob)}
+                {"id": id_, "text": self._tokenizer.text_of(id_), "logprob": finite(logprob)}
                 for id_, logprob in token.top
             ]
         return _line(event)
@@ -133,7 +133,7 @@ def value_of(constraint: Constraint | None, answer: str) -> Any:
     return value
 
 
-def _finite(logprob: float | None) -> float | None:
+def finite(logprob: float | None) -> float | None:
     """JSON has no infinity: an impossible token has no log-probability."""
     return logprob if logprob is not None and math.isfinite(logprob) else None
 

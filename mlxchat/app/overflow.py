@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import TypeVar
@@ -130,14 +130,6 @@ def _indexes(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The answer from a section of a document."""
-
-    place: LineRange
-    text: str
-
-
 class SectionReader:
     """Reads the documents. After the last of the `answers`, `prompt` is set unless the reading was
     stopped; then `so_far` is what there is. `stats` are of the latest answer.
@@ -150,7 +142,8 @@ class SectionReader:
     ) -> None:
         assert loaded.settings.max_kv_size is not None
         self.prompt: Prompt | None = None
-        self.answers: list[Answered] = []
+        # From sections, with their places.
+        self.answers: list[tuple[LineRange, str]] = []
         self.stats = Stats("interrupted")
         self._request = request
         self._documents = documents
@@ -164,16 +157,20 @@ class SectionReader:
         place = max(self._count(heading(each)) for each in widest)
         self._room = self._window - bare - self._limit - place - SPARE_TOKENS
         # Two answers must fit, to be combined.
-        if self._room < max(MIN_SECTION_TOKENS, 2 * (self._limit + place + SPARE_TOKENS)):
+        # And one of them beside the question, with room for the last answer.
+        is_full = self._window - self._room > room_for_prompt(request, self._window)
+        if is_full or self._room < max(
+            MIN_SECTION_TOKENS, 2 * (self._limit + place + SPARE_TOKENS)
+        ):
             raise no_room(bare, self._window, "a section of the document")
 
-    def read(self, should_stop: ShouldStop) -> Iterator[Answered]:
+    def read(self, should_stop: ShouldStop) -> Iterator[tuple[LineRange, str]]:
         """Yield the answer from each section, as soon as it is there."""
         size_bytes = sum(each.size_bytes for each in self._documents)
         for place, answer in self._answers(1, self._sections(), size_bytes, should_stop):
             if answer is None:
                 return
-            self.answers.append(Answered(place, answer))
+            self.answers.append((place, answer))
             yield self.answers[-1]
         self._finish(should_stop)
 
@@ -182,8 +179,10 @@ class SectionReader:
         return SEPARATOR.join(self._quoted())
 
     def _quoted(self) -> list[str]:
-        said = (each for each in self.answers if each.text.strip(" .!*\"'").casefold() != NOTHING)
-        return [heading(each.place) + each.text for each in said if each.text]
+        said = [
+            (p, text) for p, text in self.answers if text.strip(" .!*\"'").casefold() != NOTHING
+        ]
+        return [heading(place) + text for place, text in said if text]
 
     def _finish(self, should_stop: ShouldStop) -> None:
         """Combine the answers until they fit in one prompt, which becomes `prompt`."""

@@ -220,7 +220,7 @@ def constraint_in(fields: Mapping[str, Any], *, may_be_file: bool = False) -> Co
 def with_schema(system: str | None, constraint: Constraint | None) -> str | None:
     """The system prompt with the constraint's schema, if any, instead of one that it ends with."""
     own, has_schema, _ = (system or "").partition(BEFORE_SCHEMA)
-    own = own.rstrip() if has_schema else system
+    own = (own.rstrip() or None) if has_schema else system
     if constraint is None:
         return own
     schema = BEFORE_SCHEMA + json.dumps(constraint.schema, ensure_ascii=False)

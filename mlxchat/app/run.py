@@ -177,8 +177,7 @@ class Run(AbstractContextManager["Run"]):
 
     def write(self, **how: Any) -> None:
         """Generate to the end, with the options of `tokens`."""
-        for _ in self.tokens(**how):
-            pass
+        deque(self.tokens(**how), maxlen=0)
 
     def tokens(
         self,
@@ -282,9 +281,9 @@ class Run(AbstractContextManager["Run"]):
 
         if self.request.events:
             yield self._start(None)
-        for answered in reader.read(should_stop):
+        for place, answer in reader.read(should_stop):
             if self.request.events:
-                yield self._output(Token(None), self._events.section(answered.place, answered.text))
+                yield self._output(Token(None), self._events.section(place, answer))
         self.prompt = reader.prompt
         if self.prompt is None:
             read = count(len(reader.answers), "section")

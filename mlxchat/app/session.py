@@ -47,6 +47,8 @@ def open_session(name: str | None, *, latest: bool, save: bool) -> Session | Non
     """Open the session of that name, creating it if necessary; the latest one; or a new one.
     None if nothing is to be saved. Raises SessionError."""
     if not save:
+        if name is not None or latest:
+            raise UsageError("a session cannot be opened without saving it")
         return None
     if name is not None:
         return Session.open(name, create=True)

@@ -90,12 +90,8 @@ def without_sinks(model: nn.Module) -> Iterator[None]:
 
 
 def _distinct_ropes(model: nn.Module) -> list[KeyShift]:
-    found: dict[tuple[Any, ...], KeyShift] = {}
-    for _, module in model.named_modules():
-        rope = _read_rope(module)
-        if rope is not None:
-            found.setdefault(_name(rope), rope)
-    return list(found.values())
+    ropes = filter(None, map(_read_rope, model.modules()))
+    return list({_name(rope): rope for rope in ropes}.values())
 
 
 def _name(rope: KeyShift) -> tuple[Any, ...]:

@@ -59,16 +59,14 @@ class WindowCache:
         *,
         shift: KeyShift | None = None,
         position_limit: int | None = None,
-        position_unit: int = 1,
-        in_order: bool = False,
     ) -> None:
         assert max_size is None or 0 <= keep < max_size
         self.max_size = max_size
         self.keep = keep
         self.shift = shift
         self.position_limit = position_limit
-        self.position_unit = position_unit
-        self.in_order = in_order
+        self.position_unit = 1
+        self.in_order = False
         self.continues_step = False
         self.offset = 0
         self.total = 0

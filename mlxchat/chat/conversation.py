@@ -182,6 +182,7 @@ class Conversation(Means):
         rendering = replace(self.rendering, tokenizer=model.tokenizer, left_out=0)
         self._use(model, settings, rendering, replace(self.state, turns=turns))
         self.sampling, self.pace = sampling, Pace(first_step(model.network), model.ranks.lead)
+        self.answering = None
         self.draft_with(drafter)
 
     def draft_with(self, drafter: Drafter | None) -> None:

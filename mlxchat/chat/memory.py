@@ -180,8 +180,6 @@ def quotes(
     """Ever shorter ways to quote turns for a message, and which are in them. The first has at most
     `limit` characters of each text; then come those without replies, with one turn only, and
     without its time: the last with a word of the message, not "Carla left", but whom she led."""
-    if not quoted:
-        return
     known = frozenset(informative(message))
     fitting = [each for each in quoted if not known.isdisjoint(informative(each[1].user))]
     one = (fitting or quoted)[-1:]

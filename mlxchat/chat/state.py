@@ -52,8 +52,9 @@ class Turn:
     ) -> Turn:
         """Without ids of another tokenizer, which do not spell the reply; and with the thought that
         the reply begins with: transcripts of other programs have both in one text."""
-        text = (self.reply or self.thought).rstrip("\ufffd").strip()
-        spells = self.ids is not None and text in decode(self.ids)
+        ids, texts = self.ids, [self.reply] if self.reply else self.thoughts
+        bare = (each.rstrip("\ufffd").strip() for each in texts)
+        spells = ids is not None and all(each in decode(ids) for each in bare)
         thought, reply = ("", self.reply) if self.thought else split(self.reply)
         parted = self if reply == self.reply else replace(self, thought=thought, reply=reply)
         return parted if spells else replace(parted, ids=None)

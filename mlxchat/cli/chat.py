@@ -1,6 +1,5 @@
 """`mlxchat chat`, and `mlxchat` alone: a conversation, or the answer to one question."""
 
-from collections.abc import Collection
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +8,9 @@ from mlxchat.cli.options import Template, build, given_names, setup_of, with_opt
 from mlxchat.cli.usage_errors import check_question
 from mlxchat.errors import UsageError
 from mlxchat.options import flag, options_of, refuse_pairs
+from mlxchat.request import Answer, ChatOptions
 from mlxchat.request.commands import COMMANDS, ChatShown
+from mlxchat.settings import GenerationSettings
 
 # Whether the arguments do not name `chat`.
 IMPLIED = f"{__name__}.implied"
@@ -52,9 +53,7 @@ def chat(
     if question is not None:
         subject = values["files"] or values["latest"] or values["session"]
         _check(question, context, has_subject=bool(subject) or template is not None)
-    # Imported only now, after parsing: these import MLX.
-    from mlxchat.request import Answer, ChatOptions
-    from mlxchat.settings import GenerationSettings
+    # Imported only now, after parsing: it imports MLX.
     from mlxchat.terminal.run_chat import run
 
     generation = build(GenerationSettings, values, logprobs=0 if values["events"] else None)
@@ -63,20 +62,12 @@ def chat(
         ChatOptions, values, setup=setup_of(values), generation=generation, chosen=chosen
     )
     shown = build(ChatShown, values)
-    answer = build(Answer, values) if asks else _no_answer(chosen)
+    if not asks and (given := [name for name in options_of(Answer) if name in chosen]):
+        raise UsageError(f"{flag(given[0])} needs a QUESTION")
+    answer = build(Answer, values) if asks else Answer()
     refuse_pairs(shown, answer)
     words = None if question is None else question[0]
     raise typer.Exit(run(options, shown, words, answer, template))
-
-
-def _no_answer(given: Collection[str]) -> Any:
-    """The form of no answer in particular. Raises UsageError if one was given."""
-    from mlxchat.request import Answer
-
-    for name in options_of(Answer):
-        if name in given:
-            raise UsageError(f"{flag(name)} needs a QUESTION")
-    return Answer()
 
 
 def _check(words: list[str], context: typer.Context, *, has_subject: bool) -> None:

@@ -17,6 +17,7 @@ from mlxchat.cli.options import (
 )
 from mlxchat.errors import UsageError
 from mlxchat.options import options_of
+from mlxchat.request import Answer, BatchInput, BatchRequest, Overnight, Request
 from mlxchat.request.commands import COMMANDS, Shown
 
 EPILOG = """\
@@ -64,8 +65,7 @@ def generate(
     **values: Any,
 ) -> None:
     """Generate text from a prompt, documents, or both."""
-    # Imported only now, after parsing: these import MLX.
-    from mlxchat.request import Answer, Overnight, Request
+    # Imported only now, after parsing: it imports MLX.
     from mlxchat.terminal.run_generate import resume_run, run
 
     if resume is not None:
@@ -112,7 +112,6 @@ def batch(
     **values: Any,
 ) -> None:
     """Answer many prompts, several at a time."""
-    from mlxchat.request import Answer, BatchInput, BatchRequest
     from mlxchat.terminal.run_batch import run
     from mlxchat.text.documents import STDIN
 

@@ -12,6 +12,7 @@ from mlxchat.cli.group import App
 from mlxchat.cli.options import Json, Yes, agrees, build, with_options
 from mlxchat.errors import ExitStatus, OutputError
 from mlxchat.files import reported_as
+from mlxchat.request import Setup
 from mlxchat.request.commands import COMMANDS
 from mlxchat.terminal.output import Messages
 from mlxchat.terminal.table import format_finding, format_table, write, write_json_lines
@@ -54,7 +55,6 @@ def bench(
     **values: Any,
 ) -> None:
     """Measure speed and memory on this machine."""
-    from mlxchat.request import Setup
     from mlxchat.terminal.run_bench import BenchRequest, run_benches
 
     request = BenchRequest(

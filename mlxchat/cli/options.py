@@ -196,13 +196,19 @@ class Configured(Command):
             raise wrong
         # `--no-csv` excludes nothing.
         changed = {each.name for each in self.params if ctx.params.get(each.name) != each.default}
-        typed, of_prompt = changed & _typed_names(ctx), ctx.meta.get(PROMPT_FIELDS, frozenset())
-        for group in (frozenset({one, other}) for one, others, _ in PAIRS for other in others):
+        typed, of_prompt = changed & _typed_names(ctx), changed & ctx.meta.get(PROMPT_FIELDS, set())
+        for group in (
+            frozenset({one, name})
+            for one, others, _ in PAIRS
+            for name, _, value in (other.partition("=") for other in others)
+            if value in ("", ctx.params.get(name))
+        ):
             # One on the command line overrides another in the prompt, that one the configuration's.
             if first := typed & group or of_prompt & group:
                 ctx.params.update(dict.fromkeys(ctx.params.keys() & group - first))
         for name, needed in NEEDED.items():
-            if not any(ctx.params.get(each) for each in needed) and name not in typed | of_prompt:
+            known = ctx.params.keys() & {*needed}
+            if known and not any(map(ctx.params.get, known)) and name not in typed | of_prompt:
                 ctx.params.update(dict.fromkeys(ctx.params.keys() & {name}))
         return rest
 

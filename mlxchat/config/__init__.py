@@ -107,7 +107,9 @@ def configured(command: str) -> dict[str, Setting]:
     if os.environ.get(MODEL_VARIABLE):
         found.pop("model", None)
     variables = by_field(command, variables_for(command))
-    rivals = {each for group in ONE_OF if variables.keys() & {*group} for each in group}
+    options = COMMANDS[command]
+    chosen = {n for n, v in variables.items() if options[n].value_of(v.value) != options[n].default}
+    rivals = {each for group in ONE_OF if chosen & {*group} for each in group}
     return {name: each for name, each in found.items() if name not in rivals} | variables
 
 

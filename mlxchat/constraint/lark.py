@@ -66,7 +66,9 @@ def compile_lark(text: str) -> str:
             case "directive":
                 _refuse(text, found.start(), f"{found.group()} is not supported")
             case "regex" | "string":
-                _check_bytes(text, found)
+                if re.search(r"\(\?[a-zA-Z]*-[a-zA-Z]*u", found.group()):
+                    reason = "an expression without Unicode could match bytes, not text"
+                    _refuse(text, found.start(), reason)
                 written.append(found.group())
             case name:
                 _refuse(text, found.start(), _REASONS[str(name)])
@@ -85,12 +87,6 @@ def _schema_at(text: str, position: int) -> tuple[dict[str, Any], int]:
     except RecursionError:
         _refuse(text, begin, "%json: nested too deeply")
     return compiled, end
-
-
-def _check_bytes(text: str, found: re.Match[str]) -> None:
-    literal = found.group()
-    if "(?-u" in literal or re.search(r"\(\?[a-zA-Z]*-[a-zA-Z]*u", literal):
-        _refuse(text, found.start(), "an expression without Unicode could match bytes, not text")
 
 
 def _refuse(text: str, position: int, reason: str) -> NoReturn:

@@ -146,9 +146,7 @@ class Matcher:
             raise ConstraintError(f"{flag(self._kind)}: {reason}{after}")
 
 
-@lru_cache(maxsize=1)
-def _vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    return Vocabulary(tokenizer)
+_vocabulary = lru_cache(maxsize=1)(Vocabulary)
 
 
 class Constrained:
@@ -170,7 +168,7 @@ class Constrained:
         self._vocabulary = _vocabulary(tokenizer)
         self._matcher = matcher = Matcher(self._vocabulary, constraint)
         self._reader = tokenizer.reader(asked, may_think=may_think)
-        self._reader.keep_newlines()
+        self._reader.keeps_newlines = True
         self._eos_ids = tokenizer.eos_ids
         # Tokens that precede the answer, if nothing else may.
         self._header = deque(() if may_think else tokenizer.header_of_answer(asked).tolist())

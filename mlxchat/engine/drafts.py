@@ -54,12 +54,11 @@ class Match(NamedTuple):
 class History:
     """The latest tokens read and generated, indexed by each three in succession.
 
-    Looking up a token takes constant time. At `capacity` tokens, the older half is forgotten;
+    Looking up a token takes constant time. At `CAPACITY` tokens, the older half is forgotten;
     places, which count from the oldest token, then change.
     """
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
-        self._capacity = capacity
+    def __init__(self) -> None:
         self._clear()
 
     def __len__(self) -> int:
@@ -67,12 +66,12 @@ class History:
 
     def extend(self, ids: TokenIds) -> None:
         """Add tokens `(T,)`."""
-        for id_ in ids[-self._capacity :].tolist():
+        for id_ in ids[-CAPACITY:].tolist():
             self.add(id_)
 
     def add(self, id_: int) -> None:
-        if len(self) == self._capacity:
-            kept = self._ids[self._capacity // 2 :]
+        if len(self) == CAPACITY:
+            kept = self._ids[CAPACITY // 2 :]
             self._clear()
             for each in kept:
                 self.add(each)

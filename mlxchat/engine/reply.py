@@ -132,7 +132,7 @@ class Reply:
         self._reader = reader or model.tokenizer.reader()
         check_min_tokens(self.settings, self._reader)
         if constrained is not None:
-            self._reader.keep_newlines()
+            self._reader.keeps_newlines = True
         self._thought_tokens_before = self._reader.thought_tokens
         self._budget: Budget | None = None
         limit = self.settings.think_budget

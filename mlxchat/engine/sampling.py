@@ -270,7 +270,6 @@ def make_dry(
     stopping = mx.array(sorted(breakers), mx.int32)
 
     def penalize(latest: mx.array, logits: mx.array) -> mx.array:
-        latest = latest[-DRY_CONTEXT:]
         if len(latest) <= allowed_length:
             return logits
         lengths = _lengths(latest, stopping)

@@ -46,8 +46,8 @@ OURS = {
         "/set think": "/think on",
         "/set nothink": "/think off",
         "/set parameter": "/set",
-        "/show": "/set for the options, mlxchat models info for the model",
-        "/load": "/load for a session, /model for a model",
+        "/show": "/set; and mlxchat models info for the model",
+        "/load": "/model; /load is for sessions",
     },
     "llama.cpp": {
         "--hf-repo, -hf, -hfr": "--model; in MLX or Hugging Face format",

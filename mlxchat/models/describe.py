@@ -244,16 +244,10 @@ def removable_dir(located: Located) -> Path:
     """
     if located.kind == "directory":
         raise UsageError(f"{located.name} is your own directory: mlxchat does not delete it")
-    directory = _made_dir(located)
+    directory = located.path or repo_dir(located.name)
+    if located.kind == "gguf":
+        directory = paths.imported_models_dir() / directory_name(directory)
     if not directory.is_dir():
         missing = "has not been converted" if located.kind == "gguf" else "is not on this disk"
         raise ModelNotFound(f"{located.name} {missing}: nothing to delete")
     return directory
-
-
-def _made_dir(located: Located) -> Path:
-    if located.path is None:
-        return repo_dir(located.name)
-    if located.kind != "gguf":
-        return located.path
-    return paths.imported_models_dir() / directory_name(located.path)

@@ -92,7 +92,7 @@ def _remote_files(repo_id: str, timeout_s: float) -> _RemoteFiles:
     with _one_line_errors(repo_id):
         info = _library().HfApi().model_info(repo_id, timeout=timeout_s, files_metadata=True)
     return info.sha or "", {
-        file.rfilename: (file.size or 0, file.lfs.sha256 if file.lfs else file.blob_id)
+        file.rfilename: (file.size or 0, (file.lfs.sha256 if file.lfs else file.blob_id) or "")
         for file in info.siblings or []
         if is_wanted(file.rfilename)
     }

@@ -31,12 +31,14 @@ _TREE_FORMAT_VERSION = 1
 
 def hub_cache_dir() -> Path:
     """The cache directory of huggingface_hub, from the same environment variables."""
+    cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    hub_home = os.environ.get("HF_HOME") or f"{cache_home}/huggingface"
     directory = (
         os.environ.get("HF_HUB_CACHE")
         or os.environ.get("HUGGINGFACE_HUB_CACHE")
-        or f"{_hub_home()}/hub"
+        or f"{hub_home}/hub"
     )
-    return _expanded(directory)
+    return Path(os.path.expandvars(directory)).expanduser().absolute()
 
 
 def offline_by_environment() -> bool:
@@ -96,15 +98,6 @@ def _is_complete(snapshot: Path) -> bool:
     here = {path.name for path in snapshot.glob("*") if path.is_file()}
     wanted = filter(is_wanted, _listed_names(snapshot))
     return holds_model(here) and all((snapshot / name).is_file() for name in wanted)
-
-
-def _hub_home() -> str:
-    cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return os.environ.get("HF_HOME") or f"{cache_home}/huggingface"
-
-
-def _expanded(path: str) -> Path:
-    return Path(os.path.expandvars(path)).expanduser().absolute()
 
 
 def _becomes_a_model(repo_id: str) -> bool:

@@ -177,10 +177,9 @@ def read_template(path: Path) -> GivenTemplate:
         raise UsageError(f"--chat-template: cannot read {name}: {reason}") from error
     if not source.strip():
         raise UsageError(f"--chat-template: {name} is empty")
-    given = GivenTemplate(source, name)
     # Some templates need the special tokens' texts, which are not known yet.
-    ChatTemplate(source, {}, given.name)
-    return given
+    ChatTemplate(source, {}, name)
+    return GivenTemplate(source, name)
 
 
 def _model_template(directory: Path, options: dict[str, Any]) -> GivenTemplate | None:

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from mlxchat.passages.index import Outdated, Passage, PassageIndex
 from mlxchat.recall.choice import COMMON, EMPTY_WORDS, by_share, excerpt, words
@@ -72,11 +72,7 @@ class Search:
 
     def __init__(self, indexes: Sequence[PassageIndex]) -> None:
         self._indexes = indexes
-        self._firsts: list[int] = []
-        self._count = 0
-        for index in indexes:
-            self._firsts.append(self._count)
-            self._count += len(index)
+        *self._firsts, self._count = accumulate(map(len, indexes), initial=0)
 
     def __len__(self) -> int:
         return self._count

@@ -130,8 +130,6 @@ class Answer:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.schema_prompt and not {"schema", "schema_multi"} & set(self.constraints()):
-            raise UsageError("--schema-prompt needs --schema")
 
     def constraints(self) -> list[str]:
         """The fields that constrain the answer."""
@@ -271,8 +269,6 @@ class Request(Asking):
     def __post_init__(self) -> None:
         check_options(self, self.setup, self.answer, self.overnight)
         object.__setattr__(self, "files", tuple(map(str, self.files)))
-        if self.logprobs is not None and not self.events:
-            raise UsageError("--logprobs needs --json: plain text cannot include log-probabilities")
         if self.overflow in (Overflow.PASSAGES, Overflow.MAP):
             way = f"--overflow {self.overflow}"
             if self.template or self.prompt in (None, "-") or not self.prompt.strip():

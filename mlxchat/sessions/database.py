@@ -47,14 +47,11 @@ class Database(AbstractContextManager["Database"]):
 
     def __init__(self, *, mends: bool = True) -> None:
         self.directory = paths.sessions_dir()
+        self.path = self.directory / NAME
         self._mends = mends
         self._connection: sqlite3.Connection | None = None
         # The file that was opened, or that could not be.
         self._file: os.stat_result | None = None
-
-    @property
-    def path(self) -> Path:
-        return self.directory / NAME
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -104,9 +104,7 @@ class Session(AbstractContextManager["Session"]):
     @property
     def snapshot_path(self) -> Path | None:
         """The file for the state of its cache; None before the first turn."""
-        if self._id is None or not self._has_row:
-            return None
-        return snapshot_path(self._database, self._id)
+        return snapshot_path(self._database, self._id) if self._id and self._has_row else None
 
     @property
     def is_question(self) -> bool:

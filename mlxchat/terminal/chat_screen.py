@@ -46,8 +46,12 @@ class ChatScreen(Talk):
         self.figures = ""
         # What was sent with the messages of turns, and what came back with the last one taken back.
         self.sent: dict[tuple[int, str], tuple[Attached, Constraint | None]] = {}
-        self.again: Attached = {}
+        self._again: Attached = {}
         self._returned: Constraint | None = None
+
+    def forget_sent(self) -> None:
+        """Another conversation begins."""
+        self.sent, self._again, self._returned, self.figures = {}, {}, None, ""
 
     def wait_for_model(self) -> None:
         super().wait_for_model()
@@ -86,11 +90,11 @@ class ChatScreen(Talk):
         documents = turn.user[: turn.documents].removesuffix(SEPARATOR)
         name = f'attachments of "{first_words(turn.question)}"'
         unknown = {"": (name, documents)} if documents else {}
-        others = {key: each for key, each in self.attached.items() if key not in self.again}
+        others = {key: each for key, each in self.attached.items() if key not in self._again}
         own = None if self.constraint is self._returned else self.constraint
         sent = len(self.conversation.turns) + 1, turn.user
-        self.again, self._returned = self.sent.get(sent, (unknown, None))
-        self.attached, self.constraint = self.again | others, self._returned or own
+        self._again, self._returned = self.sent.get(sent, (unknown, None))
+        self.attached, self.constraint = self._again | others, self._returned or own
 
     def kept(self) -> str:
         """What can be done with a message that has no reply."""
@@ -135,7 +139,7 @@ class ChatScreen(Talk):
                 conversation.add(sent)
             if is_said := len(conversation.turns) > before:
                 self.sent[before + 1, sent.user] = self.attached, self.constraint
-                self.attached, self.again, self.constraint = {}, {}, None
+                self.attached, self._again, self.constraint = {}, {}, None
         return is_said
 
     # The reply
@@ -192,8 +196,7 @@ class ChatScreen(Talk):
     def show_last_exchange(self) -> None:
         """Show the last turn of a resumed session."""
         session = self.chat.session
-        turns = session.contents.turns if session is not None else []
-        if session is None or not turns:
+        if session is None or not (turns := session.contents.turns):
             return
         forgotten = sum(turn.forgotten for turn in turns)
         also = f", {forgotten:,} forgotten" if forgotten else ""

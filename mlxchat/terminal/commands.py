@@ -24,7 +24,7 @@ from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing
 from mlxchat.terminal import settable
 from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen
-from mlxchat.terminal.editor import EXIT_WORDS, EndOfInput
+from mlxchat.terminal.editor import EXIT_WORDS, EndOfInput, is_command
 from mlxchat.terminal.figures import draw_window, first_words, numbered, staying_line, summary
 from mlxchat.terminal.progress import waiting
 from mlxchat.terminal.screen import copy_to_clipboard
@@ -85,11 +85,10 @@ def command(
 
 
 def as_command(text: str) -> str | None:
-    """The command in a typed line; None for a message: after `//`, or `/` before several lines."""
+    """The command in a typed line; None for a message."""
     if text.strip().lower() in EXIT_WORDS:
         return "/exit"
-    is_text = "\n" in text and text.split(maxsplit=1)[0] not in COMMANDS
-    return text if text[:1] == "/" != text[1:2] and not is_text else None
+    return text if is_command(text, COMMANDS) else None
 
 
 def run_command(shown: ChatScreen, line: str) -> str | None:
@@ -357,7 +356,7 @@ def _load(shown: ChatScreen, argument: str) -> None:
     if is_model(argument) and argument not in names_by_use():
         raise UsageError(f"{argument} is a model, not a session: use /model {argument}")
     shown.chat.change_session(argument)
-    shown.sent, shown.again, shown.figures = {}, {}, ""
+    shown.forget_sent()
     # Files stay attached; a quote is of the chat that is left.
     shown.attached = {k: each for k, each in shown.attached.items() if not k.startswith("> ")}
     shown.show_last_exchange()
@@ -368,7 +367,9 @@ def _load(shown: ChatScreen, argument: str) -> None:
 def _sessions(shown: ChatScreen, _: str) -> None:
     rows = [(s.name, minute(s.updated), str(s.turns), s.error or s.first) for s in listing()]
     headers = ("NAME", "USED", "TURNS", "FIRST MESSAGE")
-    table = format_table(headers, rows, cut=headers[-1:], for_terminal=True)
+    table = format_table(
+        headers, rows, right_aligned=("TURNS",), cut=headers[-1:], for_terminal=True
+    )
     shown.screen.draw(table.splitlines() if rows else ["no sessions yet"])
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from bisect import bisect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import accumulate, dropwhile
@@ -80,6 +80,7 @@ class Editor:
         self._pushed = ""
         self._error: BaseException | None = None
         self._pastes = _Pastes()
+        self._names = [usage.split()[0] for usage in commands]
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             multiline=True,
@@ -130,7 +131,7 @@ class Editor:
         try:
             typed = self._session.prompt(default=shown, pre_run=self._watch)
             # After a message, nothing comes back.
-            self._pushed *= typed[:1] == "/" != typed[1:2]
+            self._pushed *= is_command(typed, self._names)
             text = message_of(typed, self._pastes.texts)
             added = text.removeprefix(self._draft).rstrip()
             # "I want to" + " quit" is a message.
@@ -198,7 +199,8 @@ class Editor:
         is_untouched = buffer.text in (draft, draft.rstrip("\n"))
         if is_untouched and buffer.document.is_cursor_at_the_end:
             buffer.append_to_history()
-            self._pushed, buffer.text = "" if draft[:1] == "/" != draft[1:2] else self._draft, ""
+            self._pushed = "" if is_command(draft, self._names) else self._draft
+            buffer.text = ""
         buffer.insert_text("/")
 
     def _interrupt(self, event: KeyPressEvent) -> None:
@@ -361,6 +363,12 @@ class PlainInput:
 
     def _write(self, text: str) -> None:
         print(text, end="", flush=True)
+
+
+def is_command(text: str, names: Collection[str]) -> bool:
+    """Whether it begins with "/", and is no message: after `//`, or `/` before several lines."""
+    is_text = "\n" in text and text.split(maxsplit=1)[0] not in names
+    return text[:1] == "/" != text[1:2] and not is_text
 
 
 def is_open(typed: str) -> bool:

@@ -110,8 +110,7 @@ def _prompt_figures(stats: Stats) -> str:
 
 def incomplete(stats: Stats) -> str:
     """The notice for an answer that is not all that was asked for."""
-    reason = f"the answer is not complete (finish reason: {stats.finish_reason})"
-    return stats.problem or reason
+    return stats.problem or f"the answer is not complete (finish reason: {stats.finish_reason})"
 
 
 def draw_window(usage: Usage, state: State, attached_tokens: int, columns: int) -> Iterator[str]:

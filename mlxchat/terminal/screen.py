@@ -81,9 +81,6 @@ def copy_to_clipboard(text: str) -> str:
 class _Stderr(Console):
     """The cursor stays visible: Ctrl-Z may hand the terminal to the shell at any moment."""
 
-    def __init__(self) -> None:
-        super().__init__(stderr=True)
-
     @property
     def options(self) -> ConsoleOptions:
         return super().options.update_width(max(self.width - MARGIN, 1))
@@ -105,7 +102,7 @@ class _Stderr(Console):
 def moving_line(text: str, total: int | None, *, is_animated: bool = True) -> Progress:
     """A spinner, a bar if there is a total and room, and the text of the only task. Call `start`
     and `stop`; it disappears when stopped."""
-    console = _Stderr()
+    console = _Stderr(stderr=True)
     line = Progress(
         SpinnerColumn(),
         *([BarColumn(bar_width=20)] if total and console.width >= WIDE else []),

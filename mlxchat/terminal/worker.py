@@ -207,10 +207,9 @@ class Worker:
     def start_reading(self, job: Callable[[], T]) -> Future[T]:
         # Nothing waits for the thread of a job that has been given up.
         reader = ThreadPoolExecutor(1, "reader", initializer=_leave_to_main_thread)
-        try:
-            return self._submit(reader, job)
-        finally:
-            reader.shutdown(wait=False)
+        future = self._submit(reader, job)
+        reader.shutdown(wait=False)
+        return future
 
     def call_last(self, job: Callable[[], T]) -> T:
         """Do the job and return its result: here if the worker is busy with a job given up."""

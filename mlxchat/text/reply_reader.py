@@ -123,7 +123,8 @@ class Reader:
         self._decoder = decoder
         self._markers = markers
         self._may_think = may_think
-        self._keeps_newlines = False
+        # Whether an answer begins right after a thought: a constraint counts the newlines there.
+        self.keeps_newlines = False
         # The header so far, or text that may have to be dropped or turn out to be a tag.
         self._held = ""
         # Whether a marker in the reply began the place and no text has followed yet.
@@ -135,10 +136,6 @@ class Reader:
         reader._decoder = copy(self._decoder)
         reader.restore(self.state)
         return reader
-
-    def keep_newlines(self) -> None:
-        """The answer begins right after a thought: a constraint counts the newlines there."""
-        self._keeps_newlines = True
 
     @property
     def ends_by_marker(self) -> bool:
@@ -264,7 +261,7 @@ class Reader:
     @property
     def _may_begin(self) -> bool:
         """Whether a thought or the answer may begin here, or after one: some models think twice."""
-        is_after = self.place is Place.ANSWER and self._leads and not self._keeps_newlines
+        is_after = self.place is Place.ANSWER and self._leads and not self.keeps_newlines
         return self.place is Place.START or is_after
 
     @property

@@ -294,9 +294,8 @@ class Replies:
         if markers.tags:
             is_open = self.decoder.spelled(tail).rstrip().endswith(self.format.opens)
             return Place.THOUGHT if is_open else Place.START
-        before, last = -1, -1
-        for place, id_ in enumerate(tail):
-            before, last = (last, place) if id_ in markers.roles else (before, last)
+        places = [place for place, id_ in enumerate(tail) if id_ in markers.roles]
+        before, last = [-1, -1, *places][-2:]
         role, text = markers.roles.get(tail[last]), self.decoder.decode(tail[last + 1 :]).strip()
         match role:
             case Place.THOUGHT if text in ("", self.format.label.strip()):
@@ -318,8 +317,7 @@ class Replies:
         if self.format is NO_THOUGHTS or self.format.has_channels:
             return "", text
         reader = Reader(StreamDecoder(self.decoder), Markers(self.format, {}), place)
-        if keeps_newlines:
-            reader.keep_newlines()
+        reader.keeps_newlines = keeps_newlines
         return joined([*reader.read(text), *reader.finish()])
 
     def segments(self, ids: bytes | None, reply: str, thought: str) -> list[Segment]:
@@ -347,8 +345,7 @@ class Replies:
         for place, keeps_newlines in product(beginnings, (False, True)):
             if self.markers.roles:
                 reader = Reader(StreamDecoder(self.decoder), self.markers, place)
-                if keeps_newlines:
-                    reader.keep_newlines()
+                reader.keeps_newlines = keeps_newlines
                 found = list(self._read_by(reader, ids))
                 if [_text(found, kind) for kind in (Kind.THOUGHT, Kind.ANSWER)] == [thought, reply]:
                     return found
