@@ -156,12 +156,9 @@ class SectionReader:
         widest = (LineRange(each.name, each.size_bytes, each.size_bytes) for each in documents)
         place = max(self._count(heading(each)) for each in widest)
         self._room = self._window - bare - self._limit - place - SPARE_TOKENS
-        # Two answers must fit, to be combined.
-        # And one of them beside the question, with room for the last answer.
-        is_full = self._window - self._room > room_for_prompt(request, self._window)
-        if is_full or self._room < max(
-            MIN_SECTION_TOKENS, 2 * (self._limit + place + SPARE_TOKENS)
-        ):
+        # Two answers must fit, to be combined, and one beside the question of the last prompt.
+        least = max(MIN_SECTION_TOKENS, 2 * (self._limit + place + SPARE_TOKENS))
+        if self._room < least or self._window - self._room > room_for_prompt(request, self._window):
             raise no_room(bare, self._window, "a section of the document")
 
     def read(self, should_stop: ShouldStop) -> Iterator[tuple[LineRange, str]]:
@@ -179,9 +176,7 @@ class SectionReader:
         return SEPARATOR.join(self._quoted())
 
     def _quoted(self) -> list[str]:
-        said = [
-            (p, text) for p, text in self.answers if text.strip(" .!*\"'").casefold() != NOTHING
-        ]
+        said = (each for each in self.answers if each[1].strip(" .!*\"'").casefold() != NOTHING)
         return [heading(place) + text for place, text in said if text]
 
     def _finish(self, should_stop: ShouldStop) -> None:
