@@ -96,6 +96,14 @@ def test_a_question_that_is_missing_or_larger_than_the_window_is_refused(
     assert complaint.format(way) in run.stderr
 
 
+def test_a_question_that_leaves_no_room_for_the_last_answer_is_refused(generate: Generate) -> None:
+    """One answer was combined for ever."""
+    arguments = ("--overflow", "map", "-n", "-1", "Ada? " * 1_160)
+    run = generate(*arguments, window=8_192, stdin=FILLER * 300)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert TAKES.format("map") in run.stderr
+
+
 # Passages
 
 
