@@ -44,8 +44,9 @@ from mlxchat.text.tokens import Prompt
 from scripts import metal
 from scripts.families import CONFIGS, METAL_ONLY, Verdict, judge
 from tests.product_answers import compare_answers
-from tests.product_case import KEEP, STEP, WINDOW, Case, Refused, tokens
+from tests.product_case import KEEP, STEP, WINDOW, Case, Refused
 from tests.reference import ReferenceCache, draft, reference_cache, references
+from tests.reference import random_tokens as tokens
 
 # Tokens between the kept ones and the evicted turn: a pinned turn.
 FRONT = 3

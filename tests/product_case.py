@@ -76,7 +76,3 @@ class Case:
         size = np.linalg.norm(expected[finite])
         off = np.linalg.norm(found[finite] - expected[finite])
         self.errors.setdefault(way, []).append(float(off / max(size, 1e-6)))
-
-
-def tokens(n: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(0, 256, n).tolist()

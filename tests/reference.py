@@ -130,6 +130,7 @@ def references(cache: Sequence[Any]) -> list[ReferenceCache]:
 
 
 def logits(model: nn.Module, cache: Sequence[Any], tokens: Sequence[int]) -> np.ndarray:
+    """The logits `(T, V)` of a step."""
     return np.array(model(mx.array([tokens]), cache=cache)[0].astype(mx.float32))
 
 
@@ -156,24 +157,17 @@ def random_tokens(n: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(0, 256, n).tolist()
 
 
-def step(network: nn.Module, cache: Cache, ids: list[int]) -> np.ndarray:
-    """The logits `(T, V)` of a step."""
-    logits = network(mx.array([ids]), cache=cache)[0].astype(mx.float32)
-    mx.eval(logits, [layer.state for layer in cache])
-    return np.array(logits)
-
-
 def draft(network: nn.Module, cache: Cache, ids: list[int], accepted: int) -> np.ndarray:
     """Draft `ids`, accept the first of them, and return the logits of those."""
     cache.begin_draft()
-    logits = step(network, cache, ids)
+    found = logits(network, cache, ids)
     if recurrent_states(cache) and accepted < len(ids):
         cache.drop_draft()
         if accepted == 1:
-            step(network, cache, ids[:1])
-            return logits[:1]
+            logits(network, cache, ids[:1])
+            return found[:1]
         cache.begin_draft()
-        step(network, cache, ids[:accepted])
+        logits(network, cache, ids[:accepted])
     cache.accept(accepted)
     cache.settle()
-    return logits[:accepted]
+    return found[:accepted]

@@ -106,22 +106,17 @@ def test_logits_equal_mlx_lms(family: str, kind: str, form: str, tmp_path: Path)
         np.testing.assert_allclose(logits(unpacked), theirs, rtol=1e-5, atol=1e-5)
 
 
-def halved(directory: Path) -> None:
+def rename(directory: Path, of: Callable[[str], str | None]) -> None:
+    """Give the arrays of an adapter the names `of` theirs, or leave them out."""
     path = str(directory / WEIGHTS)
     arrays: Any = mx.load(path)
-    mx.save_safetensors(path, {name: a for name, a in arrays.items() if "lora_b" not in name})
-
-
-def of_a_deeper_model(directory: Path) -> None:
-    path = str(directory / WEIGHTS)
-    arrays: Any = mx.load(path)
-    mx.save_safetensors(path, {n.replace("layers.1", "layers.2"): a for n, a in arrays.items()})
+    mx.save_safetensors(path, {new: a for name, a in arrays.items() if (new := of(name))})
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "is damaged; download it again": lambda d: os.truncate(d / WEIGHTS, 1000),
-    "is incomplete": halved,
-    "not an adapter parameter": of_a_deeper_model,
+    "is incomplete": lambda d: rename(d, lambda n: None if "lora_b" in n else n),
+    "not an adapter parameter": lambda d: rename(d, lambda n: n.replace("layers.1", "layers.2")),
     "it needs adapter_config.json and": lambda d: (d / WEIGHTS).unlink(),
     "a PEFT adapter": lambda d: (d / WEIGHTS).rename(d / "adapter_model.bin"),
     "cannot use adapter": lambda d: (d / CONFIG).write_text("[]"),

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 import pytest
 from mlx import nn
@@ -16,15 +15,11 @@ from scripts.families import build_family
 from scripts.tiny_model import tiny_config
 from tests.conftest import build_random_model
 from tests.product import KeptBlocks
+from tests.reference import logits
+from tests.test_prefix_cache import text as ids_of
 
 HEAD, LENGTHS = 5, (70, 97, 64)
-
-
 LLAMA = build_random_model()
-
-
-def ids_of(tokens: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, tokens).astype(np.int32)
 
 
 TEXTS = [ids_of(length, seed) for seed, length in enumerate(LENGTHS)]
@@ -53,13 +48,12 @@ def plain(network: nn.Module, prompt: Prompt) -> Cache:
     return cache
 
 
-def logits(network: nn.Module, cache: Cache) -> np.ndarray:
-    tokens = [7, 8, 9]
-    rows = [network(mx.array([[token]]), cache=cache)[0, -1] for token in tokens]
-    return np.array(mx.stack(rows).astype(mx.float32))
+def decoded(network: nn.Module, cache: Cache) -> np.ndarray:
+    return np.concatenate([logits(network, cache, [token]) for token in (7, 8, 9)])
 
 
-def assert_same(a: np.ndarray, b: np.ndarray) -> None:
+def assert_same(network: nn.Module, cache: Cache, other: Cache) -> None:
+    a, b = decoded(network, cache), decoded(network, other)
     assert np.abs(a - b).max() <= 1e-4 * max(np.abs(b).max(), 1)
 
 
@@ -69,7 +63,7 @@ def test_joined_blocks_are_exact_with_a_single_layer() -> None:
     network = build_random_model(tiny_config(layers=1))
     prompt = prompt_of([2, 0, 1], between=3)
     joined, _ = read(network, prompt, KeptBlocks())
-    assert_same(logits(network, joined), logits(network, plain(network, prompt)))
+    assert_same(network, joined, plain(network, prompt))
 
 
 def test_a_stored_block_gives_the_same_cache_as_a_new_one_and_is_not_computed_again() -> None:
@@ -79,29 +73,23 @@ def test_a_stored_block_gives_the_same_cache_as_a_new_one_and_is_not_computed_ag
     assert reader.reused_tokens == 0
     again, reader = read(network, prompt, kept)
     assert reader.reused_tokens == sum(LENGTHS)
-    assert np.array_equal(logits(network, again), logits(network, cache))
+    assert np.array_equal(decoded(network, again), decoded(network, cache))
 
 
-def test_only_parts_marked_by_the_caller_are_blocks() -> None:
+def test_only_parts_marked_by_the_caller_are_blocks_and_after_another_head_others() -> None:
     """Text that happens to equal a stored block is not a hit, and a block may occur twice."""
     network, kept = LLAMA, KeptBlocks()
     read(network, prompt_of([0]), kept)
     unmarked = prompt_of([0])
     cache, reader = read(network, Prompt(unmarked.ids, (), HEAD), kept)
     assert reader.reused_tokens == 0
-    assert_same(logits(network, cache), logits(network, plain(network, unmarked)))
+    assert_same(network, cache, plain(network, unmarked))
+    ids = np.concatenate([unmarked.ids[:1] + 1, unmarked.ids[1:]])
+    _, reader = read(network, Prompt(ids, (), HEAD, unmarked.blocks), kept)
+    assert reader.reused_tokens == 0
     twice = prompt_of([0, 0])
     _, reader = read(network, twice, kept)
     assert reader.reused_tokens == 2 * LENGTHS[0]
-
-
-def test_another_head_makes_another_block() -> None:
-    network, kept = LLAMA, KeptBlocks()
-    prompt = prompt_of([0])
-    read(network, prompt, kept)
-    other = Prompt(np.concatenate([prompt.ids[:1] + 1, prompt.ids[1:]]), (), HEAD, prompt.blocks)
-    _, reader = read(network, other, kept)
-    assert reader.reused_tokens == 0
 
 
 def test_a_narrow_window_holds_no_more_than_in_prefill() -> None:

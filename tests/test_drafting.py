@@ -27,7 +27,7 @@ from mlxchat.settings import GenerationSettings, SamplingSettings
 from scripts.families import build_family
 from tests.conftest import build_random_model, examples
 from tests.conversations import check_in_step, make_conversation
-from tests.reference import draft, random_tokens, step
+from tests.reference import draft, logits, random_tokens
 from tests.test_prefix_cache import make_model
 
 PROMPT = np.array([7, 8, 9, 10, 11, 12, 13, 7, 8, 9] * 4, np.int32)
@@ -222,18 +222,18 @@ def test_accepted_tokens_are_as_if_decoded_one_by_one(
     """`plan` has the numbers of tokens to draft, of those that are right, and to evict then."""
     cache, plain = make_cache(MODEL, window, keep), make_cache(MODEL, window, keep)
     for each in (cache, plain):
-        step(MODEL, each, random_tokens(prompt))
+        logits(MODEL, each, random_tokens(prompt))
     ids, planned, done = random_tokens(50, seed=1), cycle(plan), 0
     while done < len(ids):
         rows, right, evicted = next(planned)
         rows = min(rows, cache.draft_room, len(ids) - done)
         if rows < 2:
-            found, right = step(MODEL, cache, ids[done : done + 1]), 1
+            found, right = logits(MODEL, cache, ids[done : done + 1]), 1
         else:
             right = min(right, rows)
             wrong = [(id_ + 1) % 256 for id_ in ids[done + right : done + rows]]
             found = draft(MODEL, cache, [*ids[done : done + right], *wrong], right)
-        expected = np.concatenate([step(MODEL, plain, [id_]) for id_ in ids[done : done + right]])
+        expected = np.concatenate([logits(MODEL, plain, [id_]) for id_ in ids[done : done + right]])
         np.testing.assert_allclose(found, expected, atol=2e-4, rtol=1e-3)
         done += right
         if keep + 2 + evicted < tokens_held(cache):

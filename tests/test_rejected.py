@@ -71,7 +71,7 @@ def test_a_text_that_the_tokenizer_rejects_costs_one_message() -> None:
     tokenizer = Tokenizer(backend, ChatTemplate(chat_templates.CHATML, {}), END_IDS)
     conversation.rendering.tokenizer = tokenizer
     disguised = "\uff1cgo\uff1e"
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="look-alike"):
         say(conversation, disguised)
     assert not conversation.turns
     conversation.resume(State(turns=(Turn(disguised, "yes"), Turn("two", disguised))))

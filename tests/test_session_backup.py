@@ -22,6 +22,7 @@ from mlxchat.sessions.listing import listing, read_session, remove, search
 from mlxchat.sessions.records import update_session
 from mlxchat.sessions.session import Session, existing
 from tests.killed import kill
+from tests.test_session_store import files
 
 RESTORED = r"; its backup of [\d-]{10} [\d:]{5} replaces it, without anything later: try again$"
 
@@ -58,10 +59,6 @@ def destroy_a_page(database: Path) -> None:
         file.write(b"\xff" * 4096)
 
 
-def files(database: Path) -> list[str]:
-    return sorted(path.name for path in database.parent.iterdir())
-
-
 # Restoring
 
 
@@ -88,7 +85,7 @@ def test_the_backup_replaces_a_file_that_is_damaged_or_missing(
     if left is not None:
         assert (aside / "sessions.db").read_bytes() == left
     # What belongs to turns that are gone is not taken for that of later ones.
-    assert files(database) == ["sessions.db", aside.name, "sessions.db.backup"]
+    assert files(database.parent) == ["sessions.db", aside.name, "sessions.db.backup"]
     assert (aside / "1.reply").exists()
     assert len(search("word")) == 20
 
@@ -199,7 +196,7 @@ def test_the_older_backup_stays_unless_the_new_one_is_sound(
     with pytest.raises(sqlite3.DatabaseError):
         backup.back_up(database)
     assert copy.read_bytes() == before
-    assert not any(name.startswith(".") for name in files(database))
+    assert not any(name.startswith(".") for name in files(database.parent))
 
 
 def test_a_deleted_session_has_no_backup(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,10 +205,10 @@ def test_a_deleted_session_has_no_backup(database: Path, monkeypatch: pytest.Mon
     assert b"a secret" in backup.path_of(database).read_bytes()
     remove("other")
     assert b"a secret" not in backup.path_of(database).read_bytes()
-    assert files(database) == ["sessions.db", "sessions.db.backup"]
+    assert files(database.parent) == ["sessions.db", "sessions.db.backup"]
     # Not even if no other backup can be made.
     with monkeypatch.context() as patch:
         patch.setattr(backup, "_check", lambda *_: os.close(-1))
         with pytest.raises(SessionError, match="cannot renew the backup"):
             remove("mine")
-    assert files(database) == ["sessions.db"]
+    assert files(database.parent) == ["sessions.db"]

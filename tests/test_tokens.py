@@ -14,7 +14,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
 import mlxchat.text.encoder as encoder_module
-from mlxchat.errors import InputError, TemplateError
+from mlxchat.errors import TemplateError
 from mlxchat.text.reply_reader import StreamDecoder
 from mlxchat.text.template import ChatTemplate
 from mlxchat.text.tokens import Part, Tokenizer
@@ -120,14 +120,6 @@ def test_tokens_in_the_template_are_control_tokens_even_if_not_flagged() -> None
     template = ChatTemplate(CHAT_TEMPLATE + "{{ '[go]' }}", {})
     ids = Tokenizer(backend, template).prompt("a [go] b").ids
     assert (ids == backend.token_to_id("[go]")).sum() == 1
-
-
-def test_look_alikes_that_normalize_to_a_control_token_are_refused() -> None:
-    backend = byte_tokenizer()
-    backend.normalizer = normalizers.NFKC()
-    backend.add_special_tokens([AddedToken("<go>", special=True, normalized=True)])
-    with pytest.raises(InputError, match="look-alike"):
-        make_tokenizer(backend).prompt("\uff1cgo\uff1e")
 
 
 @pytest.mark.parametrize("name", BACKENDS)

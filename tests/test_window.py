@@ -17,15 +17,6 @@ from tests.reference import logits, random_tokens
 MODEL = build_random_model()
 
 
-@pytest.mark.parametrize("step", [1, 7, 32, 50])
-def test_any_step_size_within_the_window_equals_plain_attention(step: int) -> None:
-    tokens = random_tokens(50)
-    plain = np.array(MODEL(mx.array([tokens]))[0])
-    cache = make_cache(MODEL, 50, 4)
-    rows = [logits(MODEL, cache, tokens[i : i + step]) for i in range(0, 50, step)]
-    np.testing.assert_allclose(np.concatenate(rows), plain, atol=1e-4)
-
-
 @pytest.mark.parametrize(("window", "keep"), [(16, 4), (16, 0), (16, 15), (5, 4), (1, 0)])
 def test_each_prefill_row_sees_itself_the_kept_and_the_latest(window: int, keep: int) -> None:
     """mlx-lm's rotating cache masks out the kept tokens in steps of several tokens."""

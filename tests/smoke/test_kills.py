@@ -20,16 +20,13 @@ from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from tests.in_process import run_in_process
+from tests.test_sessions import lines
 
 FIFTY = pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
 PROGRAM = [sys.executable, "-m", "mlxchat"]
 
 
 # A chat
-
-
-def lines(first: int, last: int) -> str:
-    return "".join(f"question {n} of many\n" for n in range(first, last))
 
 
 @pytest.mark.parametrize("kills", [1, FIFTY])
