@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from mlxchat.bench import BENCHES, Benchmark, batch, compare, decode, startup
-from mlxchat.bench.compare import Comparison, Side
+from mlxchat.bench.compare import Comparison, Side, Spread
 from mlxchat.request import Setup
 from mlxchat.terminal import run_bench
 from mlxchat.terminal.run_bench import BenchRequest
@@ -107,3 +107,6 @@ def test_sides_take_turns_and_each_is_warmed_up_once() -> None:
     *_, runs = compare.interleave(sides, 2, lambda *_: None)
     assert done == ["(a)", "(b)", "a", "b", "a", "b"]
     assert {name: len(each) for name, each in runs.items()} == {"a": 2, "b": 2}
+    # An interrupted one has more runs of the first side.
+    shown = [{"side": name, "s": Spread.of([1.0] * count)} for name, count in (("a", 2), ("b", 1))]
+    assert compare.table("Waits", shown).title == "Waits: 1 to 2 runs each"

@@ -60,8 +60,10 @@ def test_the_command_line_and_python_have_the_same_defaults(kind: type, command:
 
 def test_one_of_several_texts_and_a_choice_may_be_given_from_python_as_they_are() -> None:
     given: dict[str, Any] = {"stop": "euros", "files": Path("a.md"), "overflow": "map"}
-    request = Request(prompt="a", **given)
+    request = Request(prompt="a", setup=Setup(Path("m")), **given)  # type: ignore
     assert (request.stop, request.files) == (("euros",), ("a.md",))
+    assert request.setup.model == "m"
+    assert Request(prompt="a", blocks=(Path("b.md"),)).blocks == ("b.md",)  # type: ignore
     assert request.overflow is Overflow.MAP
     assert options_of(Overnight)["output"].value_of("~/x") == Path("~/x").expanduser()
     for name in ("temperature", "seed"):

@@ -130,8 +130,9 @@ def table(title: str, figures: Sequence[Figures]) -> Table:
         is_one = len(figures) > 1 == len({*column})
         if is_one and not isinstance(figures[0][name], Spread):
             same.append(f"{_words(name)} {columns.pop(name)[0]}")
-    runs = {each.runs for each in figures[0].values() if isinstance(each, Spread)}
-    same += [f"{number} runs each" for number in runs if number > 1]
+    runs = [each.runs for row in figures for each in row.values() if isinstance(each, Spread)]
+    if max(runs, default=1) > 1:
+        same.append(f"{' to '.join(dict.fromkeys([str(min(runs)), str(max(runs))]))} runs each")
     return Table(
         ": ".join(filter(None, (title, ", ".join(same)))),
         tuple(_words(name).upper() for name in columns),

@@ -54,7 +54,7 @@ NEARLY_ALL = 0.9
 
 
 def load(
-    name: str | None = None,
+    name: str | Path | None = None,
     *,
     dtype: str = "auto",
     adapter: str | None = None,
@@ -65,6 +65,7 @@ def load(
     Raises ModelError, HubError or TemplateError, with a message that says what to do.
     """
     silent = Observer().note
+    name = None if name is None else str(name)
     resolved = resolve_model(name, offline=offline, ask=None, notify=silent, show_progress=False)
     added = None if adapter is None else find_adapter(adapter)
     return load_directory(

@@ -268,7 +268,8 @@ class Request(Asking):
 
     def __post_init__(self) -> None:
         check_options(self, self.setup, self.answer, self.overnight)
-        object.__setattr__(self, "files", tuple(map(str, self.files)))
+        for name in ("files", "blocks"):
+            object.__setattr__(self, name, tuple(map(str, getattr(self, name))))
         if self.overflow in (Overflow.PASSAGES, Overflow.MAP):
             way = f"--overflow {self.overflow}"
             if self.template or self.prompt in (None, "-") or not self.prompt.strip():
