@@ -189,8 +189,11 @@ def open_found(
     fitting = fit_window(setup, model, notify)
     # Other ranks have shards of other sizes, and no session.
     settings = ranks.same(lambda: _keeping(fitting, pinned))
-    sampling = setup.sampling_settings(sampling_for(model))
-    for message in sampling.without_effect(setup.sampling):
+    recommended = sampling_for(model)
+    sampling = setup.sampling_settings(recommended)
+    # A checkpoint stores the model's own, too.
+    own = [name for name, value in setup.sampling.items() if value != recommended.get(name)]
+    for message in sampling.without_effect(own):
         notify(message)
     return Loaded(str(found.directory.resolve()), model, settings, sampling)
 
