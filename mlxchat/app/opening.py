@@ -9,7 +9,7 @@ from mlx import nn
 
 from mlxchat import paths, platform
 from mlxchat.app.ranks import check_ranks
-from mlxchat.cache.build import check_bound, check_joinable, make_joinable
+from mlxchat.cache.build import check_bound, joining_refusal, make_joinable
 from mlxchat.cache.layers import Cache, positions_bounded
 from mlxchat.distributed import Ranks
 from mlxchat.distributed.load import load_shared
@@ -182,8 +182,8 @@ def open_found(
         nonlocal pinned
         pinned = count_pinned(tokenizer)
         _keeping(setup.cache_settings(), pinned)
-        if blocks:
-            _check_blocks(network)
+        if blocks and (reason := joining_refusal(network)):
+            raise CacheError(f"--block cannot be used: {reason}; give documents with --file")
 
     model = load_model(setup, found, notify, check, ranks)
     fitting = fit_window(setup, model, notify)
@@ -219,7 +219,6 @@ def known_prefixes(setup: Setup, model: Model, notify: Notify) -> PrefixCache | 
 
 
 def block_reader(
-    setup: Setup,
     model: Model,
     cache: Cache,
     prompt: Prompt,
@@ -241,11 +240,3 @@ def block_reader(
     store = DiskBlocks(paths.prefix_cache_dir(), model, PREFIX_CACHE_BYTES)
     stack.callback(lambda: store.error and notify(f"cannot save a block: {store.error}"))
     return BlockReader(prompt, store)
-
-
-def _check_blocks(network: nn.Module) -> None:
-    """Raises CacheError if blocks cannot be joined."""
-    try:
-        check_joinable(network)
-    except CacheError as error:
-        raise CacheError(f"--block cannot be used: {error}; give documents with --file") from error

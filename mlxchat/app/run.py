@@ -384,9 +384,7 @@ class Run(AbstractContextManager["Run"]):
             how |= {"cached_tokens": begun.prefilled}
             return Reply(model, prompt.ids, cache, **how), rest, record
         warn = self.observer.warn
-        reader = block_reader(
-            request.setup, model, cache, prompt, window=window, notify=warn, stack=stack
-        )
+        reader = block_reader(model, cache, prompt, window=window, notify=warn, stack=stack)
         if reader is None and (known := known_prefixes(request.setup, model, self.observer.note)):
             stack.callback(known.close)
             cached, record = known.begin(cache, prompt.ids, window)

@@ -33,28 +33,27 @@ class Agreement:
     same_choice: int
 
 
-def verify_session(name: str, observer: Observer | None = None) -> tuple[int, int, Agreement]:
+def verify_session(name: str, observer: Observer) -> tuple[int, int, Agreement]:
     """The bytes of the snapshot, whose checksum is right, the tokens it holds, and the agreement.
     Raises SessionError and SnapshotError if there is nothing to compare."""
-    shown = observer or Observer()
     with Session.open(name) as session:
         path = session.snapshot_path
         if path is None or not path.exists():
             raise SessionError(f"session {name!r} has no snapshot; resuming it rereads the text")
         size_bytes = path.stat().st_size
         # Never closed, so that the session is not changed.
-        chat = Chat(ChatOptions(), session, shown, collects=True)
-        with shown.waiting(f"loading {chat.model_name} …"):
+        chat = Chat(ChatOptions(), session, observer, collects=True)
+        with observer.waiting(f"loading {chat.model_name} …"):
             conversation = chat.conversation
         held, model, ledger = conversation.ledger.ids, conversation.model, conversation.ledger
         if len(held) == 0:
             reasons = "; ".join(chat.notices) or "the snapshot is empty"
             raise SnapshotError(f"session {name!r} has nothing to compare: {reasons}")
         for notice in chat.notices:
-            shown.warn(notice)
+            observer.warn(notice)
         fresh = model.make_cache(ledger.window, ledger.keep)
         size, pace = conversation.settings.prefill_step_size, Pace(first_step(model.network))
-        with shown.counting("reading", "tokens") as show:
+        with observer.counting("reading", "tokens") as show:
             prefill(model.network, fresh, held, step_size=size, pace=pace, on_progress=show)
         probe = model.tokenizer.encode(PROBE)
         agreement = compare(model.network, conversation.cache, fresh, probe)

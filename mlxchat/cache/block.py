@@ -63,12 +63,6 @@ def block_refusal(cache: Sequence[LayerCache]) -> str | None:
     return plain_refusal(cache)
 
 
-def max_positions(cache: Sequence[LayerCache]) -> int | None:
-    """The number of positions after which a rope changes; None if none does."""
-    shifts = [window.shift for window in windows(cache)]
-    return min((s.limit for s in shifts if s is not None and s.limit is not None), default=None)
-
-
 def join_block(cache: Sequence[LayerCache], block: Block, start: int, stop: int) -> None:
     """Append the block's tokens `start` to `stop` to the cache, shifted to its positions.
 

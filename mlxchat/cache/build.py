@@ -103,10 +103,9 @@ def check_bound(model: nn.Module, max_kv_size: int | None, keep: int = DEFAULT_K
     _make_layers(model, max_kv_size, keep)
 
 
-def check_joinable(model: nn.Module) -> None:
-    """Raise CacheError if blocks surely cannot be joined to its cache. Needs no weights."""
-    if reason := block_refusal(_make_layers(model, None, 0)):
-        raise CacheError(reason)
+def joining_refusal(model: nn.Module) -> str | None:
+    """Why blocks cannot be joined to its cache; None if they may be. Needs no weights."""
+    return block_refusal(_make_layers(model, None, 0))
 
 
 def _make_layers(model: nn.Module, max_kv_size: int | None, keep: int) -> Cache:

@@ -227,11 +227,6 @@ def tokens_evicted(cache: Sequence[LayerCache]) -> int:
     return min((window.evicted for window in windows(cache) if window.total), default=0)
 
 
-def bytes_held(cache: Sequence[LayerCache]) -> int:
-    """Bytes allocated by all layers."""
-    return sum(layer.nbytes for layer in cache)
-
-
 # Several rows, prefilled together
 
 

@@ -78,9 +78,6 @@ class KeyRun:
         """T."""
         return self.keys.shape[2]
 
-    def between(self, start: int, stop: int) -> KeyRun:
-        return KeyRun(self.keys[..., start:stop, :], self.position + start)
-
 
 @dataclass(frozen=True, slots=True)
 class Originals:
@@ -121,7 +118,7 @@ class Originals:
         for run in self.runs:
             first, last = max(start - begin, 0), min(stop - begin, run.tokens)
             if first < last:
-                yield run.between(first, last)
+                yield KeyRun(run.keys[..., first:last, :], run.position + first)
             begin += run.tokens
 
     @property

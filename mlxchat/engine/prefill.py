@@ -15,7 +15,7 @@ import mlx.core as mx
 from mlx import nn
 
 from mlxchat import platform
-from mlxchat.cache.block import Block, BlockRecorder, join_block, max_positions
+from mlxchat.cache.block import Block, BlockRecorder, join_block
 from mlxchat.cache.build import make_joinable
 from mlxchat.cache.layers import Cache, windows
 from mlxchat.models.skeleton import named_parameters
@@ -175,7 +175,9 @@ class BlockStore(Protocol):
 
 def join_refusal(cache: Cache, prompt_tokens: int, window: int | None) -> str | None:
     """Why blocks cannot be joined to a prompt of this length; None if they can."""
-    limit = max_positions(cache)
+    # After that many positions, a rope changes.
+    shifts = [window.shift for window in windows(cache)]
+    limit = min((s.limit for s in shifts if s is not None and s.limit is not None), default=None)
     if limit is not None and prompt_tokens > limit:
         return f"this model rescales its positions beyond {limit:,} tokens"
     if window is not None and prompt_tokens > window:

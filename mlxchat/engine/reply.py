@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import mlx.core as mx
 import numpy as np
 
-from mlxchat.cache.layers import Cache, bytes_held, tokens_evicted, tokens_held
+from mlxchat.cache.layers import Cache, tokens_evicted, tokens_held
 from mlxchat.engine.budget import Budget
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.drafts import Drafter
@@ -64,7 +64,7 @@ def nothing_done(cache: Cache) -> Stats:
         "interrupted",
         evicted_tokens=tokens_evicted(cache),
         kv_tokens=tokens_held(cache),
-        kv_bytes=bytes_held(cache),
+        kv_bytes=sum(layer.nbytes for layer in cache),
         peak_memory_bytes=mx.get_peak_memory(),
     )
 

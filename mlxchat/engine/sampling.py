@@ -80,7 +80,7 @@ class Chooser:
         self,
         ids: TokenIds,
         sampling: SamplingSettings,
-        settings: GenerationSettings | None = None,
+        settings: GenerationSettings,
         *,
         eos_ids: Collection[int] = (),
         constrained: Constrained | None = None,
@@ -88,7 +88,6 @@ class Chooser:
         index: int = 0,
         share: Callable[[mx.array], mx.array] = lambda token: token,
     ) -> None:
-        settings = settings or GenerationSettings()
         self.constrained = constrained
         self.budget = budget
         self.index = index

@@ -80,7 +80,6 @@ def read_session(name: str) -> Saved:
 
 def rename(old: str, new: str) -> None:
     """Raises SessionError: not found, open, or the new name is taken or invalid."""
-    records.check_name(new)
     with Session.open(old) as session:
         session.rename(new)
 

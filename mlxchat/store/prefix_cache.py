@@ -233,8 +233,12 @@ class Recorder:
         """Copy these pages, and the states if the last one ends here, in one evaluation."""
         copies: dict[tuple[int, str], mx.array] = {}
         for place in places:
-            for name, array in self._entries(end - place * PAGE).items():
-                copies[place, name] = array
+            for i in used_layers(self.prefixes.like):
+                keys, values = windows(self.cache)[i].entries.pair
+                start = keys.shape[2] - (end - place * PAGE)
+                # Copied explicitly: MLX copies a slice of a larger buffer even if it is contiguous.
+                copies[place, f"{i}.keys"] = mx.contiguous(keys[..., start : start + PAGE, :])
+                copies[place, f"{i}.values"] = mx.contiguous(values[..., start : start + PAGE, :])
         needed, states = states_of(self.prefixes.like).keys(), states_of(self.cache)
         if (places[-1] + 1) * PAGE == end and states.keys() == needed:
             # No copies of the states: a model replaces these arrays and never writes into them.
@@ -243,19 +247,6 @@ class Recorder:
         for place in places:
             page = {name: held[of, name] for of, name in held if of == place}
             self.prefixes.writer.run(partial(self._write, place, page))
-
-    def _entries(self, first: int) -> Arrays:
-        """Copies of a page's entries, from the `first` latest on."""
-        copies: Arrays = {}
-        for i in used_layers(self.prefixes.like):
-            keys, values, _ = windows(self.cache)[i].entries
-            assert keys is not None
-            assert values is not None
-            start = keys.shape[2] - first
-            # Copied explicitly: MLX copies a slice of a larger buffer even if it is contiguous.
-            copies[f"{i}.keys"] = mx.contiguous(keys[..., start : start + PAGE, :])
-            copies[f"{i}.values"] = mx.contiguous(values[..., start : start + PAGE, :])
-        return copies
 
     def _write(self, place: int, page: Tensors) -> int:
         files = self.prefixes.files

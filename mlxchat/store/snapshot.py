@@ -20,7 +20,6 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten
 
 from mlxchat import paths, platform
 from mlxchat.cache.layers import Cache, recurrent_states, tokens_held, windows
@@ -30,6 +29,7 @@ from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotTooLarge
 from mlxchat.files import make_private_directory
 from mlxchat.models.gguf import ORIGIN
 from mlxchat.models.model import Model
+from mlxchat.models.skeleton import named_parameters
 from mlxchat.paths import __version__
 from mlxchat.store import tensor_file
 from mlxchat.store.tensor_file import Tensors
@@ -338,8 +338,7 @@ def made_by(model: Model) -> str:
 
 def _weights(model: Model) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    parameters: Any = tree_flatten(model.network.parameters())
-    for some in _bounded(parameters):
+    for some in _bounded(named_parameters(model.network)):
         samples = [_sample(array) for _, array in some]
         # All together, because each evaluation waits for the device.
         mx.eval(samples)

@@ -75,7 +75,7 @@ class Encoder:
     def encode(
         self, text: str, on_progress: Progress | None = None, *, begins: bool = True
     ) -> TokenIds:
-        """Token ids `(T,)` of plain text; `begins` False if it continues other text."""
+        """Token ids `(T,)` of text without control tokens; it `begins`, or continues another."""
         mark, _ = unused_marks(text)
         return self.encode_cut(self.cut(text, mark), mark, on_progress, begins)
 

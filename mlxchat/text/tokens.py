@@ -111,6 +111,7 @@ class Tokenizer:
         self.replies = Replies(find_markers(added, source), self._decoder)
         self.reader = self.replies.reader
         self._encoder = Encoder(backend, source, self.replies.markers.roles)
+        self.encode = self._encoder.encode
         self._thoughts: dict[str, Thoughts] = {}
         # A conversation is rendered repeatedly, with the same replies.
         self._segments = lru_cache(maxsize=1024)(self.replies.segments)
@@ -340,12 +341,6 @@ class Tokenizer:
         opening = self._backend.encode("", add_special_tokens=True).ids
         opening = [id_ for id_ in opening if id_ not in self.eos_ids]
         return Prompt(np.concatenate([np.array(opening, np.int32), self.encode(text, on_progress)]))
-
-    def encode(
-        self, text: str, on_progress: Progress | None = None, *, begins: bool = True
-    ) -> TokenIds:
-        """Token ids `(T,)` of text without control tokens; it `begins`, or continues another."""
-        return self._encoder.encode(text, on_progress, begins=begins)
 
     def with_beginning(
         self, prompt: Prompt, text: str | None, *, thought: str = "", newlines: bool = True
