@@ -154,6 +154,8 @@ def test_no_more_is_read_than_there_is_room_for_and_the_best_passage_is_cut() ->
         passages = found(search, "Where was Ada born?", room).passages
         assert sum(len(each.text) for each in passages) <= room
         assert room == 0 or "Ada was born in London." in quoted(passages)[0]
+        # What counts as read, of a passage that is cut, too.
+        assert sum(each.span.end - each.span.start for each in passages) <= room + 2
 
 
 def test_no_question_is_taken_for_a_query() -> None:
@@ -222,3 +224,7 @@ def test_a_document_that_changes_while_it_is_read_is_noticed(
     (tmp_path / "report.txt").write_text(text.replace("London", "Venice"))
     with pytest.raises(Outdated):
         answer(index)
+    # What is appended to a log meanwhile is not read, and no change.
+    with (tmp_path / "report.txt").open("a") as file:
+        file.write("more\n")
+    assert sum(map(len, document.lines())) == document.size_bytes

@@ -110,6 +110,9 @@ def test_an_excerpt_is_the_part_that_says_what_was_asked() -> None:
     text = f"{'Nothing here. ' * 50}My dog Rex likes the beach. {'More of it. ' * 50}"
     found = excerpt(text, "What does my dog like?", 60)
     assert (found[0], "My dog Rex likes the beach." in found, found[-1]) == ("…", True, "…")
+    # Without spaces, it was always the beginning.
+    text = f"{'今天天气很好。' * 20}我的狗叫大黄。{'我们去公园。' * 20}"
+    assert "我的狗叫大黄" in excerpt(text, "我的狗叫什么？", 30)
 
 
 @given(st.text(), st.text(), st.integers(1, 50))

@@ -151,7 +151,8 @@ class SectionReader:
         self._window: int = loaded.settings.max_kv_size
         self._limit = max(MIN_ANSWER_TOKENS, min(self._window // ANSWER_SHARE, MAX_ANSWER_TOKENS))
         self._expected, self._weight = float(self._limit), READ_PER_WRITTEN
-        bare = max(len(self._asked(FROM_SECTION)), len(self._asked(ANSWERS, COMBINE)))
+        asked = self._asked(FROM_SECTION), self._asked(ANSWERS, COMBINE)
+        bare = max(map(len, (*asked, self._last(NO_ANSWERS).ids)))
         # The place in the document with the longest name.
         widest = (LineRange(each.name, each.size_bytes, each.size_bytes) for each in documents)
         place = max(self._count(heading(each)) for each in widest)
@@ -181,14 +182,11 @@ class SectionReader:
 
     def _finish(self, should_stop: ShouldStop) -> None:
         """Combine the answers until they fit in one prompt, which becomes `prompt`."""
-        request, answers = self._request, self._quoted()
+        answers = self._quoted()
         while True:
             text = SEPARATOR.join(answers) or NO_ANSWERS
-            final = SEPARATOR.join([ANSWERS, text, request.prompt or ""])
-            prompt = self._loaded.model.tokenizer.prompt(
-                final, request.system, variables=request.variables()
-            )
-            if len(prompt.ids) <= room_for_prompt(request, self._window):
+            prompt = self._last(text)
+            if len(prompt.ids) <= room_for_prompt(self._request, self._window):
                 self.prompt = prompt
                 return
             combined: list[str] = []
@@ -282,6 +280,13 @@ class SectionReader:
         variables = {**self._request.variables(), **thinking_variables(False)}
         tokenizer = self._loaded.model.tokenizer
         return tokenizer.prompt(text, self._request.system, variables=variables).ids
+
+    def _last(self, text: str) -> Prompt:
+        """The prompt with the answers, whose template may also be longer: it may think."""
+        request = self._request
+        final = SEPARATOR.join([ANSWERS, text, request.prompt or ""])
+        tokenizer = self._loaded.model.tokenizer
+        return tokenizer.prompt(final, request.system, variables=request.variables())
 
     def _count(self, text: str) -> int:
         return len(self._loaded.model.tokenizer.encode(text, begins=False))

@@ -67,7 +67,8 @@ class Memory:
             if close.share * ASKED > max(top, ENOUGH_ASKED):
                 half = close.closeness * ASKED, close.share * ASKED
                 best[number] = max(best.get(number, half), half)
-        quotes = {line[2:] for line in message.splitlines() if line.startswith("> ")} - {""}
+        written = f"{message}\n{state.turns[-1].user}".splitlines()
+        quotes = {line[2:] for line in written if line.startswith("> ")} - {""}
         for number in [*best]:
             if not quotes.isdisjoint("\n".join(self._indexed[number]).splitlines()):
                 del best[number]
@@ -160,7 +161,7 @@ def with_quote(
     there is no room for more; as it is, rendered as `ids`, if none fits."""
     most = QUOTE_TOKENS if window is None else window // QUOTE_SHARE
     quoted = [(number, plain.turns[number - 1]) for number in numbers]
-    for few, text in quotes(quoted, plain.turns[-1].user, 4 * most):
+    for few, text in quotes(quoted, plain.turns[-1].question, 4 * most):
         try:
             tokens = len(rendering.ids(replace(plain, quote=text))) - len(ids)
         except Rejected:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
-from mlxchat.passages.index import Outdated, Passage, PassageIndex
+from mlxchat.passages.index import Passage, PassageIndex
 from mlxchat.recall.choice import COMMON, EMPTY_WORDS, by_share, excerpt, words
 
 # Numbers that are one: a section, a date, a time.
@@ -122,7 +122,9 @@ class Search:
         passage = self._passage(number)
         chars = len(passage.text)
         while (chars := chars // 2) >= MIN_CHARS:
-            cut = replace(passage, text=excerpt(passage.text, question, chars))
+            text = excerpt(passage.text, question, chars)
+            span = replace(passage.span, end=passage.span.start + len(text.encode()))
+            cut = replace(passage, text=text, span=span)
             if cost_of(cut) <= room:
                 return {number: cut}
         return {}
@@ -139,8 +141,6 @@ class Search:
         return iter(dict.fromkeys([*ranked[:WITH_NEIGHBOURS], *neighbours, *ranked]))
 
     def _passage(self, number: int) -> Passage:
-        if not 0 <= number < self._count:
-            raise Outdated("there is no such passage")
         index = bisect_right(self._firsts, number) - 1
         return self._indexes[index].passage(number - self._firsts[index])
 

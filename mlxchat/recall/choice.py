@@ -99,7 +99,7 @@ _QUESTION_MARKS = ("?", "？", "؟")
 _CLAUSE_END = re.compile(r"(?<=[,;:，；：、])(?!\d)")
 # Of the part's characters, how many come before the first word that was asked for.
 SHARE_BEFORE = 4
-_UNBROKEN = re.compile(r"\S+")
+_UNBROKEN = re.compile(r"[^\s。！？，、；：]+")
 _POLITE = frozenset(("please", "bitte"))
 # Characters of a message that say whether it holds from then on.
 _BEGINNING_CHARS = 300

@@ -91,9 +91,9 @@ class Document:
     def lines(self) -> Iterator[bytes]:
         """The lines with their ends; a long one in pieces. Raises InputError."""
         with reported_as(InputError, f"read {self.name}"), _opened(self.source) as stream:
-            at = self.start
+            at, end = self.start, self.start + self.size_bytes
             # What was piped in has one stream, of which `bytes_at` may read another part meanwhile.
-            while stream.seek(at) == at and (line := stream.readline(LINE_BYTES)):
+            while stream.seek(at) == at and (line := stream.readline(min(LINE_BYTES, end - at))):
                 at += len(line)
                 yield line
 
