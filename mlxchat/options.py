@@ -206,10 +206,10 @@ def check_options(value: Any, *parts: Any) -> None:
     """Raise UsageError for the first invalid value, and for options that exclude each other."""
     for name, each in options_of(type(value)).items():
         given = getattr(value, name)
-        # From Python, a path, a choice, or one of several texts may be given as it is.
+        # From Python, a path, a choice, one of several texts or a list may be given as it is.
         if isinstance(given, Path) and each.type is str:
             given = str(given)
-        if isinstance(given, str | Path) and (each.many or each.parse or each.choices):
+        if isinstance(given, str | Path | list) and (each.many or each.parse or each.choices):
             given = each.value_of(given)
         object.__setattr__(value, name, given)
         each.check(given)

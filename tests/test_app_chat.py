@@ -50,6 +50,31 @@ def saved(name: str) -> list[tuple[str, str]]:
     return [(turn.user, turn.reply) for turn in read_session(name).turns]
 
 
+def test_a_reply_that_is_read_no_further_ends_before_anything_else_changes(
+    options: Options,
+) -> None:
+    """It ended later, and put back its own conversation: over another session, too."""
+    with Chat.open(options(), session="other") as chat:
+        other = say(chat, "One", "Two")
+    with Chat.open(options(), session="own") as chat:
+        held = [chat.say(text) for text in ("never read", "Hi")]
+        next(held[-1])
+        chat.remember("Answer in German.")
+        held.append(chat.say("Next"))
+        next(held[-1])
+        chat.conversation.set_system("Be brief.")
+        assert (chat.conversation.state.system, chat.conversation.state.remembered) == (
+            "Be brief.",
+            ("Answer in German.",),
+        )
+        chat.change_session("other")
+        assert not [each for reply in held for each in reply]
+        assert [turn.user for turn in read_session("own").turns] == ["Hi", "Next"]
+    del held
+    assert saved("other") == list(zip(("One", "Two"), other, strict=True))
+    Session.open("other").close()
+
+
 def test_a_line_that_replaces_a_prompt_has_room(options: Options, tmp_path: Path) -> None:
     """The template's own. It had none, and once a shorter one had replaced the prompt, it had."""
     template = tmp_path / "own.jinja"

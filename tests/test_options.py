@@ -62,6 +62,8 @@ def test_one_of_several_texts_and_a_choice_may_be_given_from_python_as_they_are(
     given: dict[str, Any] = {"stop": "euros", "files": Path("a.md"), "overflow": "map"}
     request = Request(prompt="a", setup=Setup(Path("m")), **given)  # type: ignore
     assert (request.stop, request.files) == (("euros",), ("a.md",))
+    with pytest.raises(UsageError, match="--stop must not be empty"):
+        GenerationSettings(stop=["euros", ""])  # type: ignore
     assert request.setup.model == "m"
     assert Request(prompt="a", blocks=(Path("b.md"),)).blocks == ("b.md",)  # type: ignore
     assert request.overflow is Overflow.MAP

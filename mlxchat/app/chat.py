@@ -312,7 +312,7 @@ class Chat(AbstractContextManager["Chat"]):
                     yield said
         finally:
             watch.on_end()
-            if self._saving is not None:
+            if self._saving is not None and not self._is_closed:
                 self._saving.turn_over(self.conversation)
         stats = self.conversation.stats
         if stats is not None and stats.finish_reason == "loop":
@@ -350,9 +350,7 @@ class Chat(AbstractContextManager["Chat"]):
         generation = {name: options[name] for name in GENERATION & options.keys()}
         new_sampling = replace(conversation.sampling, **sampling)
         new_generation = replace(conversation.generation, **generation)
-        redrafts = "lookup" in generation
-        if redrafts:
-            check_ranks(self.ranks, drafts=bool(new_generation.lookup))
+        check_ranks(self.ranks, drafts=bool(new_generation.lookup))
         if "template_args" in options:
             rendering = conversation.rendering
             args = {**rendering.template_args, **options["template_args"]}
@@ -361,7 +359,7 @@ class Chat(AbstractContextManager["Chat"]):
         for message in (*new_sampling.without_effect(sampling), *unused):
             self._notify(message)
         conversation.sampling, conversation.generation = new_sampling, new_generation
-        if redrafts:
+        if "lookup" in generation:
             conversation.draft_with(make_drafter(conversation.model, new_generation))
         conversation.recalls = recalls
         seed = sampling.pop("seed", self._setup.seed)
@@ -413,6 +411,7 @@ class Chat(AbstractContextManager["Chat"]):
         template arguments. Raises SessionError, also if a part of this one would be lost."""
         if self.session is not None and folded(self.session.name) == folded(name):
             raise UsageError(f"already in session {name!r}")
+        self.conversation.end_reply()
         self.save()
         if self.not_saved is not None:
             raise SessionError(f"this chat would be lost: it cannot be saved: {self.not_saved}")

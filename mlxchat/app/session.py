@@ -179,7 +179,7 @@ class Saving:
         """Save everything and unlock the session; return the size and time of the snapshot."""
         try:
             if conversation is not None:
-                self.record(conversation.state)
+                self.record(conversation.end_reply())
                 if self._ranks.at_rest:
                     self._save_cache(conversation)
             self._file.background.wait()

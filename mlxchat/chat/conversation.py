@@ -9,7 +9,6 @@ from collections import Counter, deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +23,7 @@ from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.prefill import Pace, first_step
 from mlxchat.engine.reply import Stats
-from mlxchat.engine.sampling import SEEDS
+from mlxchat.engine.sampling import SEEDS, Token
 from mlxchat.errors import DeviceError, InputError, RanksError, UsageError, device_failures
 from mlxchat.models.model import Model
 from mlxchat.options import refuse_pairs
@@ -161,8 +160,14 @@ class Conversation(Means):
 
     # Changes
 
+    def end_reply(self) -> State:
+        """End a reply that is read no further, and return the state after it."""
+        self._reply.close()
+        return self.state
+
     def resume(self, saved: State) -> None:
         """Replace everything with what was saved. Raises CacheError if that leaves no room."""
+        self.end_reply()
         decode, split = self.model.tokenizer.decode, self.model.tokenizer.replies.split
         whole = tuple(turn.read_by(decode, split) for turn in saved.turns)
         self._begin(replace(saved, turns=whole))
@@ -178,7 +183,7 @@ class Conversation(Means):
     ) -> None:
         """Continue with another model, or raise what the constructor raises: nothing changes."""
         # Another tokenizer produces other ids.
-        turns = tuple(replace(turn, ids=None) for turn in self.turns)
+        turns = tuple(replace(turn, ids=None) for turn in self.end_reply().turns)
         rendering = replace(self.rendering, tokenizer=model.tokenizer, left_out=0)
         self._use(model, settings, rendering, replace(self.state, turns=turns))
         self.sampling, self.pace = sampling, Pace(first_step(model.network), model.ranks.lead)
@@ -200,21 +205,20 @@ class Conversation(Means):
 
     def add(self, *turns: Turn) -> None:
         """Add turns that were said elsewhere."""
-        for turn in turns:
-            self.state = self.state.add(turn)
+        self.state = self.state.add(*turns)
 
     def pin(self, number: int) -> None:
         """Never forget turn `number`, counted from 1. Raises UsageError if unknown or too large."""
-        check_pin(self.rendering, self.state, self.settings.max_kv_size, number)
+        check_pin(self.rendering, self.end_reply(), self.settings.max_kv_size, number)
         self.state = self.state.change({number}, pinned=True)
 
     def unpin(self) -> None:
         """Allow all pinned turns to be forgotten again."""
-        self.state = self.state.with_pins(())
+        self.state = self.end_reply().with_pins(())
 
     def forget(self, count: int) -> Sequence[int]:
         """Forget the `count` oldest turns that are not pinned; return the numbers of those."""
-        oldest = [n for n in self.state.in_view if not self.turns[n - 1].pinned][:count]
+        oldest = [n for n in self.end_reply().in_view if not self.turns[n - 1].pinned][:count]
         if oldest:
             self._past.append(Earlier(self.state, None))
             self.state = self.state.forget(oldest)
@@ -222,27 +226,28 @@ class Conversation(Means):
 
     def clear(self) -> None:
         """Forget all turns, pinned ones too, and the note; the transcript keeps the turns."""
-        self._begin(self.state.clear())
+        self._begin(self.end_reply().clear())
 
     def set_system(self, text: str | None) -> None:
         """Change the system prompt. The next turn prefills all retained turns again."""
-        self._begin(replace(self.state, system=text))
+        self._begin(replace(self.end_reply(), system=text))
 
     def set_note(self, text: str | None, about: Sequence[int] = ()) -> None:
         """Change the note, or remove it, and forget the turns it is about. Raises UsageError."""
         if text is not None:
             text = text.strip()
-            check_note(self.rendering, self.state, self.settings.max_kv_size, text)
-        self._revise(replace(self.state.forget(about), note=text))
+            check_note(self.rendering, self.end_reply(), self.settings.max_kv_size, text)
+        self._revise(replace(self.end_reply().forget(about), note=text))
 
     def remember(self, what: str | int) -> None:
         """Keep a text, or the message of turn `what`, after the system prompt for ever. The next
         turn prefills all retained turns again. Raises UsageError if there is no room for it."""
-        self._revise(with_remembered(self.rendering, self.state, self.settings.max_kv_size, what))
+        state, window = self.end_reply(), self.settings.max_kv_size
+        self._revise(with_remembered(self.rendering, state, window, what))
 
     def unremember(self, number: int) -> None:
         """Remove that line, counted from 1. Raises UsageError if there is none."""
-        lines = self.state.remembered
+        lines = self.end_reply().remembered
         if not 1 <= number <= len(lines):
             raise UsageError(f"no line {number}: /remember lists them")
         self._revise(replace(self.state, remembered=lines[: number - 1] + lines[number:]))
@@ -318,11 +323,10 @@ class Conversation(Means):
 
     def last_turn(self) -> Turn:
         """The last turn, which is over. Raises UsageError if there is none since `clear`."""
-        self._reply.close()
-        if self.state.last is None:
+        if self.end_reply().last is None:
             since = "no messages since /clear; /recall finds earlier ones"
             raise UsageError(since if self.turns else "no messages yet")
-        return self.state.last
+        return self.turns[-1]
 
     def _drop(self) -> None:
         """Drop the window: the next turn starts with an empty one."""
@@ -345,8 +349,7 @@ class Conversation(Means):
         The first `documents` characters of the text are not the user's own words.
         A reply that repeats itself ends with the finish reason "loop".
 
-        A reply that ends early, for any reason, is closed properly when the next turn begins. If
-        stopped before its first token, the turn is taken back. The iterator takes it back and
+        If stopped before its first token, the turn is taken back. The iterator takes it back and
         raises WindowFull if the turn does not fit and nothing may be forgotten, TemplateError or
         InputError if it is rejected. It raises DeviceError if the device fails: the turn stays,
         with the reply so far, and the next turn prefills all retained turns again. Raises
@@ -354,10 +357,9 @@ class Conversation(Means):
         """
         if not isinstance(text, str):
             raise TypeError(f"a message is text, not {type(text).__name__}")
-        self._reply.close()
         if constraint is not None:
             refuse_pairs(self.generation, constraint=constraint.kind)
-        state, seed = _sent(self.state, text, documents), self._next_seed()
+        state, seed = self.end_reply().ask(text, documents), self._next_seed()
         return self._answer(state, seed, watch, constraint=constraint, prefill=prefill)
 
     def retry(
@@ -374,7 +376,7 @@ class Conversation(Means):
         # What was forgotten on request since then stays so.
         asked = [one.forgotten_only_in(other) for one, other in pairwise(states)]
         self.state = self.state.forget(frozenset[int]().union(*asked))
-        state = _sent(self.state, turn.user, turn.documents, pinned=turn.pinned)
+        state = self.state.ask(turn.user, turn.documents, pinned=turn.pinned)
         how = {"constraint": constraint, "read": read}
         return self._answer(state, seed, watch, before=before, undone=past, **how)
 
@@ -405,7 +407,8 @@ class Conversation(Means):
         at_most = 0 if (begun := bool(asked.reply or asked.thought)) else self.recalls
 
         def recall(now: State) -> Sequence[int]:
-            return self._memory.find(asked.user, now, at_most) if at_most and now.forgotten else ()
+            finds = at_most and now.forgotten
+            return self._memory.find(asked.question, now, at_most) if finds else ()
 
         self._past.append(Earlier(self.state, self.window.fork()))
         if len(self._past) > WINDOWS:
@@ -414,6 +417,8 @@ class Conversation(Means):
         past, window = self._past, self.window
         self.answering = Answering(self, state, window, seed, watch, past, recall, **how)
         self._reply = self._answered(self.answering, before, begun, undone)
+        # Up to its first `yield`, so that closing it also takes back what is never read.
+        next(self._reply)
         return self._reply
 
     def _answered(
@@ -423,6 +428,7 @@ class Conversation(Means):
         keeps = False
         try:
             with device_failures(), closing(answering.said()) as reply:
+                yield Token(None, "")
                 for said in reply:
                     self.state = answering.state
                     yield said
@@ -442,8 +448,3 @@ class Conversation(Means):
             if not keeps and self._past:
                 self.window = self._past.pop().window or self.window
                 self._past.extend(undone[len(self._past) :])
-
-
-def _sent(state: State, message: str, documents: int, *, pinned: bool = False) -> State:
-    time = datetime.now(UTC).isoformat(timespec="seconds")
-    return state.add(Turn(message, pinned=pinned, time=time, documents=documents))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from mlxchat.engine.reply import Stats
@@ -237,8 +238,13 @@ class State:
         """With these turns and no others."""
         return replace(self, turns=turns, cleared=0)
 
-    def add(self, turn: Turn) -> State:
-        return replace(self, turns=(*self.turns, turn), quote="")
+    def add(self, *turns: Turn) -> State:
+        return replace(self, turns=(*self.turns, *turns), quote="")
+
+    def ask(self, message: str, documents: int, *, pinned: bool = False) -> State:
+        """With a turn that begins now, and whose first `documents` characters are not typed."""
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        return self.add(Turn(message, pinned=pinned, time=time, documents=documents))
 
     def without_last(self) -> State:
         turns = self.turns[:-1]
