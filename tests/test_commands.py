@@ -158,7 +158,7 @@ def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
         session.record(None, [Turn("a" * 184 + "b\n" * 150, documents=184)] * 4)
     assert run("/load 'old'") == (
         "-- old: 4 turns; the last one --\n"
-        "> … " + "b\n" * 100 + " … (300 characters)\n"
+        "> … " + "b\n  " * 100 + " … (300 characters)\n"
         "not all turns fit the window: your next message leaves only turns 3 and 4\n"
     )
     assert [*shown.attached] == ["/a.md"]
@@ -245,7 +245,7 @@ def test_schema_constrains_the_next_answer_only(shown: ChatScreen, run: Run) -> 
     run("/set think-budget 0")
     assert run('/schema {"enum": [7]}') == "your next message gets an answer in JSON\n"
     shown.say("how many?")
-    assert run("/undo").endswith("send it again with /schema\n")
+    assert run("/undo").endswith("send it again with the schema\n")
     shown.say("how many?")
     shown.retry()
     with pytest.raises(UsageError, match="an answer in JSON is not continued: /retry"):
@@ -253,7 +253,7 @@ def test_schema_constrains_the_next_answer_only(shown: ChatScreen, run: Run) -> 
     shown.say("again")
     assert [turn.reply == "7" for turn in shown.conversation.turns] == [True, False]
     run('/schema {"enum": [7]}')
-    assert run("/undo").endswith("send it again with /schema\n")
+    assert run("/undo").endswith("send it again with the schema\n")
     assert "ordinary answer" in run("/schema off")
     with pytest.raises(UsageError, match="strin"):
         run('/schema {"type": "strin"}')

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "mlxchat"
 # one folder needs beyond it, another gives up: the package as a whole does not grow.
 PACKAGE_CEILING = 30_700
 CEILINGS = {
-    "": 1_567,
+    "": 1_572,
     "request": 750,
     "manual": 201,
     "config": 300,
@@ -27,17 +27,17 @@ CEILINGS = {
     "recall": 410,
     "passages": 475,
     "constraint": 850,
-    "cache": 2_350,
+    "cache": 2_340,
     "models": 3_620,
     "engine": 2_165,
-    "chat": 1_790,
-    "store": 1_355,
+    "chat": 1_805,
+    "store": 1_335,
     "sessions": 1_725,
     "rows": 880,
     "distributed": 595,
     "app": 3_260,
     "bench": 883,
-    "terminal": 3_823,
+    "terminal": 3_833,
     "doctor": 209,
     "cli": 1_595,
 }

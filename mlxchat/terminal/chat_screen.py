@@ -99,7 +99,7 @@ class ChatScreen(Talk):
     def kept(self) -> str:
         """What can be done with a message that has no reply."""
         files = [count(len(self.attached), "attachment")] if self.attached else []
-        also = " and ".join(files + ["/schema"] * (self.constraint is not None))
+        also = " and ".join(files + ["the schema"] * (self.constraint is not None))
         return f"edit the message below, or send it again{also and f' with {also}'}"
 
     def say(self, text: str) -> bool:
@@ -206,7 +206,8 @@ class ChatScreen(Talk):
         if not has_last:
             return
         left_out = "… " if turns[-1].documents else ""
-        self.screen.say(f"> {left_out}{beginning(turns[-1].question, MAX_QUOTED_CHARS)}")
+        said = beginning(turns[-1].question, MAX_QUOTED_CHARS).replace("\n", "\n  ")
+        self.screen.say(f"> {left_out}{said}")
         with self._new_view() as view:
             for thought in turns[-1].thoughts:
                 view.add(thought, True, True)
