@@ -8,14 +8,12 @@ import pytest
 
 from mlxchat.request.written import parse_deadline, parse_duration_s
 
-# Rules instead of names, so that no time zone database is needed.
-BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"
-
 
 @pytest.fixture(autouse=True)
 def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process's time zone."""
-    monkeypatch.setenv("TZ", BERLIN)
+    # Rules instead of names, so that no time zone database is needed.
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     yield
     monkeypatch.undo()

@@ -28,15 +28,13 @@ def ask(unthinking_model: Path) -> Run:
     return partial(run_in_process, "chat", "-m", str(unthinking_model), "--no-save")
 
 
-UNIQUE = (
-    '{"type": "array", "items": {"enum": ["a"]}, "minItems": 2, "maxItems": 2, "uniqueItems": true}'
-)
+PAIR = {"type": "array", "items": {"enum": ["a"]}, "minItems": 2, "maxItems": 2}
 NOT_UNIQUE = "the answer is not valid: $: ['a', 'a'] has non-unique elements"
 
 
 def test_a_piped_line_constrains_its_answer_and_an_invalid_one_does_not_end_it(ask: Run) -> None:
     said: list[dict[str, Any]] = [
-        {"schema": json.loads(UNIQUE)},
+        {"schema": PAIR | {"uniqueItems": True}},
         {"choice": ["left", "right"]},
         {"schema": {"enum": [5]}},
         {"regex": "[0-9]{4}"},

@@ -50,14 +50,6 @@ def asked() -> list[list[str]]:
     return [[turn.user for turn in read_session(each.name).turns] for each in everything()]
 
 
-def test_a_question_is_answered_once_and_only_the_reply_is_on_stdout() -> None:
-    written = run_quietly("Why is the sky blue?")
-    (session,) = everything()
-    (turn,) = read_session(session.name).turns
-    assert turn.user == "Why is the sky blue?"
-    assert written == turn.reply + "\n" * (not turn.reply.endswith("\n"))
-
-
 def test_continue_asks_in_the_last_session_which_is_listed_and_has_a_cache_from_then_on() -> None:
     """A hundred single questions hid the chats, and each left its cache on the disk."""
     for arguments in (["one question"], ["-c", "another question"], ["a third one", "-c"]):

@@ -20,8 +20,6 @@ from mlxchat.rows.read import Rows
 from mlxchat.rows.row import Row
 from tests.failing_disk import FailingDisk
 
-SIDE_BY_SIDE = 8
-
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
@@ -46,7 +44,7 @@ def run_batch(
         on_begin(pending)
         running: list[Row] = []
         while True:
-            while len(running) < SIDE_BY_SIDE and (row := pending.take()) is not None:
+            while len(running) < 8 and (row := pending.take()) is not None:
                 running.append(row)
             if not running:
                 assert pending.is_over

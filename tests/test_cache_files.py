@@ -15,7 +15,6 @@ from mlxchat import files as files_module
 from mlxchat.store import tensor_file
 from mlxchat.store.tensor_file import CacheFiles
 
-CONTENT = np.zeros(100, np.uint8)
 NOW_S = 4_000_000_000
 
 
@@ -38,7 +37,7 @@ def add(files: CacheFiles, text: str) -> None:
     files.touch(keys, now)
     for place, key in enumerate(keys):
         if not files.present([key]):
-            files.write(key, {"x": CONTENT}, now - place * tensor_file.OLDER_S)
+            files.write(key, {"x": np.zeros(100, np.uint8)}, now - place * tensor_file.OLDER_S)
 
 
 @given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=5), st.none() | st.integers(0, 8))))

@@ -90,11 +90,9 @@ def test_gemmas_stored_in_float16_are_loaded_in_bfloat16(name: str, tmp_path: Pa
 
 # Output heads tied to the embedding: counted once, and in memory once
 
+
 # Families whose module has a head but whose files may lack it: minicpm's is the embedding then.
-HEADS = ("gemma3", "gemma3_text", "recurrent_gemma", "minicpm")
-
-
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", ["gemma3", "gemma3_text", "recurrent_gemma", "minicpm"])
 def test_a_tied_head_is_counted_and_in_memory_once(name: str, tmp_path: Path) -> None:
     """Converting minicpm to another dtype made its head a separate array."""
     directory = write_family(tmp_path / "tied", name)

@@ -88,11 +88,9 @@ def test_an_unused_rope_moves_nothing() -> None:
     assert [layer.shift.base for layer in make_cache(model, 16, 4)] == [10_000.0, 500.0]
 
 
-DYNAMIC = {"rope_scaling": {"type": "dynamic", "factor": 4.0}, "max_position_embeddings": 64}
-
-
 def test_dynamic_ntk_positions_stay_below_the_change_of_its_rope() -> None:
-    model = build_random_model(tiny_config() | DYNAMIC)
+    dynamic = {"rope_scaling": {"type": "dynamic", "factor": 4.0}, "max_position_embeddings": 64}
+    model = build_random_model(tiny_config() | dynamic)
     plain = build_random_model(tiny_config())
     cache, expected = make_cache(model, 16, 4), make_cache(plain, 16, 4)
     assert positions_bounded(cache)

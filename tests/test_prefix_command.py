@@ -5,15 +5,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import mlx.core as mx
 import pytest
 
 from mlxchat import paths
 from mlxchat.app.chat import Chat
-from mlxchat.cache.block import Block, BlockRecorder
-from mlxchat.cache.build import make_cache
-from mlxchat.engine.prefill import prefill
-from mlxchat.models.model import Model
+from mlxchat.cache.block import Block
+from mlxchat.cache.ring import Entries
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.settings import GenerationSettings
 from mlxchat.store.prefix_cache import PAGE, DiskBlocks
@@ -152,42 +150,20 @@ def test_beyond_the_window_blocks_are_read_like_other_text(tiny_model: Path) -> 
     assert done.stdout == plain.stdout
 
 
-# On the disk: bit for bit, never another model's, and never an error
-
-
-HEAD, IDS = text(7, seed=1), text(80, seed=2)
-
-
-def block_of(model: Model, ids: np.ndarray = IDS) -> Block:
-    cache = make_cache(model.network)
-    prefill(model.network, cache, HEAD, step_size=32)
-    recorder = BlockRecorder(cache)
-    prefill(model.network, cache, ids, step_size=32, on_held=recorder)
-    return recorder.block()
-
-
-def test_a_block_is_found_to_the_bit(tmp_path: Path) -> None:
-    model = make_model()
-    block = block_of(model)
-    DiskBlocks(tmp_path, model, PLENTY).save(HEAD, IDS, block)
-    # As another process would open it.
-    found = DiskBlocks(tmp_path, model, PLENTY).load(HEAD, IDS)
-    assert found is not None
-    assert (found.position, found.tokens) == (block.position, block.tokens)
-    for ours, theirs in zip(found.layers, block.layers, strict=True):
-        for x, y in zip(ours.arrays, theirs.arrays, strict=True):
-            np.testing.assert_array_equal(np.array(x), np.array(y))
+# On the disk
 
 
 def test_without_free_space_blocks_are_read_but_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, other = make_model(), text(80, seed=5)
+    model, head, ids, other = make_model(), text(7, seed=1), text(80, seed=2), text(80, seed=5)
+    keys = mx.zeros((1, 2, 80, 8))
+    block = Block(len(head), (Entries(keys, keys),) * 2)
     blocks = DiskBlocks(tmp_path, model, PLENTY)
-    blocks.save(HEAD, IDS, block_of(model))
+    blocks.save(head, ids, block)
     usage = shutil.disk_usage("/")._replace(free=900_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     blocks = DiskBlocks(tmp_path, model, PLENTY)
-    blocks.save(HEAD, other, block_of(model, other))
+    blocks.save(head, other, block)
     assert str(blocks.error) == "the disk has less than 1 GB of free space"
-    assert (blocks.load(HEAD, other), blocks.load(HEAD, IDS) is None) == (None, False)
+    assert (blocks.load(head, other), blocks.load(head, ids) is None) == (None, False)

@@ -5,11 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.app.opening import open_model
 from mlxchat.errors import UsageError
 from mlxchat.models.tokenizer_files import read_template
-from mlxchat.request import Setup
-from mlxchat.store.snapshot import differences
 from mlxchat.text.template import ChatTemplate
 from scripts.tiny_model import write_tiny_model
 from tests.in_process import run_in_process
@@ -81,12 +78,3 @@ def test_files_that_cannot_be_templates_are_refused(tmp_path: Path) -> None:
     for escaped in ("each.content|e", "each.content|tojson"):
         Path("escapes.jinja").write_text(TURNS.replace("each.content", escaped))
         ChatTemplate(read_template(Path("escapes.jinja")).source, {}).check()
-
-
-def test_what_is_stored_is_kept_apart_by_the_template(unthinking_model: Path) -> None:
-    """test_snapshot and test_prefix_cache show what differences do."""
-    own, given = (
-        open_model(Setup(str(unthinking_model), window=400, chat_template=template)).fingerprint()
-        for template in (None, Path("turns.jinja"))
-    )
-    assert differences(own, given) == ["chat template"]

@@ -170,6 +170,7 @@ def test_the_reply_is_the_same_however_it_is_computed(name: str, text: str, budg
     tokens, *others = [[*generate(reply)] for reply in (plain, drafted, narrow)]
     assert others == [tokens, tokens]
     assert [each.id for each in tokens if each.id is not None] == ids
+    assert (plain.finish_reason, plain.stats.generated_tokens) == ("stop", len(ids))
     tokenizer, prompt = thinker.tokenizer, Prompt(thinker.prompt)
     choice = Constrained(Constraint.from_choices(["left", "right"]), tokenizer, prompt)
     chosen = thinker.begin(budget, constrained=choice)
