@@ -92,9 +92,9 @@ def test_a_reply_is_rendered_unless_it_is_to_be_plain(
 ) -> None:
     steps = [
         (PROMPT, "Add two numbers\r"),
-        (r"> Add two numbers\n(.*\n)+>$", "/undo\r"),
-        (r"edit the message below.*\n> Add two numbers$", "/pin 9\r"),
-        (r"> /pin 9\nno messages yet\n> Add two numbers$", CTRL_C + CTRL_D),
+        (r"> Add two numbers\n(.*\n)+>$", "/undo\r/pin 9\r"),
+        (r"> /pin 9\nno messages yet\n> Add two numbers$", "."),
+        (r"^> Add two numbers\.$", CTRL_C + CTRL_D),
     ]
     terminal = chat(saying(CODE), "--no-save", *options, steps=steps)
     assert terminal.text().partition("Ctrl-D to leave\n")[2].splitlines() == [

@@ -56,7 +56,8 @@ class Memory:
     def find(self, message: str, state: State, at_most: int) -> list[int]:
         """The numbers of at most that many forgotten turns that the message needs, in order,
         counted from 1. None if nothing fits well, or a turn in view fits as well. Turns that were
-        cleared away are never found, nor the message's own echo or what it quotes."""
+        cleared away are never found, nor the message's own echo, nor what it quotes or is always
+        in view."""
         self._update(state)
         typed = _fits(self._stated, message, state)
         stated = _fits(self._pasted, message, state) | typed
@@ -69,6 +70,7 @@ class Memory:
                 best[number] = max(best.get(number, half), half)
         written = f"{message}\n{state.turns[-1].user}".splitlines()
         quotes = {line[2:] for line in written if line.startswith("> ")} - {""}
+        quotes.update(state.remembered)
         for number in [*best]:
             if not quotes.isdisjoint("\n".join(self._indexed[number]).splitlines()):
                 del best[number]

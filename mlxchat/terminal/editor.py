@@ -199,7 +199,7 @@ class Editor:
         is_untouched = buffer.text in (draft, draft.rstrip("\n"))
         if is_untouched and buffer.document.is_cursor_at_the_end:
             buffer.append_to_history()
-            self._pushed = "" if is_command(draft, self._names) else self._draft
+            self._pushed = "" if is_command(draft, self._names) else self._draft.rstrip("\n")
             buffer.text = ""
         buffer.insert_text("/")
 
