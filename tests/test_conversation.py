@@ -396,6 +396,24 @@ def test_a_reply_continues_where_it_ended(message: str) -> None:
     assert (len(halves.turns), halves.answering.stats.prefilled_tokens) == (1, 1)
 
 
+def test_a_reply_that_goes_on_in_a_full_window_loses_older_turns_before_its_beginning() -> None:
+    """With one token of room, the oldest of the reply left, and they stayed."""
+
+    def second_turn(*parts: int) -> list[Said]:
+        conversation = make_conversation(max_tokens=4)
+        say(conversation, "one" * 30)
+        said: list[Said] = []
+        for tokens in parts:
+            conversation.generation = GenerationSettings(max_tokens=tokens, ignore_eos=True)
+            said += conversation.continue_reply() if said else conversation.say("two")
+        return said
+
+    full = next(n for n, each in enumerate(second_turn(200)) if isinstance(each, Forgot))
+    for first in range(full - 2, full + 2):
+        said = second_turn(first, 40)
+        assert [each.numbers for each in said if isinstance(each, Forgot)] == [(1,)], first
+
+
 def test_ids_of_another_models_tokenizer_are_not_those_of_the_reply() -> None:
     """The reply was lost when it was continued, or the process crashed."""
     conversation = make_conversation()

@@ -12,7 +12,7 @@ import numpy as np
 
 from mlxchat.cache.layers import recurrent_states
 from mlxchat.chat.memory import with_quote
-from mlxchat.chat.rendering import Rendering, fitted, is_too_long
+from mlxchat.chat.rendering import RESERVE, Rendering, fitted, is_too_long
 from mlxchat.chat.state import Forgot, Said, State, Turn
 from mlxchat.chat.window import BeginPrefix, Window
 from mlxchat.constraint.constraint import Constraint
@@ -143,7 +143,7 @@ class Answering:
         window, size = self.window, self.window.ledger.window
         # Turns that are not in the cache too: a device failure may have dropped it.
         window.turns = tuple(sorted({*window.turns, *self.state.in_view}))
-        state, ids = fitted(self.rendering, self.state, size, self.watch.count_encoding)
+        state, ids = fitted(self.rendering, self.state, self._limit(), self.watch.count_encoding)
         if is_too_long(ids, size) and state.pinned_earlier:
             raise WindowFull(
                 f"this message does not fit next to the pinned turns in a window of {size:,} "
@@ -163,6 +163,16 @@ class Answering:
         if recalled is not None:
             self.recalled = recalled.numbers
             yield recalled
+
+    def _limit(self) -> int | None:
+        """The window for what comes before the reply: one that goes on leaves as little as during
+        the reply, but that before its own beginning."""
+        turn, size = self.state.turns[-1], self.window.ledger.window
+        if size is None or not (begun := turn.thought + turn.reply):
+            return size
+        encode = self.rendering.tokenizer.encode
+        written = encode(begun, begins=False) if turn.ids is None else turn.ids
+        return size - len(written) + RESERVE - 1
 
     def _tokens(self) -> Generator[Said]:
         means, window, turn = self.means, self.window, self.state.turns[-1]
