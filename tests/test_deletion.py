@@ -81,5 +81,8 @@ def test_what_is_deleted_leaves_no_text_and_is_reported_in_one_line(cached: Cach
     assert written == "deleted one, two, three\n"
     assert list(paths.sessions_dir().iterdir()) == [database]
     assert b"whales" not in database.read_bytes()
+    paths.document_indexes_dir().mkdir(parents=True)
+    (paths.document_indexes_dir() / "index.sqlite").write_text("whales")
     assert run_in_process("cache", "clear", "--yes").stdout.startswith("deleted ")
+    assert [*paths.document_indexes_dir().iterdir()] == []
     assert cached.present(KEYS) == 0

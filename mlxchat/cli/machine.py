@@ -108,22 +108,23 @@ It holds up to 4 GB; --no-prefix-cache of chat and generate turns it off.
 
 @cache_app.command(epilog="Example: mlxchat cache size")
 def size() -> None:
-    """Show how much the cache holds, and where it is."""
+    """Show how much is cached, and where: prefixes and blocks, indexes of large documents."""
     from mlxchat.store.tensor_file import CacheFiles
 
-    directory = paths.prefix_cache_dir()
-    with reported_as(OutputError, f"use {directory}"):
-        write(f"{format_bytes(CacheFiles(directory).size_bytes())} in {directory}\n")
+    for directory in (paths.prefix_cache_dir(), paths.document_indexes_dir()):
+        with reported_as(OutputError, f"use {directory}"):
+            write(f"{format_bytes(CacheFiles(directory).size_bytes())} in {directory}\n")
 
 
 @cache_app.command(epilog="Example: mlxchat cache clear")
 def clear(yes: Yes = False) -> None:
-    """Delete all prefixes and blocks."""
+    """Delete all prefixes and blocks, and the indexes of large documents."""
     from mlxchat.store.tensor_file import CacheFiles
 
-    files = CacheFiles(paths.prefix_cache_dir())
-    with reported_as(OutputError, f"use {files.directory}"):
-        held = format_bytes(files.size_bytes())
-        if agrees(f"Delete all prefixes and blocks, {held}?", yes=yes):
-            files.prune(-1)
+    caches = CacheFiles(paths.prefix_cache_dir()), CacheFiles(paths.document_indexes_dir())
+    with reported_as(OutputError, f"use {caches[0].directory.parent}"):
+        held = format_bytes(sum(each.size_bytes() for each in caches))
+        if agrees(f"Delete all prefixes, blocks and indexes, {held}?", yes=yes):
+            for each in caches:
+                each.prune(-1)
             write(f"deleted {held}\n")
