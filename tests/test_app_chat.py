@@ -50,9 +50,7 @@ def saved(name: str) -> list[tuple[str, str]]:
     return [(turn.user, turn.reply) for turn in read_session(name).turns]
 
 
-def test_a_reply_that_is_read_no_further_ends_before_anything_else_changes(
-    options: Options,
-) -> None:
+def test_a_reply_read_no_further_ends_before_anything_else_changes(options: Options) -> None:
     """It ended later, and put back its own conversation: over another session, too."""
     with Chat.open(options(), session="other") as chat:
         other = say(chat, "One", "Two")
@@ -63,10 +61,8 @@ def test_a_reply_that_is_read_no_further_ends_before_anything_else_changes(
         held.append(chat.say("Next"))
         next(held[-1])
         chat.conversation.set_system("Be brief.")
-        assert (chat.conversation.state.system, chat.conversation.state.remembered) == (
-            "Be brief.",
-            ("Answer in German.",),
-        )
+        state = chat.conversation.state
+        assert (state.system, state.remembered) == ("Be brief.", ("Answer in German.",))
         chat.change_session("other")
         assert not [each for reply in held for each in reply]
         assert [turn.user for turn in read_session("own").turns] == ["Hi", "Next"]

@@ -36,6 +36,7 @@ from mlxchat.terminal.worker import TICK_S, Worker
 
 PROMPT = "> "
 CONTINUATION = "  "
+MENU_ROWS = 8
 CTRL_D = b"\x04"
 EXIT_WORDS = {"exit", "quit"}
 LEAVING_HINT = "Ctrl-C again or Ctrl-D to leave"
@@ -128,11 +129,19 @@ class Editor:
             shown = self._pastes.fold(self._draft)
         self._returned = shown if is_typed_ahead else "\0"
         self._session.app.erase_when_done = False
+        # Without room for it, the library would draw nothing else.
+        self._session.reserve_space_for_menu = max(min(size.rows - 4, MENU_ROWS), 0)
         try:
             typed = self._session.prompt(default=shown, pre_run=self._watch)
             # After a message, nothing comes back.
             self._pushed *= is_command(typed, self._names)
             text = message_of(typed, self._pastes.texts)
+            keys = get_typeahead(self._session.input)
+            stops = [n for n, each in enumerate(keys, 1) if each.key == Keys.ControlC]
+            store_typeahead(self._session.input, keys[stops[-1] if stops else 0 :])
+            if stops:
+                # Ctrl-C was read together with Enter.
+                return self.read(text)
             added = text.removeprefix(self._draft).rstrip()
             # "I want to" + " quit" is a message.
             return added if added.lower() in EXIT_WORDS and self._draft[-1:] != " " else text

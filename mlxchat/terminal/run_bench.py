@@ -143,11 +143,16 @@ def _write(found: Sequence[Comparison[Any, Any]], common: Record, json_file: str
 
 
 def format_bench_table(table: Table, for_terminal: bool) -> str:
-    """A title and the table, with numbers aligned right."""
+    """A title and the table, with numbers aligned right; a line for each figure if a terminal is so
+    narrow that it would cut one."""
     columns = zip(table.headers, zip(*table.rows, strict=True), strict=True)
     numbers = [n for n, cells in columns if all(c.lstrip("-")[:1].isdigit() for c in cells if c)]
     rows = table.rows if for_terminal else (table.headers, *table.rows)
     drawn = format_table(table.headers, rows, right_aligned=numbers, for_terminal=for_terminal)
+    words = " ".join(" ".join(row) for row in (table.headers, *rows)).split()
+    if for_terminal and not {*words} <= {*drawn.split()}:
+        named = [zip(table.headers, row, strict=True) for row in rows]
+        drawn = "\n".join("".join(f"{n}: {cell}\n" for n, cell in each if cell) for each in named)
     return f"{_remark(table.title, for_terminal)}{drawn}\n"
 
 
