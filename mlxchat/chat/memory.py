@@ -56,8 +56,7 @@ class Memory:
     def find(self, message: str, state: State, at_most: int) -> list[int]:
         """The numbers of at most that many forgotten turns that the message needs, in order,
         counted from 1. None if nothing fits well, or a turn in view fits as well. Turns that were
-        cleared away are never found, nor the message's own echo, nor what it quotes or is always
-        in view."""
+        cleared away are never found, nor the message's own echo or what it quotes."""
         self._update(state)
         typed = _fits(self._stated, message, state)
         stated = _fits(self._pasted, message, state) | typed
@@ -70,7 +69,6 @@ class Memory:
                 best[number] = max(best.get(number, half), half)
         written = f"{message}\n{state.turns[-1].user}".splitlines()
         quotes = {line[2:] for line in written if line.startswith("> ")} - {""}
-        quotes.update(state.remembered)
         for number in [*best]:
             if not quotes.isdisjoint("\n".join(self._indexed[number]).splitlines()):
                 del best[number]
@@ -129,7 +127,9 @@ def _adds(text: Text, message: frozenset[str], *, to_question: bool) -> bool:
 
 
 def _recallable(text: Text, state: State) -> list[int]:
-    """The turns that say it and are forgotten, but not cleared away."""
+    """The turns that say it and are forgotten, but not cleared away; none if it is remembered."""
+    if any(text.words <= {*words(line)} for line in state.remembered):
+        return []
     return [n for n in text.numbers if n > state.cleared and state.turns[n - 1].forgotten]
 
 
