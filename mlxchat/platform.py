@@ -126,15 +126,14 @@ def import_from_mlx_lm(module: str) -> Any:
         resource.setrlimit = setrlimit
 
 
-def select_device(choice: str) -> str:
-    """Make `auto`, `cpu` or `gpu` MLX's default device and return the name of the device chosen.
+def select_device(choice: str) -> None:
+    """Make `auto`, `cpu` or `gpu` MLX's default device.
 
     Raises UsageError if a GPU is requested and MLX has none.
     """
     if choice == "gpu" and not gpu_available():
         raise UsageError("--device gpu: this build of MLX has no GPU; use cpu or auto")
     mx.set_default_device(mx.gpu if choice != "cpu" and gpu_available() else mx.cpu)
-    return "gpu" if on_gpu() else "cpu"
 
 
 def gpu_available() -> bool:

@@ -87,6 +87,7 @@ class Ranks(Alone):
             # Another backend does not show how long rank 0 waits for its user.
             self.watchdog.disarm()
         (number,) = self._received(mx.zeros((1,), mx.int32)).tolist()
+        self.watchdog.arm()
         if number == STOP:
             self._is_aligned, self.is_stopped = False, True
             raise RanksError("rank 0 has ended")
