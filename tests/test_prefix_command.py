@@ -108,11 +108,11 @@ def test_a_chats_next_model_has_its_own_known_prefixes(tiny_model: Path, tmp_pat
 
 
 def test_the_size_of_the_cache_is_that_of_its_pages(ask: Any) -> None:
-    directory = paths.prefix_cache_dir()
-    assert run_in_process("cache", "size").stdout == f"0 B in {directory}\n"
+    shown = f"{{}} in {paths.prefix_cache_dir()}\n0 B in {paths.document_indexes_dir()}\n"
+    assert run_in_process("cache", "size").stdout == shown.format("0 B")
     ask(*LONG)
     held = format_bytes(sum(page.stat().st_size for page in pages()))
-    assert run_in_process("cache", "size").stdout == f"{held} in {directory}\n"
+    assert run_in_process("cache", "size").stdout == shown.format(held)
 
 
 def blocks(*names: str) -> list[str]:
