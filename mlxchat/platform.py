@@ -131,13 +131,10 @@ def select_device(choice: str) -> None:
 
     Raises UsageError if a GPU is requested and MLX has none.
     """
-    if choice == "gpu" and not gpu_available():
+    has_gpu = mx.is_available(mx.gpu)
+    if choice == "gpu" and not has_gpu:
         raise UsageError("--device gpu: this build of MLX has no GPU; use cpu or auto")
-    mx.set_default_device(mx.gpu if choice != "cpu" and gpu_available() else mx.cpu)
-
-
-def gpu_available() -> bool:
-    return mx.is_available(mx.gpu)
+    mx.set_default_device(mx.gpu if choice != "cpu" and has_gpu else mx.cpu)
 
 
 def on_gpu() -> bool:

@@ -85,7 +85,11 @@ def _load_backend(
     backend.no_padding()
     if not backend.encode_special_tokens:
         _flag(backend, [*flagged, *specials.texts.values(), *specials.others])
-    _decode_bytes(backend)
+    # A tokenizer that writes bytes as characters needs the decoder that reads them, whatever its
+    # files say: published conversions have SentencePiece's.
+    before = (backend.normalizer, backend.pre_tokenizer)
+    if any(map(_has_bytes, before)) and not _has_bytes(backend.decoder):
+        backend.decoder = decoders.ByteLevel()
     return backend, specials
 
 
@@ -153,14 +157,6 @@ def _flag(backend: tokenizers.Tokenizer, specials: Iterable[str]) -> None:
         if token is not None and not token.special:
             token.special = True
             backend.add_special_tokens([token])
-
-
-def _decode_bytes(backend: tokenizers.Tokenizer) -> None:
-    """Give a tokenizer that writes bytes as characters the decoder that reads them, whatever its
-    files say: published conversions have SentencePiece's."""
-    before = (backend.normalizer, backend.pre_tokenizer)
-    if any(_has_bytes(part) for part in before) and not _has_bytes(backend.decoder):
-        backend.decoder = decoders.ByteLevel()
 
 
 def _has_bytes(part: Any) -> bool:

@@ -115,7 +115,10 @@ def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
     """
     # Mapped, not read, which saves a copy: the checksum reads it and MLX copies it. Mapping is safe
     # because such files are never truncated, only replaced or deleted.
-    whole = _mapped(path)
+    with open_to_read(path) as file:
+        # An empty file cannot be mapped.
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.read(1) else b""
+    whole = memoryview(mapped)
     digest = hashlib.blake2b(whole[:-CHECKSUM_BYTES], digest_size=CHECKSUM_BYTES)
     if whole[-CHECKSUM_BYTES:] != digest.digest():
         raise SnapshotBroken(f"cannot use {path}: wrong checksum")
@@ -124,14 +127,6 @@ def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
     del header[CHECKSUM]
     facts = json.loads(header.pop("__metadata__")["facts"])
     return {name: _tensor(entry, data) for name, entry in header.items()}, facts
-
-
-def _mapped(path: Path) -> memoryview:
-    with open_to_read(path) as file:
-        # An empty file cannot be mapped.
-        if not file.read(1):
-            return memoryview(b"")
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _tensor(entry: dict[str, Any], data: memoryview) -> np.ndarray:

@@ -80,13 +80,15 @@ class ChatLoop(ChatScreen):
             self.say_notices()
 
     def _new_editor(self) -> Editor:
-        return Editor(
+        editor = Editor(
             history_file=paths.history_file() if self.shown.save else None,
             commands={each.usage: each.help for each in COMMANDS.values()},
             toolbar=self._toolbar,
             suggest=lambda command, typed: suggestions(self, command, typed),
             ended_by=self._ended_by,
         )
+        self.worker.keys.take = editor.take_typed
+        return editor
 
     def _ended_by(self) -> BaseException | None:
         """What ends the prompt: a signal, or that the model cannot be loaded."""

@@ -37,6 +37,8 @@ from mlxchat.terminal.worker import TICK_S, Worker
 PROMPT = "> "
 CONTINUATION = "  "
 MENU_ROWS = 8
+# Of about a kilobyte each, at once. A terminal that has been closed always has more.
+MAX_READS = 32
 CTRL_D = b"\x04"
 EXIT_WORDS = {"exit", "quit"}
 LEAVING_HINT = "Ctrl-C again or Ctrl-D to leave"
@@ -103,6 +105,7 @@ class Editor:
             eof_exception=EndOfInput,
         )
         self._session.app.key_processor.before_key_press += self._expire_warning
+        self._session.app.before_render += self._fit_menu
         # A remote terminal may take more than two seconds to report its cursor position. That does
         # not deserve a warning in the middle of a chat: only the toolbar is lost.
         self._session.app.renderer.cpr_not_supported_callback = None
@@ -113,7 +116,7 @@ class Editor:
         self._warned, self._error = False, None
         self._draft, self._pushed = draft or self._pushed, ""
         # What was typed before a draft came back is a message of its own. Enters alone are nothing.
-        keys = get_typeahead(self._session.input)
+        keys = [*get_typeahead(self._session.input), *self._session.input.flush_keys()]
         keys = [*dropwhile(lambda key: self._draft.strip() and key.key in ("c-j", "c-m"), keys)]
         waiting = keys or select.select([self._session.input], [], [], 0)[0]
         edits = bool(keys) and keys[0].key in ("c-u", "c-w", "c-h")
@@ -129,8 +132,6 @@ class Editor:
             shown = self._pastes.fold(self._draft)
         self._returned = shown if is_typed_ahead else "\0"
         self._session.app.erase_when_done = False
-        # Without room for it, the library would draw nothing else.
-        self._session.reserve_space_for_menu = max(min(size.rows - 4, MENU_ROWS), 0)
         try:
             typed = self._session.prompt(default=shown, pre_run=self._watch)
             # After a message, nothing comes back.
@@ -152,6 +153,20 @@ class Editor:
             if isinstance(error, OSError):
                 raise
             raise EndOfInput from None
+
+    def take_typed(self) -> None:
+        """Take what is typed for the next prompt: if the terminal's buffer is full, it holds back
+        Ctrl-C, too."""
+        source = self._session.input
+        for _ in range(MAX_READS):
+            if not select.select([source], [], [], 0)[0]:
+                break
+            store_typeahead(source, source.read_keys())
+
+    def _fit_menu(self, _: object) -> None:
+        """Without room for the menu, the library would draw nothing else."""
+        rows = self._session.output.get_size().rows
+        self._session.reserve_space_for_menu = max(min(rows - 4, MENU_ROWS), 0)
 
     def _watch(self) -> None:
         self._session.app.create_background_task(self._end_if_asked())

@@ -7,8 +7,8 @@ import re
 import stat
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, TextIO
 from unicodedata import east_asian_width
@@ -26,25 +26,14 @@ _GLUE, _WIDE = "\0\1"
 
 class TerminalLine:
     """The line of the terminal that text is written to; the process has one terminal. The cursor is
-    within it if `is_open`. `drawn` are functions that remove what is drawn meanwhile. `moves` says
-    how often others have written below a reply, which then has to leave its rows in place; before
-    it draws, `look` finds out."""
+    within it if `is_open`. `drawn` are functions that remove what is drawn meanwhile, from any
+    thread. `moves` says how often others have written below a reply, which then has to leave its
+    rows in place; before it draws, `look` finds out."""
 
     is_open = False
     drawn: ClassVar[list[Callable[[], object]]] = []
     moves = 0
     look: "staticmethod[[], object]" = staticmethod(lambda: None)
-
-    @classmethod
-    @contextmanager
-    def drawing(cls, remove: Callable[[], object]) -> Iterator[None]:
-        """Something may be drawn while the body runs. `remove` may be called from any thread."""
-        cls.drawn.append(remove)
-        try:
-            yield
-        finally:
-            cls.drawn.remove(remove)
-            remove()
 
     @classmethod
     def clear(cls) -> None:

@@ -107,8 +107,12 @@ def is_drawn(quiet: bool) -> bool:
 def progress(quiet: bool) -> Iterator[Line]:
     """Yield a line, which is gone when the body ends."""
     line = Line(quiet)
-    with TerminalLine.drawing(line.stop):
+    TerminalLine.drawn.append(line.stop)
+    try:
         yield line
+    finally:
+        TerminalLine.drawn.remove(line.stop)
+        line.stop()
 
 
 @contextmanager

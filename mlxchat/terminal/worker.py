@@ -229,6 +229,7 @@ class Worker:
         while not job.done():
             with suppress(Empty):
                 self._obey(self._events.get(timeout=TICK_S))
+            self.keys.drain()
             if self._stop is not None:
                 self._stop.enforce()
         return job.result()
@@ -288,6 +289,12 @@ class Keys:
         with suppress(termios.error, OSError):
             self._found = termios.tcgetattr(STDIN)
         self._is_held = self._is_lost = False
+        # Reads what is typed while the keys are held.
+        self.take: Callable[[], object] = lambda: None
+
+    def drain(self) -> None:
+        if self._is_held and not is_in_background(STDIN):
+            self.take()
 
     def hold(self) -> None:
         self._is_held = True

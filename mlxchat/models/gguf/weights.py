@@ -103,7 +103,10 @@ def convert_weights(
     for name, tensor in matched.items():
         rows, kind = tensor.data, tensor.tensor_type
         if arch == "llama" and (".q_proj." in name or ".k_proj." in name):
-            rows = _undo_interleaving(rows, config["head_dim"])
+            # Each head's even rows come before its odd ones, as Hugging Face has them: llama.cpp
+            # rotates adjacent pairs, mlx-lm's llama the two halves.
+            pairs = rows.reshape(-1, config["head_dim"] // 2, 2, *rows.shape[1:])
+            rows = pairs.swapaxes(1, 2).reshape(rows.shape)
         if kind in PLAIN:
             arrays = {name: _plain(rows, kind)}
             if arch == "gemma3" and name.endswith("norm.weight"):
@@ -118,15 +121,6 @@ def convert_weights(
             if array.dtype != mx.uint32 and not mx.isfinite(array).all().item():
                 raise file.broken(f"tensor {tensor.name!r} contains infinite or NaN values")
         yield from arrays.items()
-
-
-def _undo_interleaving(rows: np.ndarray, head_rows: int) -> np.ndarray:
-    """Put each head's even rows before its odd ones, as Hugging Face does.
-
-    llama.cpp rotates adjacent pairs, mlx-lm's llama the two halves. rows: (n * head_rows, …).
-    """
-    pairs = rows.reshape(-1, head_rows // 2, 2, *rows.shape[1:])
-    return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
 def _plain(rows: np.ndarray, kind: Kind) -> mx.array:
