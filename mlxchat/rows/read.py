@@ -235,7 +235,7 @@ def line_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
 def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
     """A row for each file of the pattern, in order, its path as the id. InputError if none is."""
 
-    def fields(path: str) -> Fields:
+    def fields(path: str, name: str) -> Fields:
         try:
             with open_to_read(Path(path)) as file:
                 data = file.read(MAX_CHARS + 1)
@@ -244,7 +244,7 @@ def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
         if len(data) > MAX_CHARS:
             raise RowError(f"the file is {TOO_LONG}")
         text = check_text("the file", data.decode("utf-8-sig", "surrogateescape"))
-        return {"input": text, "text": text, "prompt": text, "file": path}
+        return {"input": text, "text": text, "prompt": text, "file": name}
 
     pattern = str(in_home(rows.source.pattern or ""))
     output = None if rows.output is None else os.path.realpath(rows.output)
@@ -254,7 +254,9 @@ def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
     if not paths:
         raise InputError(f"--files: no file matches {pattern}")
     for number, path in enumerate(paths, 1):
-        yield number, path, partial(fields, path)
+        # With escapes for bytes that are not UTF-8.
+        name = path.encode(errors="backslashreplace").decode()
+        yield number, name, partial(fields, path, name)
 
 
 def table_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:

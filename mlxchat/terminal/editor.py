@@ -37,8 +37,6 @@ from mlxchat.terminal.worker import TICK_S, Worker
 PROMPT = "> "
 CONTINUATION = "  "
 MENU_ROWS = 8
-# Of about a kilobyte each, at once. A terminal that has been closed always has more.
-MAX_READS = 32
 CTRL_D = b"\x04"
 EXIT_WORDS = {"exit", "quit"}
 LEAVING_HINT = "Ctrl-C again or Ctrl-D to leave"
@@ -158,7 +156,8 @@ class Editor:
         """Take what is typed for the next prompt: if the terminal's buffer is full, it holds back
         Ctrl-C, too."""
         source = self._session.input
-        for _ in range(MAX_READS):
+        # Some kilobytes at once: a terminal that has been closed always has more.
+        for _ in range(32):
             if not select.select([source], [], [], 0)[0]:
                 break
             store_typeahead(source, source.read_keys())
