@@ -28,7 +28,7 @@ CEILINGS = {
     "passages": 475,
     "constraint": 850,
     "cache": 2_340,
-    "models": 3_592,
+    "models": 3_584,
     "engine": 2_165,
     "chat": 1_810,
     "store": 1_330,
@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 595,
     "app": 3_260,
     "bench": 883,
-    "terminal": 3_856,
+    "terminal": 3_864,
     "doctor": 209,
     "cli": 1_600,
 }

@@ -40,17 +40,6 @@ class Ledger:
     def evict(self, start: int, stop: int) -> None:
         self.ids = np.concatenate([self.ids[:start], self.ids[stop:]])
 
-    def rewind(self, n: int) -> None:
-        self.ids = self.ids[: len(self.ids) - n]
-
-    def earliest_span(self, start: int, tokens: int) -> int:
-        """The first position after the kept tokens where evicting `tokens` tokens gives the same
-        result as at `start`."""
-        ids = self.ids
-        while start > self.keep and ids[start - 1] == ids[start + tokens - 1]:
-            start -= 1
-        return start
-
 
 # Fills an empty cache with the known prefix of the ids, for a window of this size; returns the
 # prefix's length, and a function to call with the ids of each step prefilled after it.
@@ -116,8 +105,10 @@ class Window:
         n = min(len(rest), len(wanted))
         if tokens <= 0 or n == 0 or not np.array_equal(rest[:n], wanted[:n]):
             return False
-        # The template writes the same tokens before each turn: each turn keeps its own.
-        start = ledger.earliest_span(start, tokens)
+        # The template writes the same tokens before each turn: each turn keeps its own. So the span
+        # is the first one after the kept tokens that gives the same result.
+        while start > ledger.keep and ledger.ids[start - 1] == ledger.ids[start + tokens - 1]:
+            start -= 1
         try:
             self.cache.evict(start, start + tokens)
         except CacheError:
@@ -143,7 +134,7 @@ class Window:
         if surplus := len(ledger) - shared:
             try:
                 self.cache.rewind(surplus)
-                ledger.rewind(surplus)
+                ledger.ids = ledger.ids[:shared]
             except CacheError:
                 shared = 0
                 for window in earlier:

@@ -36,7 +36,7 @@ class Line:
         with self._lock:
             self._text, self._done, self._total = visible(text), done, total
             if self._shown is not None:
-                self._shown.update(0, total=total, completed=done, description=self._text)
+                self._shown.update(0, total=total, completed=done, description=self._fitted())
             elif self._timer is None:
                 self._timer = threading.Timer(PATIENCE_S, self._appear)
                 self._timer.daemon = True
@@ -61,8 +61,17 @@ class Line:
             from mlxchat.terminal.screen import moving_line
 
             self._shown = moving_line(self._text, self._total)
-            self._shown.update(0, completed=self._done)
+            self._shown.update(0, completed=self._done, description=self._fitted())
+            # To the next row, if a script has written the beginning of this one.
+            print(" " * self._shown.console.width, end="\r", file=sys.stderr)
             self._shown.start()
+
+    def _fitted(self) -> str:
+        """The text without the last figures if they have no room."""
+        text, room = self._text, self._shown.console.width - MARGIN - 2
+        while len(text) > room and " · " in text:
+            text = text.rpartition(" · ")[0]
+        return text
 
 
 class Count:
