@@ -78,8 +78,6 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
     rest = memoryview(data)
     while rest:
         written = os.pwrite(descriptor, rest, offset + len(data) - len(rest))
-        if written <= 0:
-            raise OSError(errno.EIO, "no more data can be written")
         rest = rest[written:]
 
 

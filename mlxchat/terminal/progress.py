@@ -62,8 +62,9 @@ class Line:
 
             self._shown = moving_line(self._text, self._total)
             self._shown.update(0, completed=self._done, description=self._fitted())
-            # To the next row, if a script has written the beginning of this one.
-            print(" " * self._shown.console.width, end="\r", file=sys.stderr)
+            if (console := self._shown.console).is_terminal:
+                # To the next row, if a script has written the beginning of this one.
+                print(" " * console.width, end="\r", file=sys.stderr)
             self._shown.start()
 
     def _fitted(self) -> str:
