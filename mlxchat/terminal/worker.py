@@ -289,11 +289,12 @@ class Keys:
         with suppress(termios.error, OSError):
             self._found = termios.tcgetattr(STDIN)
         self._is_held = self._is_lost = False
-        # Reads what is typed while the keys are held.
         self.take: Callable[[], object] = lambda: None
 
     def drain(self) -> None:
-        if self._is_held and not is_in_background(STDIN):
+        self.look()
+        # In the shell's settings, Ctrl-D would close the input for good.
+        if self._is_held and not self._is_lost and not is_in_background(STDIN):
             self.take()
 
     def hold(self) -> None:
