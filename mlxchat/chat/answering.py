@@ -165,8 +165,8 @@ class Answering:
             yield recalled
 
     def _limit(self) -> int | None:
-        """The window for what comes before the reply: one that goes on leaves as little as during
-        the reply, but that before its own beginning."""
+        """The window to fit the prompt in. A reply that continues evicts older turns once it fills
+        the window, as it would while being written, before any of its own tokens."""
         turn, size = self.state.turns[-1], self.window.ledger.window
         if size is None or not (begun := turn.thought + turn.reply):
             return size

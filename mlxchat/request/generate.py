@@ -273,7 +273,7 @@ class Request(Asking):
         if self.overflow in (Overflow.PASSAGES, Overflow.MAP):
             way = f"--overflow {self.overflow}"
             if self.template or self.prompt in (None, "-") or not self.prompt.strip():
-                raise UsageError(f"{way} needs a question as the prompt; -p and - give none")
+                raise UsageError(f"{way} needs a question as the prompt; -p and - do not count")
 
     def generation_settings(self) -> GenerationSettings:
         logprobs = (self.logprobs or 0) if self.events else None
