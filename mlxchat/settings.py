@@ -148,14 +148,14 @@ class SamplingSettings:
 
     def without_effect(self, names: Iterable[str]) -> Iterator[str]:
         """What to say of the fields `names` that change nothing because of the others."""
-        for name in names:
-            each = options_of(SamplingSettings)[name]
+        known = options_of(SamplingSettings)
+        for each in (known[name] for name in names if name in known):
             is_off = each.needs and getattr(self, each.needs) == 0
-            if is_off and getattr(self, name) != each.default:
+            if is_off and getattr(self, each.field) != each.default:
                 yield f"{each.flag} has no effect while {flag(each.needs)} is 0"
 
 
-def _parse_budget(written: Any) -> int:
+def _parse_limit(written: Any) -> int:
     """Raises ValueError."""
     try:
         return -1 if written == "off" else int(str(written))
@@ -178,6 +178,7 @@ class GenerationSettings:
         -1,
         "Maximum tokens to generate",
         aliases=("predict", "n-predict"),
+        parse=_parse_limit,
         short="n",
         common=True,
         if_unset="-1, no limit",
@@ -196,7 +197,7 @@ class GenerationSettings:
         -1,
         "Maximum tokens of thoughts before the answer begins, or off",
         metavar="TOKENS",
-        parse=_parse_budget,
+        parse=_parse_limit,
         must=Must("be at least 0, or -1, which is off", lambda value: value >= -1),
         if_unset="off",
         in_chat=True,

@@ -63,10 +63,10 @@ def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen
         Turn("Who am I?", "You are called ADA.", thought="ada it was"),
     )
     assert run("/recall ada") == (
-        "#1 turn 1 (forgotten): My name is Ada.\n"
-        "#2 turn 1 (forgotten): Hello Ada!\n"
-        "#3 turn 2: ada it was\n"
-        "#4 turn 2: You are called ADA.\n"
+        "#1 turn 1, user (forgotten): My name is Ada.\n"
+        "#2 turn 1, reply (forgotten): Hello Ada!\n"
+        "#3 turn 2, thought: ada it was\n"
+        "#4 turn 2, reply: You are called ADA.\n"
         "/recall ada #4 quotes the last one in your next message\n"
     )
     assert shown.attached == {}
@@ -159,6 +159,7 @@ def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
     assert run("/load 'old'") == (
         "-- old: 4 turns; the last one --\n"
         "> … " + "b\n  " * 100 + " … (300 characters)\n"
+            "no reply: /retry asks again\n"
         "not all turns fit the window: your next message leaves only turns 3 and 4\n"
     )
     assert [*shown.attached] == ["/a.md"]

@@ -13,6 +13,7 @@ from mlxchat.app.events import finite, value_of
 from mlxchat.app.prompt import begin_answer, constraint_in, constraint_of, with_schema
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.engine.batch import BatchRow
+from mlxchat.engine.budget import without_effect
 from mlxchat.engine.reply import Reply
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import UsageError
@@ -118,12 +119,15 @@ class RowPlanner:
         prompt, begun, how = begin_answer(
             request, self._prompt(row, request, constraint), constraint, tokenizer
         )
+        notices = [*prompt.notices, *sampling.without_effect(row.options)]
         if own and constraint is not None:
-            prompt = replace(prompt, notices=(*prompt.notices, *constraint.notices))
+            notices += constraint.notices
+        if "think_budget" in row.options:
+            notices += without_effect(settings, tokenizer)
         return RowRun(
             Reply(self._model, prompt.ids, sampling=sampling, settings=settings, **how),
             row=row,
-            prompt=prompt,
+            prompt=replace(prompt, notices=tuple(notices)),
             seed=sampling.seed,
             constraint=constraint,
             begun=begun,

@@ -214,7 +214,8 @@ def constraint_in(fields: Mapping[str, Any], *, may_be_file: bool = False) -> Co
         case "choice", list() | tuple() as choices if all(isinstance(c, str) for c in choices):
             return Constraint.from_choices(choices)
         case _:
-            raise UsageError(f"{name} has a value of the wrong type")
+            kinds = {"schema": "an object or text", "choice": "a list of texts"}
+            raise UsageError(f"{name} must be {kinds.get(name, 'text')}")
 
 
 def with_schema(system: str | None, constraint: Constraint | None) -> str | None:

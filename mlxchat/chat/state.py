@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from mlxchat.engine.reply import Stats
 from mlxchat.engine.sampling import Token
@@ -123,6 +123,7 @@ class Mention:
     """A line that contains the words; turns count from 1."""
 
     turn: int
+    where: Literal["user", "thought", "reply"]
     forgotten: bool
     line: str
 
@@ -276,9 +277,9 @@ class State:
     def recall(self, words: str) -> list[Mention]:
         """Every line that contains the words, ignoring case, forgotten turns included."""
         return [
-            Mention(number, turn.forgotten, line)
+            Mention(number, where, turn.forgotten, line)
             for number, turn in enumerate(self.turns, 1)
-            for text in (turn.user, turn.thought, turn.reply)
-            for line in text.splitlines()
+            for where in ("user", "thought", "reply")
+            for line in getattr(turn, where).splitlines()
             if all(word in line.lower() for word in words.lower().split())
         ]

@@ -179,8 +179,8 @@ def _status() -> int:
             show_error(explain(error, sys.argv[1:], typer.main.get_command(app)))
         return error.exit_code
     except OSError as error:
-        # Ours are MlxchatErrors; this is Typer failing to write a shell's file.
-        show_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        # Ours are MlxchatErrors; this is Typer failing to write help or a shell's file.
+        show_error(f"cannot write {error.filename or 'to standard output'}: {error.strerror}")
         return ExitStatus.FAILURE
     except (KeyboardInterrupt, typer.Abort, SystemExit) as ended:
         # Typer exits when completion is installed, and when the reader of its help closes stdout.

@@ -11,6 +11,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from mlxchat import manual
 from mlxchat.errors import UsageError
+from mlxchat.terminal.output import wrap
 from mlxchat.terminal.table import write, write_finds
 
 HELP_ALL = "--help-all"
@@ -166,12 +167,14 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
     root: Any = context.find_root().command
     words = " ".join(topic or ()).split()
     if not words:
-        pages = [f"  {name:<17}{manual.summary(name)}\n" for name in manual.PAGES]
         more = (
-            "`mlxchat help PAGE` shows a page, `mlxchat help WORDS` what the pages say of words,\n"
+            "`mlxchat help PAGE` shows a page, `mlxchat help WORDS` what the pages say of words, "
             "`mlxchat COMMAND --help` options."
         )
-        write(f"Pages:\n{''.join(pages)}\n{more}\n")
+        columns = get_terminal_size().columns
+        lines = (f"  {name:<17}{manual.summary(name)}" for name in manual.PAGES)
+        pages = [wrap(line, columns, 19) for line in lines]
+        write("\n".join(["Pages:", *pages, "", wrap(more, columns), ""]))
     elif len(words) == 1 and words[0].lower() in manual.PAGES:
         from mlxchat.terminal.table import show_page
 

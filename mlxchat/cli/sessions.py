@@ -191,10 +191,10 @@ def verify(name: Name) -> None:
     size_bytes, held_tokens, agreement = verify_session(name, observer_of(Messages()))
     write(
         f"{name}: {format_bytes(size_bytes)}, checksum right, "
-        f"{count(held_tokens, 'token')} held · "
-        f"from a fresh prefill of the same tokens: KL {agreement.kl:.2g} nats per token, largest "
-        f"logit difference {agreement.logit_difference:.2g}, same first choice at "
-        f"{agreement.same_choice} of {agreement.tokens} tokens\n"
+        f"{count(held_tokens, 'token')} held\nfrom a fresh prefill of the same tokens:\n"
+        f"  KL {agreement.kl:.2g} nats per token\n"
+        f"  largest logit difference {agreement.logit_difference:.2g}\n"
+        f"  same first choice at {agreement.same_choice} of {agreement.tokens} tokens\n"
     )
 
 

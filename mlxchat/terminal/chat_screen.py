@@ -212,6 +212,8 @@ class ChatScreen(Talk):
             for thought in turns[-1].thoughts:
                 view.add(thought, True, True)
             view.add(turns[-1].reply)
+        if not turns[-1].reply:
+            self.screen.say("no reply: /retry asks again")
 
     def _show(
         self, begin: Begin, kept: str, constraint: Constraint | None = None, after: str = ""

@@ -274,7 +274,7 @@ def _recall(shown: ChatScreen, argument: str) -> None:
         for n, each in list(enumerate(matches, 1))[-MAX_LISTED:]:
             forgotten = " (forgotten)" if each.forgotten else ""
             line = first_words(each.line, MAX_QUOTED_CHARS)
-            shown.screen.say(f"#{n} turn {each.turn}{forgotten}: {line}")
+            shown.screen.say(f"#{n} turn {each.turn}, {each.where}{forgotten}: {line}")
         shown.screen.say(f"/recall {words} #{found} quotes the last one in your next message")
     elif not 1 <= int(number) <= found:
         raise UsageError(f"no match #{number}: found {count(found, 'match', 'matches')}")
@@ -421,7 +421,7 @@ def _think(shown: ChatScreen, argument: str) -> None:
 
 @command("/stats", "figures for the last reply", needs_model=False)
 def _stats(shown: ChatScreen, _: str) -> None:
-    shown.screen.say(shown.figures or "no reply yet")
+    shown.screen.say(shown.figures or "no reply since this chat was opened")
 
 
 @command("/copy", "copy the last reply to the clipboard")

@@ -20,7 +20,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
-from prompt_toolkit.filters import Condition, has_focus
+from prompt_toolkit.filters import Condition, has_completions, has_focus
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
@@ -195,6 +195,7 @@ class Editor:
             )
         keys.add("/", filter=at_prompt)(self._slash)
         keys.add("c-g", filter=at_prompt)(_open_editor)
+        keys.add("tab", filter=at_prompt & has_completions)(_take_or_next)
         keys.add("c-c", filter=at_prompt)(self._interrupt)
         keys.add("<sigint>")(self._interrupt)
         return keys
@@ -324,6 +325,15 @@ def _history(file: Path | None, pastes: _Pastes) -> History:
             os.close(open_file(file.resolve(), os.O_CREAT | os.O_WRONLY))
             return _FileHistory(file, pastes)
     return InMemoryHistory()
+
+
+def _take_or_next(event: KeyPressEvent) -> None:
+    """The only completion stays, where the library would go on to what was typed."""
+    buffer, state = event.current_buffer, event.current_buffer.complete_state
+    if state is not None and len(state.completions) == 1:
+        buffer.apply_completion(state.completions[0])
+    else:
+        buffer.complete_next()
 
 
 def _open_editor(event: KeyPressEvent) -> None:
