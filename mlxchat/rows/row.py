@@ -183,6 +183,7 @@ def valid(kind: Any, value: Any, name: str) -> Any:
         case "missing":
             raise RowError(f"{where} is missing")
     words = first["msg"].removeprefix("Value error, ").replace("Input should", "must")
+    words = words.replace("valid dictionary", "JSON object")
     raise RowError(f"{where} {words}, got {shortened(first['input'])}")
 
 

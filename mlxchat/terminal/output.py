@@ -149,7 +149,8 @@ def show_line(text: str) -> None:
             columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
             line = wrap(line, max(columns - MARGIN, 1))
     with suppress(OSError):
-        print(f"{TerminalLine.end()}{line}", file=sys.stderr, flush=True)
+        # In one write: another process may write to the same terminal.
+        print(f"{TerminalLine.end()}{line}\n", end="", file=sys.stderr, flush=True)
 
 
 def wrap(text: str, columns: int, indent: int = 0) -> str:
