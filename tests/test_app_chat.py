@@ -150,6 +150,10 @@ def test_the_message_and_each_token_are_saved_before_they_are_yielded(options: O
                 shown += said.text
                 assert saved("mine") == [("one", shown.encode("utf-8", "replace").decode())]
     assert saved("mine") == [("one", shown)]
+    # Resumed, too.
+    with Chat.open(options(), session="mine") as chat:
+        for _ in chat.continue_reply():
+            assert saved("mine") == [("one", chat.conversation.turns[-1].reply)]
 
 
 def test_chosen_settings_override_those_of_the_session(options: Options, tiny_model: Path) -> None:

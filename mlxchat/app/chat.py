@@ -268,16 +268,16 @@ class Chat(AbstractContextManager["Chat"]):
         said = self._open.say(text, watch, **how)
         # Save the message first: whatever happens, it was sent.
         self.save()
-        return self._saved(said, watch)
+        return self._saved(said, watch, sent=True)
 
     def retry(self, watch: Watch = UNWATCHED, **how: Any) -> Generator[Said]:
         """Answer as `Conversation.retry` does. Until there is a reply, the session has the old."""
         old = self._open.state.last
-        return self._saved(self.conversation.retry(watch, **how), watch, instead_of=old)
+        return self._saved(self.conversation.retry(watch, **how), watch, sent=False, old=old)
 
     def continue_reply(self, watch: Watch = UNWATCHED) -> Generator[Said]:
         """Continue the last reply, as `Conversation.continue_reply` does."""
-        return self._saved(self._open.continue_reply(watch), watch)
+        return self._saved(self._open.continue_reply(watch), watch, sent=False)
 
     def compact(self, words: str = "", watch: Watch = UNWATCHED) -> Compacted | None:
         """Replace turns in view with a note, as `Conversation.compact` does, and save it."""
@@ -296,11 +296,11 @@ class Chat(AbstractContextManager["Chat"]):
         self.save()
 
     def _saved(
-        self, reply: Generator[Said], watch: Watch, *, instead_of: Turn | None = None
+        self, reply: Generator[Said], watch: Watch, *, sent: bool, old: Turn | None = None
     ) -> Generator[Said]:
-        """The reply, saved as it comes; `instead_of` another, from its first text on."""
+        """The reply, saved as it comes: from its first text on, if its turn is not `sent` yet.
+        `old` is the reply that it replaces."""
         self._check_open()
-        sent = instead_of is None
         try:
             with closing(reply):
                 for said in reply:
@@ -321,7 +321,7 @@ class Chat(AbstractContextManager["Chat"]):
             self._leaves_out = True
             self._notify(LEFT_OUT)
         stopped = stats is None or stats.finish_reason == "interrupted"
-        old, new = instead_of, None if stopped else self.conversation.state.last
+        new = None if stopped else self.conversation.state.last
         if old and new and new is not old and (new.thought, new.reply) == (old.thought, old.reply):
             is_low = self.conversation.sampling.temp < 0.8
             self._notify(f"the same reply again: {HOTTER if is_low else '/retry draws again'}")
