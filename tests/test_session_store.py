@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -221,17 +222,33 @@ def test_the_turn_that_says_all_the_words_most_comes_first_in_any_script(
 
 
 def test_what_was_undone_or_deleted_is_not_found(sessions: Path) -> None:
-    make_session("gone", Turn("whale"))
-    remove("gone")
+    """Nor in the file: the index only marked words as deleted."""
+    make_session("gone", Turn("whale zanzibar"))
     with Session.open("mine", create=True) as session:
-        turns = [Turn("whale"), Turn("dolphin", "whale", finish_reason="stop")]
+        turns = [Turn("whale zulu"), Turn("dolphin", "whale", finish_reason="stop")]
         session.record(None, turns)
+        remove("gone")
+        assert [f.name for f in sessions.iterdir() if b"zanzibar" in f.read_bytes()] == []
         session.record(None, turns[1:])
         assert [(each.turn, each.role) for each in search("whale")] == [(1, "assistant")]
+        turns[1] = replace(turns[1], reply="Zululand", finish_reason="stop")
+        session.record(None, turns[1:])
         turns[1] = replace(turns[1], reply="One.\n  A shark, then\n")
         session.record(None, turns[1:])
         assert search("whale") == []
         assert [each.line for each in search("shark")] == ["A shark, then"]
+    assert [f.name for f in sessions.iterdir() if b"zulu" in f.read_bytes()] == []
+
+
+def test_a_session_whose_database_is_gone_does_not_write_into_another(sessions: Path) -> None:
+    """A new database numbers its sessions from the beginning."""
+    with Session.open("gone", create=True) as session:
+        session.record(None, [Turn("a")])
+        shutil.rmtree(sessions)
+        make_session("new", Turn("b"))
+        with pytest.raises(SessionError, match="no longer exists"):
+            session.record(None, [Turn("a", "more")])
+    assert [turn.user for turn in read_session("new").turns] == ["b"]
 
 
 def test_all_but_the_latest_snapshots_are_pruned(sessions: Path) -> None:

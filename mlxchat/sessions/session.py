@@ -264,7 +264,8 @@ class Session(AbstractContextManager["Session"]):
     def _row(self, connection: sqlite3.Connection) -> SessionRecord:
         assert self._id is not None
         session = records.session_with(connection, self._id)
-        if session is None:
+        # Another session may have its number, in a database that began anew.
+        if session is None or records.folded(session.name) != records.folded(self.name):
             self._stored = Saved()
             raise SessionError("the session no longer exists")
         return session
@@ -275,8 +276,9 @@ class Session(AbstractContextManager["Session"]):
         session = self._row(connection)
         before = dict(self._stored.rows)
         records.delete_turns(connection, "session = ? AND id > ?", (id_, self._stored.last))
-        for gone in before.keys() - {row for row, _ in wanted.rows}:
-            records.delete_turns(connection, "id = ?", (gone,))
+        gone = before.keys() - {row for row, _ in wanted.rows}
+        for row in gone:
+            records.delete_turns(connection, "id = ?", (row,))
         rows: list[tuple[int, Turn]] = []
         for row, turn in wanted.rows:
             if row == 0:
@@ -284,7 +286,11 @@ class Session(AbstractContextManager["Session"]):
                 continue
             if turn is not before[row]:
                 records.update_turn(connection, row, id_, turn)
+                if not turn.reply.startswith(before[row].reply):
+                    gone.add(row)
             rows.append((row, turn))
+        if gone:
+            records.erase_words(connection)
         turns = [turn for _, turn in rows]
         changed = replace(
             session,
