@@ -3,6 +3,7 @@
 import ctypes
 import importlib.util
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -115,8 +116,6 @@ def import_mlx_lm_lazily() -> None:
 def import_from_mlx_lm(module: str) -> Any:
     """Return `mlx_lm`'s `module`. Importing "utils" or "tuner.utils" takes a second, since they
     load transformers, and would lower the process's limit of open files for good."""
-    import resource
-
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
     setrlimit = resource.setrlimit
     resource.setrlimit = lambda *_: None
@@ -124,6 +123,14 @@ def import_from_mlx_lm(module: str) -> Any:
         return importlib.import_module(f"mlx_lm.{module}")
     finally:
         resource.setrlimit = setrlimit
+
+
+def allow_open_files(count: int) -> None:
+    """Let this process have so many files open, if the system does: macOS begins with 256."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 def select_device(choice: str) -> None:

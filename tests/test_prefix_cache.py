@@ -1,6 +1,7 @@
 """Prefixes, blocks and shards on the disk: bit for bit, limited, and never another model's."""
 
 import os
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 from errno import ENOSPC
@@ -206,6 +207,20 @@ def test_another_model_or_dtype_of_that_name_finds_nothing(model: Model, open_pa
     for other in (make_model(build_random_model(seed=1)), make_model(half, mx.float16), same):
         assert Run(other, ids, open_pages(other)).cached == 0
     assert Run(model, ids, open_pages(model)).cached == 2 * PAGE
+
+
+def test_a_long_prompt_has_more_pages_than_a_process_may_have_open_files(
+    model: Model, open_pages: Open
+) -> None:
+    """macOS begins with 256: the other pages counted as missing."""
+    ids = text(40 * PAGE + 1)
+    record(model, ids, open_pages(model), window=None)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/dev/fd").iterdir()]) + 20, limits[1]))
+    try:
+        assert Run(model, ids, open_pages(model), window=None).cached == 40 * PAGE
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_full_disk_stops_only_the_recording(model: Model, open_pages: Open) -> None:

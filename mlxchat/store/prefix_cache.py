@@ -25,6 +25,7 @@ from mlxchat.cache.ring import Entries
 from mlxchat.cache.window import WindowCache
 from mlxchat.engine.prefill import OnHeld
 from mlxchat.models.model import Model
+from mlxchat.platform import allow_open_files
 from mlxchat.store import tensor_file
 from mlxchat.store.snapshot import Background, made_by
 from mlxchat.store.tensor_file import OLDER_S, CacheFiles, Tensors
@@ -82,6 +83,8 @@ class PrefixCache:
         states can only continue after a page that has them.
         """
         keys = self._keys_to_fill(cache, ids, window)
+        # Each page that is mapped keeps its file open, beside those of the rest of the process.
+        allow_open_files(len(keys) + 200)
         pages: list[Tensors] = []
         for key in keys:
             page = self.files.read(key)
