@@ -207,7 +207,8 @@ def test_a_table_without_the_columns_needed_is_refused(
 
 
 def test_a_malformed_record_is_an_error_the_rest_continues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a quote that is not closed, the rest of the table would have become one prompt."""
+    """After a quote that is not closed, the rest of the table would have become one prompt. Later
+    it was lost, and the rows below a stray quote had other numbers than in the mended table."""
     rows = read(b'prompt,b\na,1\n"b"x,1\nc\n\xff,1\nd,1\n"e\nf', csv=True)
     assert [row.error for row in rows] == [
         None,
@@ -216,6 +217,7 @@ def test_a_malformed_record_is_an_error_the_rest_continues(monkeypatch: pytest.M
         "not UTF-8: invalid byte 0xFF; convert the file to UTF-8",
         None,
         "malformed CSV: unexpected end of data",
+        "1 cell, but the header has 2",
     ]
     assert rows[4] == Row(5, prompt="d")
     monkeypatch.setattr(reading, "MAX_CHARS", 20)

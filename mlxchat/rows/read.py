@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property, partial
@@ -271,7 +272,7 @@ def table_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
     records = _records(lines)
     try:
         header = _cells(next(records, []))
-        check_text("empty", "".join(["header", *header]))
+        check_text("one that", "".join(["header", *header]))
     except RowError as error:
         raise InputError(f"the header of the table is {error}") from error
     names = [name.strip() for name in header]
@@ -288,16 +289,27 @@ def _records(lines: Iterator[str]) -> Iterator[list[str] | RowError]:
     cells are skipped. Cells are separated by whichever delimiter the header has most of."""
     csv.field_size_limit(MAX_CHARS)
     first = next(filter(str.strip, lines), "")
-    texts = itertools.chain([first], lines)
     delimiter = max(DELIMITERS, key="".join(first.split('"')[::2]).count)
+    # The lines of the record being read, and those to read before others.
+    taken: list[str] = []
+    ahead = deque([first])
+
+    def texts() -> Iterator[str]:
+        while line := ahead.popleft() if ahead else next(lines, ""):
+            taken.append(line)
+            yield line
+
     while True:
         try:
-            for record in csv.reader(texts, delimiter=delimiter, strict=True):
+            for record in csv.reader(texts(), delimiter=delimiter, strict=True):
+                taken.clear()
                 if any(map(str.strip, record)):
                     yield record
             return
         except csv.Error as error:
-            # The reader is within the record: begin again at the next line.
+            # A stray quote may have taken in other records: begin again at the second line.
+            ahead.extendleft(reversed(taken[1:]))
+            taken.clear()
             yield RowError(f"malformed CSV: {error}")
 
 
