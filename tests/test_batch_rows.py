@@ -5,7 +5,7 @@ import json
 import os
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,7 +63,6 @@ def run_batch(
     records: list[Record],
     *,
     notices: list[str] | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
     window: int | None = WINDOW,
     **options: Any,
 ) -> dict[Any, Record]:
@@ -75,7 +74,7 @@ def run_batch(
     warned = [] if notices is None else notices
     observer = Observer(warn=lambda notice: warned.append(str(notice)))
     with open_batch(request, observer, write=lines.append, piped=data) as batch:
-        list(batch.results(should_stop))
+        list(batch.results())
     results = [json.loads(line) for line in lines]
     assert len({each["id"] for each in results}) == len(results)
     return {each["id"]: each for each in results}

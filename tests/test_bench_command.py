@@ -84,7 +84,7 @@ def test_one_failing_benchmark_does_not_stop_the_others(
         return SimpleNamespace(comparisons=lambda _: [found])
 
     benches = {"one": bench(list, fail), "two": bench(list)}
-    monkeypatch.setattr(run_bench, "load", benches.__getitem__)
+    monkeypatch.setattr(run_bench, "import_module", lambda name: benches[name.rpartition(".")[2]])
     entries, setup = tuple(Benchmark(name, "") for name in benches), Setup(str(tiny_model))
     request = BenchRequest(entries, setup, against=False, quick=True, json_file="-", quiet=False)
     assert run_bench.run_benches(request) == 1

@@ -247,10 +247,6 @@ def test_a_rank_exits_by_itself_if_it_waits_for_one_that_is_gone(
 def test_an_indivisible_model_is_refused_by_name(family: str, pipeline: bool, reason: str) -> None:
     group: Any = Group(0, threading.Barrier(4), [])
     sharding, network = Sharding(group, pipeline), build_family(family)
-
-    def divide() -> None:
+    with pytest.raises(ModelUnsupported, match=reason):  # noqa: PT012
         sharding.check(network)
         sharding.apply(network)
-
-    with pytest.raises(ModelUnsupported, match=reason):
-        divide()

@@ -20,11 +20,7 @@ from tests.scripted_model import Scripted
 BEGUN = "The answer <b>is"
 
 
-@pytest.fixture(params=sorted(FORMATS))
-def scripted(request: pytest.FixtureRequest) -> Scripted:
-    return FORMATS[request.param]
-
-
+@pytest.mark.parametrize("scripted", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("text", [" two\n\nlines <b>日", "<|im_end|>"])
 def test_every_format_reads_the_beginning_as_the_answer(scripted: Scripted, text: str) -> None:
     """The thought that some prompts open is closed, and what looks like a control token is text."""
@@ -42,6 +38,7 @@ def test_every_format_reads_the_beginning_as_the_answer(scripted: Scripted, text
     assert (begun + "".join(each for _, each in rest)).lstrip() == (text + "!").lstrip()
 
 
+@pytest.mark.parametrize("scripted", FORMATS.values(), ids=FORMATS)
 def test_every_format_constrains_what_follows(scripted: Scripted) -> None:
     settings = GenerationSettings(max_tokens=20)
     conversation = Conversation(scripted.model(), CacheSettings(800), generation=settings)

@@ -34,19 +34,21 @@ def send(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def stopped_by(numbers: Sequence[int], act: Callable[[Stop], object]) -> ExitStatus | None:
+def part(
+    worker: Worker, numbers: Sequence[int], act: Callable[[Stop], object] = id
+) -> ExitStatus | None:
     """Send the signals to a part of a job that can be stopped, and do the rest of it."""
+    with worker.stoppable() as stop:
+        for number in numbers:
+            send(number)
+            wait_until(stop.requested)
+        act(stop)
+    return stop.status
 
-    def job() -> ExitStatus | None:
-        with worker.stoppable() as stop:
-            for number in numbers:
-                send(number)
-                wait_until(stop.requested)
-            act(stop)
-        return stop.status
 
+def stopped_by(numbers: Sequence[int], act: Callable[[Stop], object]) -> ExitStatus | None:
     with Worker() as worker:
-        return worker.call(job)
+        return worker.call(lambda: part(worker, numbers, act))
 
 
 def wait_until(happened: Callable[[], bool]) -> None:
@@ -93,18 +95,10 @@ def test_ctrl_c_counts_even_if_it_has_ended_the_reader_first() -> None:
 
 def test_a_signal_that_ends_the_program_stops_every_later_part_too() -> None:
     """Closing the chat after SIGTERM would otherwise take as long as it likes."""
-
-    def part(number: int | None) -> ExitStatus | None:
-        with worker.stoppable() as stop:
-            if number is not None:
-                send(number)
-                wait_until(stop.requested)
-        return stop.status
-
     with Worker() as worker:
-        found = [worker.call(lambda n=n: part(n)) for n in (signal.SIGINT, None)]
+        found = [worker.call(lambda n=n: part(worker, n)) for n in ([signal.SIGINT], [])]
         assert found == [ExitStatus.INTERRUPTED, None]
-        found = [worker.call(lambda n=n: part(n)) for n in (signal.SIGTERM, None)]
+        found = [worker.call(lambda n=n: part(worker, n)) for n in ([signal.SIGTERM], [])]
         assert found == [ExitStatus.TERMINATED] * 2
 
 
@@ -130,13 +124,10 @@ def test_a_signal_just_before_the_end_of_a_job_is_for_what_is_waited_for_next(
     released: threading.Event,
 ) -> None:
     """A chat in a pipe, whose reply had just ended, then waited for the next line for ever."""
-
-    def wait_twice(worker: Worker) -> None:
+    with Worker() as worker:
         worker.call(lambda: send(signal.SIGINT))
-        worker.read(lambda: released.wait(60))
-
-    with Worker() as worker, pytest.raises(KeyboardInterrupt):
-        wait_twice(worker)
+        with pytest.raises(KeyboardInterrupt):
+            worker.read(lambda: released.wait(60))
     with pytest.raises(Terminated):
         in_worker(lambda *_: send(signal.SIGTERM) or 0)
 

@@ -57,19 +57,14 @@ children = psutil.Process().children
 def test_a_mac_is_kept_awake_until_the_body_ends_or_fails(install: Install, tmp_path: Path) -> None:
     install("caffeinate", 'echo "$@" >new; /bin/mv new log; exec /bin/sleep 60')
     log, before = tmp_path / "log", children()
-
-    def interrupted() -> None:
-        with keep_awake("darwin"):
-            while not log.exists():
-                time.sleep(0.01)
-            (started,) = (child for child in children() if child not in before)
-            # The terminal's interrupt does not reach it.
-            assert os.getpgid(started.pid) != os.getpgid(0)
-            raise KeyboardInterrupt
-
     with keep_awake("linux"):
         assert children() == before
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
+    with pytest.raises(KeyboardInterrupt), keep_awake("darwin"):  # noqa: PT012
+        while not log.exists():
+            time.sleep(0.01)
+        (started,) = (child for child in children() if child not in before)
+        # The terminal's interrupt does not reach it.
+        assert os.getpgid(started.pid) != os.getpgid(0)
+        raise KeyboardInterrupt
     assert log.read_text() == f"-i -w {os.getpid()}\n"
     assert children() == before

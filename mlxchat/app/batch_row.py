@@ -43,11 +43,6 @@ class RowRun(BatchRow):
     is_counted: bool = False
     tokens: list[Token] = field(default_factory=list[Token])
 
-    @property
-    def held(self) -> int:
-        """How many tokens the next step finds in the cache."""
-        return len(self.prompt.ids) - 1 + self.drawn
-
     def add(self, tokens: Iterable[Token]) -> int:
         """Add what the next token brought; return how many tokens that is."""
         before = len(self.tokens)

@@ -1,7 +1,7 @@
 """Checkpoints, in which the output file and the cache agree: a run resumes from the latest."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlxchat.app.opening import Loaded
 from mlxchat.cache.layers import Cache
@@ -115,7 +115,7 @@ class Checkpointer:
         self._state.background.wait()
         if not is_resumable or finish_reason == "loop":
             self._file.sync()
-            self.checkpoint.end(finish_reason)
+            self.checkpoint.change(replace(self.checkpoint.run, ended=finish_reason))
         self._state.report()
         return self._state.background.written
 

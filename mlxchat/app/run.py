@@ -40,7 +40,7 @@ from mlxchat.models.model import Model
 from mlxchat.passages.search import Read
 from mlxchat.platform import keep_awake
 from mlxchat.request import Request
-from mlxchat.settings import OnLoop
+from mlxchat.settings import GenerationSettings, OnLoop
 from mlxchat.store.output_file import OutputFile
 from mlxchat.store.snapshot import Written
 from mlxchat.text.extract import extract_code, is_settled
@@ -372,7 +372,9 @@ class Run(AbstractContextManager["Run"]):
         """The reply to the prompt, or its rest; what reads that; and what records tokens."""
         request, model, cache = self.request, self.model, self.loaded.cache
         window, cached, record = self.loaded.settings.max_kv_size, 0, None
-        how |= {"sampling": self.loaded.sampling, "settings": request.generation_settings()}
+        logprobs = (request.logprobs or 0) if request.events else None
+        settings = replace(GenerationSettings.of(request), logprobs=logprobs)
+        how |= {"sampling": self.loaded.sampling, "settings": settings}
         if self.saver is not None:
             # Pages from the disk were computed in other steps, which changes the last bits: a run
             # with checkpoints that starts again should differ as little as possible.

@@ -5,8 +5,6 @@ their sides and makes tables and lines of JSON. Quality: see `scripts/bench`. Re
 """
 
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +23,3 @@ BENCHES = (
     Benchmark("decode", "generating: tokens per second, memory", on_ranks=True),
     Benchmark("batch", "many prompts at once: speed, memory"),
 )
-
-
-def load(name: str) -> Any:
-    return import_module(f"mlxchat.bench.{name}")

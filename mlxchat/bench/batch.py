@@ -14,7 +14,7 @@ from mlxchat.app.batch_run import SideBySide
 from mlxchat.app.opening import Loaded
 from mlxchat.bench import theirs
 from mlxchat.bench.compare import Comparison, Figures, Side, Spread, ratios
-from mlxchat.bench.subject import OURS, SENTENCES, Subject
+from mlxchat.bench.subject import OURS, SENTENCES, THEIRS, Subject
 from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply
 from mlxchat.errors import ModelError
@@ -74,7 +74,7 @@ def comparisons(subject: Subject) -> list[Comparison[Case, Generated]]:
     shared = {min(SHARED_ROWS, amounts.prompts): _shared_prompts(subject, amounts)}
     sides: dict[str, Generate] = {OURS: _together}
     if subject.against:
-        sides[theirs.NAME] = theirs.generate_batch
+        sides[THEIRS] = theirs.generate_batch
     alone = {ALONE: _one_by_one}
     return [
         Comparison(
@@ -139,7 +139,7 @@ def _figures(
             "ttft_s": Spread.of([run.ttft_s for run in own]),
             "peak_memory_bytes": Spread.of([float(run.peak_memory_bytes) for run in own]),
             "gain": ratio_to(ALONE),
-            "speed_ratio": ratio_to(theirs.NAME),
+            "speed_ratio": ratio_to(THEIRS),
         }
     ]
 

@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from mlxchat.bench import theirs
 from mlxchat.bench.compare import Comparison, Figures, Side, Spread, ratios
-from mlxchat.bench.subject import OURS, Subject
+from mlxchat.bench.subject import OURS, THEIRS, Subject
 from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply
 from mlxchat.settings import GenerationSettings
@@ -70,7 +70,7 @@ def _side(subject: Subject, case: Case, amounts: Stretches, tokenizer: Any) -> S
 def _tokens(subject: Subject, case: Case, max_tokens: int, tokenizer: Any) -> Iterable[Any]:
     (name, window), model = case, subject.model
     ids = subject.prompt_ids(PROMPT_TOKENS)
-    if name == theirs.NAME:
+    if name == THEIRS:
         return theirs.generate(model, tokenizer, ids, max_tokens, max_kv_size=window)
     settings = GenerationSettings(max_tokens=max_tokens, ignore_eos=True)
     return generate(Reply(model, ids, model.make_cache(window), settings=settings))
@@ -91,7 +91,7 @@ def _figures(
     subject: Subject, amounts: Stretches, case: Case, runs: Mapping[Case, Sequence[Timed]]
 ) -> list[Figures]:
     name, window = case
-    others = runs.get((theirs.NAME, window), []) if name == OURS else []
+    others = runs.get((THEIRS, window), []) if name == OURS else []
     is_kept = name == OURS or theirs.keeps_window(subject.model.network, window)
     found: list[Figures] = []
     for n in range(amounts.stretches):

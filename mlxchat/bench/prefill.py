@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from mlxchat.bench import theirs
 from mlxchat.bench.compare import Comparison, Figures, Side, Spread, ratios
-from mlxchat.bench.subject import OURS, Subject
+from mlxchat.bench.subject import OURS, THEIRS, Subject
 from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply
 from mlxchat.models.model import Model
@@ -45,14 +45,14 @@ def comparisons(subject: Subject) -> list[Comparison[Case, Reading]]:
 
 
 def _theirs(prompt_tokens: int) -> Case:
-    return prompt_tokens, theirs.NAME, min(theirs.DEFAULT_STEP_SIZE, prompt_tokens)
+    return prompt_tokens, THEIRS, min(theirs.DEFAULT_STEP_SIZE, prompt_tokens)
 
 
 def _side(
     subject: Subject, prompt_tokens: int, name: str, step_size: int, tokenizer: Any
 ) -> Side[Reading]:
     read = partial(_read_ours, subject.model, step_size)
-    if name == theirs.NAME:
+    if name == THEIRS:
         read = partial(_read_theirs, subject.model, tokenizer)
     ids = subject.prompt_ids(prompt_tokens)
     return Side(
@@ -90,7 +90,7 @@ def _figures(
             "step_size": step_size,
             "tokens_per_s": Spread.of(speeds),
             "peak_memory_bytes": Spread.of(peaks),
-            "ratio_to": theirs.NAME if against else ALL,
+            "ratio_to": THEIRS if against else ALL,
             "speed_ratio": ratios(speeds, [speed for speed, _ in others]),
             "memory_ratio": ratios(peaks, [peak for _, peak in others]),
         }

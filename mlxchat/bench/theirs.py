@@ -13,12 +13,11 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from mlxchat.bench.subject import THEIRS, Subject
+from mlxchat.bench.subject import Subject
 from mlxchat.cache.powers import mlx_lms_own
 from mlxchat.models.model import Model
 from mlxchat.text.encoder import TokenIds
 
-NAME = THEIRS
 DEFAULT_STEP_SIZE = 2_048
 
 

@@ -189,7 +189,8 @@ def _find_shifts(model: nn.Module) -> list[KeyShift | None]:
 
     def run_at(position: int) -> list[Stored]:
         runs.append(_run_token_at(model, position))
-        return _stored(runs[-1])
+        found = windows(runs[-1])
+        return [None if window.empty() else window.keys_and_values() for window in found]
 
     with without_sinks(model):
         shifts = find_key_shifts(model, run_at)
@@ -205,10 +206,6 @@ def _run_token_at(model: nn.Module, position: int) -> Cache:
     model(mx.array([[1]]), cache=cache)
     mx.eval([layer.state for layer in cache])
     return cache
-
-
-def _stored(cache: Sequence[LayerCache]) -> list[Stored]:
-    return [None if window.empty() else window.keys_and_values() for window in windows(cache)]
 
 
 def _same_states(near: Sequence[LayerCache], far: Sequence[LayerCache]) -> bool:

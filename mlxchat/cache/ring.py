@@ -97,10 +97,6 @@ class Originals:
     def nbytes(self) -> int:
         return sum(run.keys.nbytes for run in self.runs)
 
-    def extended(self, keys: mx.array, position: int) -> Originals:
-        """With the keys of the next tokens added, which are at `position` now."""
-        return Originals((*self.runs, KeyRun(keys, position)))
-
     def without(self, start: int, stop: int) -> Originals:
         """With tokens `start` to `stop` removed."""
         return Originals((*self._between(0, start), *self._between(stop, self.tokens)))

@@ -13,7 +13,7 @@ import copy
 import mlx.core as mx
 
 from mlxchat.cache.positions import KeyShift
-from mlxchat.cache.ring import DRAFT_SLOTS, Entries, Mask, Originals, Placement, Ring
+from mlxchat.cache.ring import DRAFT_SLOTS, Entries, KeyRun, Mask, Originals, Placement, Ring
 from mlxchat.errors import CacheError
 
 # In decode, the kept tokens move up to the window after this many evictions. That is one small
@@ -105,7 +105,9 @@ class WindowCache:
         new, added = Entries(keys, values), keys.shape[2]
         self._moved = 0
         if self._drafting:
-            self._draft(new)
+            if self._ring.is_full:
+                self._reanchor(REANCHOR_EVERY)
+            self._ring.draft(new)
         elif added == 1 and not self.in_order:
             self._decode(new)
         else:
@@ -208,11 +210,6 @@ class WindowCache:
         self._ring.settle(accepted)
         self._rebase_at_limit()
 
-    def _draft(self, new: Entries) -> None:
-        if self._ring.is_full:
-            self._reanchor(REANCHOR_EVERY)
-        self._ring.draft(new)
-
     # Evicting, rewinding
 
     def _evict_down_to(self, n: int) -> None:
@@ -312,8 +309,8 @@ class WindowCache:
             start = self._originals.tokens
             if start < stop:
                 # A product, because a slice would keep the whole buffer alive.
-                keys = rotated[..., start:stop, :] * 1
-                self._originals = self._originals.extended(keys, position + start)
+                run = KeyRun(rotated[..., start:stop, :] * 1, position + start)
+                self._originals = Originals((*self._originals.runs, run))
 
     def _moved_originals(self) -> list[mx.array]:
         """Copies of all originals, rotated to the positions of their entries."""

@@ -172,8 +172,7 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
             "`mlxchat COMMAND --help` options."
         )
         columns = get_terminal_size().columns
-        lines = (f"  {name:<17}{manual.summary(name)}" for name in manual.PAGES)
-        pages = [wrap(line, columns, 19) for line in lines]
+        pages = [wrap(f"  {name:<17}{manual.summary(name)}", columns, 19) for name in manual.PAGES]
         write("\n".join(["Pages:", *pages, "", wrap(more, columns), ""]))
     elif len(words) == 1 and words[0].lower() in manual.PAGES:
         from mlxchat.terminal.table import show_page

@@ -135,8 +135,9 @@ def leave_out(context: typer.Context, values: MutableMapping[str, Any], *names: 
 
 def _parameter(option: Option) -> inspect.Parameter:
     default = option.default
+    name = f"--{option.name}/--no-{option.name}" if option.type is bool else option.flag
     info = typer.Option(
-        *_flags(option),
+        *([f"-{option.short}", name] if option.short else [name]),
         metavar=option.metavar or "|".join(option.choices) or PLACEHOLDERS.get(option.type, "TEXT"),
         autocompletion=COMPLETIONS.get(option.completes),
         help=option.help,
@@ -148,11 +149,6 @@ def _parameter(option: Option) -> inspect.Parameter:
         default=None if option.many else str(default) if type(default) in (int, float) else default,
         annotation=Annotated[_type(option, optional=default is None), info],
     )
-
-
-def _flags(option: Option) -> list[str]:
-    name = f"--{option.name}/--no-{option.name}" if option.type is bool else option.flag
-    return [f"-{option.short}", name] if option.short else [name]
 
 
 def _type(option: Option, *, optional: bool) -> Any:

@@ -71,8 +71,14 @@ class RingSockets:
     def _add(self, descriptor: int, rank: int) -> None:
         # Our own descriptor, since MLX may close its own.
         each = socket.socket(fileno=os.dup(descriptor))
-        _keep_alive(each)
         self._ranks[each] = rank
+        idle = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
+        with suppress(OSError):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if idle is not None:
+                each.setsockopt(socket.IPPROTO_TCP, idle, KEEPALIVE_IDLE_S)
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
     @property
     def neighbours(self) -> set[int]:
@@ -104,16 +110,6 @@ def _has_ended(each: socket.socket) -> bool:
         return False
     except OSError:
         return True
-
-
-def _keep_alive(each: socket.socket) -> None:
-    idle = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
-    with suppress(OSError):
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if idle is not None:
-            each.setsockopt(socket.IPPROTO_TCP, idle, KEEPALIVE_IDLE_S)
-        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
-        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
 
 class Watchdog:

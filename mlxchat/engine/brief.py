@@ -9,7 +9,6 @@ from typing import Any
 
 from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import LoopDetector, Reply, asked
-from mlxchat.models.model import Model
 
 # A text may have more tokens than it was written with.
 SPARE_TOKENS = 8
@@ -49,14 +48,10 @@ def write_brief(
     text = text.strip()
     if reply.finish_reason != "stop":
         text = up_to_a_sentence(text)
-    return _within_limit(reply.model, said_once(text)[0], limit)
-
-
-def _within_limit(model: Model, text: str, limit: int) -> str:
-    """Characters that were generated in part have more tokens than were generated."""
-    while (tokens := len(model.tokenizer.encode(text))) > limit:
-        chars = len(text) * (limit - SPARE_TOKENS) // tokens
-        text = up_to_a_sentence(text[:chars])
+    text = said_once(text)[0]
+    # Characters that were generated in part have more tokens than were generated.
+    while (size := len(reply.model.tokenizer.encode(text))) > limit:
+        text = up_to_a_sentence(text[: len(text) * (limit - SPARE_TOKENS) // size])
     return text
 
 

@@ -46,7 +46,7 @@ class Budget:
         reader, spent = self._reader, self._reader.thought_tokens - self._tokens
         if not reader.is_thought or spent < 0:
             return
-        closing, latest = self._closings[not reader.is_empty], [*self._latest]
+        closing, latest = self._closings[not reader.leads], [*self._latest]
         lengths = range(min(len(closing), len(latest)), 0, -1)
         begun = next((n for n in lengths if latest[-n:] == closing[:n]), 0)
         if begun or not reader.holds_back or spent >= GRACE:

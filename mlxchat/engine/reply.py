@@ -19,7 +19,7 @@ from mlxchat.engine.drafts import Drafter
 from mlxchat.engine.sampling import Chooser, Token
 from mlxchat.errors import CacheError, UsageError
 from mlxchat.models.model import Model
-from mlxchat.settings import GenerationSettings, SamplingSettings, with_seed
+from mlxchat.settings import GenerationSettings, SamplingSettings, random_seed
 from mlxchat.text.encoder import TokenIds
 from mlxchat.text.reply_reader import Piece, Reader, State, StopTexts
 
@@ -138,9 +138,12 @@ class Reply:
         limit = self.settings.think_budget
         if limit >= 0 and (closings := model.tokenizer.closings) is not None:
             self._budget = Budget(limit, self._reader.fork(), closings, ids)
+        sampling = sampling or SamplingSettings()
+        if sampling.seed is None:
+            sampling = replace(sampling, seed=random_seed())
         self.chooser = Chooser(
             ids,
-            with_seed(sampling or SamplingSettings()),
+            sampling,
             self.settings,
             eos_ids=self._eos_ids,
             constrained=constrained,

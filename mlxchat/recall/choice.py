@@ -66,11 +66,6 @@ def names(text: str) -> set[str]:
     return set(words(" ".join([*_CAPITALIZED.findall(text), *numbered])))
 
 
-def kinds(message: str) -> set[str]:
-    """The kinds of thing asked for, which answers seldom name: "city" in "Which city is it in?"."""
-    return {word for asking, word in pairwise(words(message)) if asking in WORDS["asks_kind"]}
-
-
 def amount(text: str) -> float:
     """How much a text says: the number of its informative words, at least 1. Everyday words count
     half, and so do names and numbers, which are often what a message asks for."""
@@ -371,7 +366,9 @@ class _Word:
 
 def _look_up(index: Searchable, message: str, often: bool, more: Sequence[str]) -> Iterator[_Word]:
     named = names(message)
-    of_kind = kinds(message) - named - EVERYDAY_WORDS
+    # The kinds of thing asked for, which answers seldom name: "city" in "Which city is it in?".
+    asked = {word for asking, word in pairwise(words(message)) if asking in WORDS["asks_kind"]}
+    of_kind = asked - named - EVERYDAY_WORDS
     for word in [*more, *informative(message)][:MOST_WORDS]:
         found = index.with_word(word, often)
         # A word that nobody said before counts as one that was said once.

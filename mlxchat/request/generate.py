@@ -1,7 +1,7 @@
 """How to open a model, and a prompt after documents: how to generate from it, and when it ends."""
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -274,7 +274,3 @@ class Request(Asking):
             way = f"--overflow {self.overflow}"
             if self.template or self.prompt in (None, "-") or not self.prompt.strip():
                 raise UsageError(f"{way} needs a question as the prompt; -p and - do not count")
-
-    def generation_settings(self) -> GenerationSettings:
-        logprobs = (self.logprobs or 0) if self.events else None
-        return replace(GenerationSettings.of(self), logprobs=logprobs)

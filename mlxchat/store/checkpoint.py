@@ -11,7 +11,7 @@ The caller interprets the state's facts.
 import json
 import shlex
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -111,10 +111,6 @@ class Checkpoint:
         """Let another run begin here. Raises OutputError."""
         with self._writing():
             (self.directory / "run.json").unlink(missing_ok=True)
-
-    def end(self, reason: str) -> None:
-        """Record that the run cannot be continued, and why. Raises OutputError."""
-        self.change(replace(self.run, ended=reason))
 
     def change(self, run: RunRecord) -> None:
         """Replace the request, and reopen a run that had ended. Raises OutputError."""

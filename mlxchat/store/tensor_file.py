@@ -58,14 +58,10 @@ Tensors = dict[str, np.ndarray]
 def hold(arrays: Mapping[Name, mx.array]) -> dict[Name, np.ndarray]:
     """Evaluate the arrays, all together because each evaluation waits for the device, and return
     their bits. Copies only arrays that are not contiguous."""
-    in_order = {name: _in_order(array) for name, array in arrays.items()}
-    mx.eval(list(in_order.values()))
-    return {name: np.array(array, copy=False) for name, array in in_order.items()}
-
-
-def _in_order(array: mx.array) -> mx.array:
-    in_order = mx.contiguous(array)
-    return in_order.view(mx.uint16) if array.dtype == mx.bfloat16 else in_order
+    in_order = {name: mx.contiguous(array) for name, array in arrays.items()}
+    bits = {n: a.view(mx.uint16) if a.dtype == mx.bfloat16 else a for n, a in in_order.items()}
+    mx.eval(list(bits.values()))
+    return {name: np.array(array, copy=False) for name, array in bits.items()}
 
 
 def loaded(tensors: Tensors) -> dict[str, mx.array]:

@@ -5,13 +5,16 @@ What the commands do is for `app`, their options for `cli`. Read `run_generate` 
 """
 
 import os
-import re
 from contextlib import suppress
 
 from mlxchat.errors import ExitStatus
 
 # C0 and C1 control characters and DEL, except tab and newline: all that begin a sequence.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_PICTURES = {
+    **{code: chr(0x2400 + code) for code in range(0x20) if code not in b"\t\n"},
+    0x7F: "␡",
+    **dict.fromkeys(range(0x80, 0xA0), "�"),
+}
 
 
 class Terminated(BaseException):
@@ -27,7 +30,7 @@ def visible(text: str) -> str:
 
     Untrusted text must not move the cursor, set the title or write to the clipboard.
     """
-    return _CONTROLS.sub(_picture, text)
+    return text.translate(_PICTURES)
 
 
 def is_dumb() -> bool:
@@ -40,10 +43,3 @@ def is_in_background(descriptor: int) -> bool:
     with suppress(OSError):
         return os.tcgetpgrp(descriptor) != os.getpgrp()
     return False
-
-
-def _picture(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "␡" if code == 0x7F else "�"

@@ -396,7 +396,9 @@ def _say_what_stays(shown: ChatScreen) -> None:
 def _set(shown: ChatScreen, argument: str) -> None:
     name, *values = re.split(r"[ =]", argument, maxsplit=1)
     if not argument:
-        shown.screen.say(" · ".join(settable.all_of(shown.conversation)))
+        now, options = shown.conversation, settable.SETTABLE.values()
+        texts = ((each.name, settable.text_of(each, now)) for each in options)
+        shown.screen.say(" · ".join(f"{name} {text}" for name, text in texts if text))
         return
     if (option := settable.called(name)) is None:
         raise UsageError(f"unknown option {name!r}: {settable.instead_of(argument, COMMANDS)}")

@@ -329,11 +329,10 @@ def _history(file: Path | None, pastes: _Pastes) -> History:
 
 def _take_or_next(event: KeyPressEvent) -> None:
     """The only completion stays, where the library would go on to what was typed."""
-    buffer, state = event.current_buffer, event.current_buffer.complete_state
-    if state is not None and len(state.completions) == 1:
-        buffer.apply_completion(state.completions[0])
-    else:
-        buffer.complete_next()
+    buffer = event.current_buffer
+    buffer.complete_next()
+    if buffer.complete_state and len(buffer.complete_state.completions) == 1:
+        buffer.complete_state = None
 
 
 def _open_editor(event: KeyPressEvent) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.progress import TaskID
 
 from mlxchat.app.opening import find_model, load_model, start
 from mlxchat.app.ranks import check_ranks
-from mlxchat.bench import Benchmark, load
+from mlxchat.bench import Benchmark
 from mlxchat.bench.compare import (
     Comparison,
     Record,
@@ -105,7 +106,8 @@ def _run_benches(asked: BenchRequest, ranks: Alone, worker: Worker) -> int:
             is_complete = False
             try:
                 with shown, device_failures(), reported_as(OutputError, f"measure {entry.name}"):
-                    comparisons += load(entry.name).comparisons(subject)
+                    benchmark = import_module(f"mlxchat.bench.{entry.name}")
+                    comparisons += benchmark.comparisons(subject)
                     for each in comparisons:
                         each.run(tick)
                 is_complete = True

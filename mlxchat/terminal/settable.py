@@ -65,12 +65,6 @@ def value_of(option: Option, typed: str) -> Any:
         raise UsageError(message) from error
 
 
-def all_of(conversation: Conversation) -> Iterator[str]:
-    for each in SETTABLE.values():
-        if text := text_of(each, conversation):
-            yield f"{each.name} {text}"
-
-
 def text_of(option: Option, conversation: Conversation) -> str:
     """The option's value in the conversation; empty if it can have many, and has none."""
     own = (conversation.sampling, conversation.generation, conversation.rendering, conversation)

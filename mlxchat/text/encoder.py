@@ -65,12 +65,9 @@ class Encoder:
             )
         }
         self._control = _Literals(self.control_ids.values())
+        self.cut = self._control.cut
         self._encode_long = lru_cache(maxsize=LONG_REMEMBERED)(self._encode_now)
         self._anchor = self.encode_piece("\n")
-
-    def cut(self, text: str, mark: str) -> str:
-        """Insert `mark` into every text of a control token."""
-        return self._control.cut(text, mark)
 
     def encode(
         self, text: str, on_progress: Progress | None = None, *, begins: bool = True

@@ -127,8 +127,8 @@ class Reader:
         self.keeps_newlines = False
         # The header so far, or text that may have to be dropped or turn out to be a tag.
         self._held = ""
-        # Whether a marker in the reply began the place and no text has followed yet.
-        self._leads = place is Place.THOUGHT
+        # Whether a marker began the place and no text has followed yet.
+        self.leads = place is Place.THOUGHT
 
     def fork(self) -> "Reader":
         """Another one that reads the rest by itself."""
@@ -150,11 +150,6 @@ class Reader:
     @property
     def is_thought(self) -> bool:
         return self.place is Place.THOUGHT
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether a marker began this place and no text has followed."""
-        return self._leads
 
     @property
     def holds_back(self) -> bool:
@@ -181,12 +176,12 @@ class Reader:
 
     @property
     def state(self) -> State:
-        counted = self.place.value, self._held, self._leads, self.thought_tokens
+        counted = self.place.value, self._held, self.leads, self.thought_tokens
         return *counted, *self._decoder.state
 
     def restore(self, state: State) -> None:
         """Continue from a `state`."""
-        place, self._held, self._leads, self.thought_tokens, shown, pending = state
+        place, self._held, self.leads, self.thought_tokens, shown, pending = state
         self.place = Place(place)
         self._decoder.restore(shown, pending)
 
@@ -245,29 +240,29 @@ class Reader:
             case Place.START | Place.ANSWER if self._may_begin:
                 return self._read_start(text)
             case Place.THOUGHT if self.closing_tag:
-                self._leads = False
+                self.leads = False
                 return self._read_up_to_tag(text)
             case Place.THOUGHT:
                 text = self._without_label(text)
             case Place.ANSWER:
-                self._leads = False
+                self.leads = False
         return [(self.is_thought, text)] if text else []
 
     def _begin(self, place: Place) -> None:
         """Begin the place after a marker."""
-        self.place, self._held, self._leads = place, "", True
+        self.place, self._held, self.leads = place, "", True
         self.thoughts += self.is_thought
 
     @property
     def _may_begin(self) -> bool:
         """Whether a thought or the answer may begin here, or after one: some models think twice."""
-        is_after = self.place is Place.ANSWER and self._leads and not self.keeps_newlines
+        is_after = self.place is Place.ANSWER and self.leads and not self.keeps_newlines
         return self.place is Place.START or is_after
 
     @property
     def _has_no_header(self) -> bool:
         """Whether the model has answered although the prompt left a header to it."""
-        return self.place is Place.HEADER and not self._leads and bool(self._held.strip())
+        return self.place is Place.HEADER and not self.leads and bool(self._held.strip())
 
     def _rest(self) -> list[Piece]:
         """The text held back when this place ends, without the beginning of a label."""
@@ -300,7 +295,7 @@ class Reader:
 
     def _begin_answer(self, text: str) -> list[Piece]:
         """Begin the answer with text that no marker precedes."""
-        self.place, self._held, self._leads = Place.ANSWER, "", False
+        self.place, self._held, self.leads = Place.ANSWER, "", False
         return [(False, text)]
 
     def _read_up_to_tag(self, text: str) -> list[Piece]:
@@ -315,13 +310,13 @@ class Reader:
 
     def _without_label(self, text: str) -> str:
         label = self._markers.format.label
-        if not self._leads or not label:
-            self._leads = False
+        if not self.leads or not label:
+            self.leads = False
             return text
         self._held += text
         if label.startswith(self._held):
             return ""
-        text, self._held, self._leads = self._held.removeprefix(label), "", False
+        text, self._held, self.leads = self._held.removeprefix(label), "", False
         return text
 
 

@@ -26,6 +26,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from mlxchat.bench import theirs
 from mlxchat.bench.compare import Side, Spread, interleave, ratios
+from mlxchat.bench.subject import THEIRS
 from mlxchat.cache.layers import Cache
 from mlxchat.cache.powers import mlx_lms_own
 from mlxchat.engine.drafts import Drafter, make_drafter
@@ -137,11 +138,11 @@ def measured(
     other = partial(decode_theirs, model, ids, tokenizer, prefilled_cache(model.network, ids[:-1]))
     sides = {
         OURS: Side(OURS, drafting, drafting),
-        theirs.NAME: Side(theirs.NAME, lambda: other(len(expected)), lambda: other(WARM_UP_TOKENS)),
+        THEIRS: Side(THEIRS, lambda: other(len(expected)), lambda: other(WARM_UP_TOKENS)),
     }
     *_, runs = interleave(sides, rounds, lambda done, total, side: None)
     speeds = {side: [run.tokens_per_s for run in each] for side, each in runs.items()}
-    ratio = ratios(speeds[OURS], speeds[theirs.NAME])
+    ratio = ratios(speeds[OURS], speeds[THEIRS])
     assert ratio is not None
     for side, each in runs.items():
         # The first tokens are those of mlxchat without drafts, unless rounding has changed one.
