@@ -50,9 +50,6 @@ class MlxchatError(Exception):
 
     exit_status = ExitStatus.FAILURE
 
-    def __init__(self, message: object = "") -> None:
-        super().__init__(str(message))
-
 
 class UsageError(MlxchatError):
     exit_status = ExitStatus.USAGE

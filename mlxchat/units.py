@@ -1,8 +1,10 @@
-"""Numbers and texts as people read them, and the callbacks that report them."""
+"""Numbers and texts as people read them, lines of JSON, and the callbacks that report progress."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 # Called with the amount done and the total, in the operation's own unit.
 Progress = Callable[[int, int], None]
@@ -11,6 +13,10 @@ Progress = Callable[[int, int], None]
 Notify = Callable[[str], None]
 
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+# JSON leaves these as they are. Many readers, such as Python's `splitlines`, treat some as line
+# endings, and terminals obey others.
+_ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 
 
 def _log(level: str, text: str) -> None:
@@ -66,6 +72,11 @@ def and_rate(tokens_per_s: float) -> str:
 def beginning(text: str, max_chars: int) -> str:
     """The text, or its first `max_chars` characters and its total length."""
     return text if len(text) <= max_chars else f"{text[:max_chars]} … ({len(text):,} characters)"
+
+
+def json_line(value: dict[str, Any]) -> str:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return text.translate(_ESCAPED) + "\n"
 
 
 def printable(text: str) -> str:

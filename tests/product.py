@@ -202,7 +202,7 @@ def snapshot_and_restore(case: Case) -> None:
         case.logits(cache, step)
         ledger.add(np.array(step, np.int32))
     path = case.directory / "snapshot"
-    snapshot.take(cache, ledger, _print(case.model), {}).write(path)
+    snapshot.take(cache, ledger, _print(case.model), {})(path)
     other = Case.__new__(Case)
     other.model = case.load()
     empty = make_cache(other.model.network, WINDOW, KEEP)

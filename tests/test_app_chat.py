@@ -23,7 +23,8 @@ from mlxchat.sessions.database import Database
 from mlxchat.sessions.listing import read_session
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
-from mlxchat.store.snapshot import Background, Snapshot
+from mlxchat.store import tensor_file
+from mlxchat.store.snapshot import Background
 from scripts.tiny_model import write_tiny_model
 from tests.scripted_model import Scripted
 
@@ -88,7 +89,7 @@ def test_a_cache_that_cannot_be_saved_is_reported_once(
     """A failure of another rank or of the device was reported every time, and its end never."""
     full = OSError(errno.ENOSPC, "No space left on device")
     write = Mock(side_effect=[full, full, DEFAULT, full, *[DEFAULT] * 9], return_value=1)
-    monkeypatch.setattr(Snapshot, "write", write)
+    monkeypatch.setattr(tensor_file, "write", write)
     monkeypatch.setattr("mlxchat.app.session.SNAPSHOT_EVERY", 1)
     # Otherwise a snapshot is skipped while the previous one is being written.
     monkeypatch.setattr(Background, "run", Background._do)

@@ -237,11 +237,12 @@ def test_a_row_that_cannot_go_on_fails_alone(side_by_side: int, tiny_model: Path
         {"id": 1, "prompt": "a", "max_tokens": 9},
         {"id": 2, "prompt": "b", "schema": stuck},
         {"id": 3, "prompt": "c", "max_tokens": 9},
-        {"id": 4, "prompt": "d", "logit_bias": ["999=1"]},
+        {"id": 4, "prompt": "d", "logit_bias": ["288=1"]},
     ]
     results = run_batch(tiny_model, rows, rows=side_by_side)
     begun = [results[n].get("error", "")[:12] for n in range(1, 5)]
     assert begun == ["", "the answer g", "", "--logit-bias"]
+    assert "has the id 288, but the model has only 288 tokens" in results[4]["error"]
 
 
 def test_the_schema_of_a_row_is_never_read_from_a_file(tiny_model: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 import pytest
 
@@ -11,39 +10,27 @@ from mlxchat.cache import build
 from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import ChunkCache
 from scripts.families import CONFIGS, build_family
-from tests.reference import logits, random_tokens
+from tests.reference import NO_ROTATION, ReferenceCache, logits, random_tokens
+
+CHUNK = 32
 
 # Without the global layers' scale of queries by position, which changes when keys move back.
 TEXT = CONFIGS["llama4"]["text_config"] | {"attn_temperature_tuning": 0}
-MODEL = build_family("llama4", text_config=TEXT | {"attention_chunk_size": 32})
+MODEL = build_family("llama4", text_config=TEXT | {"attention_chunk_size": CHUNK})
 
 
-class ChunkReference:
+class ChunkReference(ReferenceCache):
     """One layer fed one token at a time. Its list is emptied at the beginning of a chunk, and holds
     the chunk's first `keep` tokens and the latest others."""
 
-    def __init__(self, chunk_size: int, window: int, keep: int) -> None:
-        self.chunk_size, self.window, self.keep, self.offset = chunk_size, window, keep, 0
-        self.entries: list[tuple[mx.array, mx.array]] = []
-
     def maybe_trim_front(self) -> None:
-        if self.offset % self.chunk_size == 0:
+        if self.offset % CHUNK == 0:
             self.entries = []
 
     @property
     def start_position(self) -> int:
         # Makes the model's mask show everything in the list.
         return self.offset - min(len(self.entries), self.window - 1)
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        self.entries.append((keys, values))
-        if len(self.entries) > self.window:
-            del self.entries[self.keep]
-        self.offset += 1
-        return (
-            mx.concatenate([keys for keys, _ in self.entries], axis=2),
-            mx.concatenate([values for _, values in self.entries], axis=2),
-        )
 
 
 def steps(sizes: list[int], seed: int = 0) -> list[list[int]]:
@@ -55,7 +42,7 @@ def steps(sizes: list[int], seed: int = 0) -> list[list[int]]:
 def test_a_window_within_a_chunk_has_its_first_and_latest_tokens(window: int, keep: int) -> None:
     cache = _left_in_place(make_cache(MODEL, window, keep))
     reference = [
-        ChunkReference(32, window, keep) if isinstance(layer, ChunkCache) else layer
+        ChunkReference(window, keep, NO_ROTATION) if isinstance(layer, ChunkCache) else layer
         for layer in _left_in_place(make_cache(MODEL, window, keep))
     ]
     for step in steps([1] * 100):

@@ -23,6 +23,7 @@ from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.settable import as_in_chat
 from mlxchat.terminal.worker import Worker
 from tests.in_process import run_in_process
+from tests.test_session_store import make_session
 
 Run = Callable[[str], str]
 MESSAGES = ("My cat is Ada.", "I am Bo.", "I am at sea.")
@@ -128,8 +129,7 @@ def test_several_lines_that_begin_with_no_command_are_a_message() -> None:
 
 
 def test_lists_fit_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Session.open("a-long-name", create=True) as session:
-        session.record(None, [Turn("A long first message " * 5)])
+    make_session("a-long-name", Turn("A long first message " * 5))
     monkeypatch.setenv("COLUMNS", "40")
     for line in ("/sessions", "/help"):
         assert 36 <= max(map(len, run(line).splitlines())) <= 40
@@ -154,8 +154,7 @@ def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
     shown: ChatScreen, run: Run
 ) -> None:
     shown.attached = {"/a.md": ("a.md", "It is."), "> Hi.": ("a quote of turn 1", "> Hi.")}
-    with Session.open("old", create=True) as session:
-        session.record(None, [Turn("a" * 184 + "b\n" * 150, documents=184)] * 4)
+    make_session("old", *[Turn("a" * 184 + "b\n" * 150, documents=184)] * 4)
     assert run("/load 'old'") == (
         "-- old: 4 turns; the last one --\n"
         "> … " + "b\n  " * 100 + " … (300 characters)\n"
@@ -163,8 +162,7 @@ def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
         "not all turns fit the window: your next message leaves only turns 3 and 4\n"
     )
     assert [*shown.attached] == ["/a.md"]
-    with Session.open("full", create=True) as session:
-        session.record(None, [Turn("a" * 1_540)])
+    make_session("full", Turn("a" * 1_540))
     for line, fits in (("/load full", True), (f"/system {'s' * 99}", False)):
         assert ("none of these turns" not in run(line)) is fits
 

@@ -52,7 +52,7 @@ def answer(
 ) -> Reply:
     model = a_model()
     prompt = np.arange(40, 104, dtype=np.int32)
-    drafter = Drafter(History(), 15, clock=lambda: 0.0) if lookup else None
+    drafter = Drafter(History(), clock=lambda: 0.0) if lookup else None
     if drafter is not None:
         drafter.history.extend(prompt)
     return Reply(

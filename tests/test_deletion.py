@@ -6,7 +6,8 @@ import pytest
 from mlxchat import paths
 from mlxchat.chat.state import Turn
 from mlxchat.sessions.database import names_by_use
-from mlxchat.sessions.session import QUESTION, Session
+from mlxchat.sessions.records import QUESTION
+from mlxchat.sessions.session import Session
 from mlxchat.store.tensor_file import CacheFiles
 from mlxchat.terminal import progress
 from tests.in_process import run_in_process, run_quietly

@@ -57,7 +57,7 @@ def plain_tokens(family: str, sampling: SamplingSettings) -> list[Token]:
 
 
 def drafter_after(ids: list[int], clock: Callable[[], float] = lambda: 0.0) -> Drafter:
-    drafter = Drafter(History(), 15, clock)
+    drafter = Drafter(History(), clock)
     drafter.history.extend(np.array(ids, np.int32))
     return drafter
 

@@ -72,14 +72,6 @@ def replace(path: Path) -> None:
     path.with_name("other").replace(path)
 
 
-def move(path: Path) -> None:
-    path.rename(path.with_name("moved"))
-
-
-def change(path: Path) -> None:
-    path.write_text("another's")
-
-
 @pytest.mark.parametrize(
     ("harm", "message", "texts"),
     [
@@ -90,12 +82,20 @@ def change(path: Path) -> None:
             {"OUT.txt": "theirs", "OUT.txt.1": "so far"},
         ),
         # While a file can be written its text counts, so a lost name is an error at the end.
-        (move, "moved or replaced: it lacks this text", {"moved": "so far, and more"}),
-        (change, "changed by another program", {"OUT.txt": "another's"}),
+        (
+            lambda path: path.rename(path.with_name("moved")),
+            "moved or replaced: it lacks this text",
+            {"moved": "so far, and more"},
+        ),
+        (
+            lambda path: path.write_text("another's"),
+            "changed by another program",
+            {"OUT.txt": "another's"},
+        ),
     ],
 )
 def test_a_file_that_is_lost_or_changed_is_reported_and_its_text_saved(
-    out: Path, harm: Callable[[Path], None], message: str, texts: dict[str, str]
+    out: Path, harm: Callable[[Path], object], message: str, texts: dict[str, str]
 ) -> None:
     """The run succeeded, and its text was gone."""
     output = OutputFile.open(out)

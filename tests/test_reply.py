@@ -15,7 +15,7 @@ from tokenizers.models import BPE
 
 from mlxchat.terminal import visible
 from mlxchat.terminal.output import TerminalLine
-from mlxchat.terminal.reply import MarkdownView, PlainView, Thinking, markdown_rows
+from mlxchat.terminal.reply import MarkdownView, PlainView, markdown_rows
 from mlxchat.text.reply_format import FORMATS, Markers, Place
 from mlxchat.text.reply_reader import Decoder, Reader, StopTexts, StreamDecoder, joined
 from tests.conftest import examples
@@ -209,7 +209,7 @@ def test_a_table_during_which_the_terminal_is_resized_goes_on_below_its_header()
     assert {*re.findall(r"row (\d+) +(\d+)", text)} == rows
 
 
-@pytest.mark.parametrize("thinking", ["on", "hide"])
+@pytest.mark.parametrize("hides", [False, True])
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize(
     ("thoughts", "shown"),
@@ -219,20 +219,20 @@ def test_a_table_during_which_the_terminal_is_resized_goes_on_below_its_header()
     ],
 )
 def test_thoughts_are_shown_apart_and_empty_ones_are_not(
-    thoughts: list[str], shown: list[str], thinking: Thinking, plain: bool
+    thoughts: list[str], shown: list[str], hides: bool, plain: bool
 ) -> None:
     """gpt-oss's second thought started in the middle of the first one's last line."""
     console = terminal()
     view = (
-        PlainView(console.file.write, thinking)
+        PlainView(console.file.write, hides)
         if plain
-        else MarkdownView(console, thinking, clock=every_drawing())
+        else MarkdownView(console, hides, clock=every_drawing())
     )
     for thought in thoughts:
         view.add(thought, True, True)
     view.add("Yes!")
     view.finish()
-    assert display(written(console)) == (shown if thinking == "on" else ["Yes!"])
+    assert display(written(console)) == (["Yes!"] if hides else shown)
 
 
 tagged = st.lists(st.sampled_from([*TAGS, "<", "think", "</th", ">", "\n", " ", "a"])).map("".join)

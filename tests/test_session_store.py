@@ -17,7 +17,6 @@ from mlxchat.sessions.listing import (
     import_messages,
     latest,
     listing,
-    prune_snapshots,
     read_session,
     remove,
     rename,
@@ -25,6 +24,7 @@ from mlxchat.sessions.listing import (
 )
 from mlxchat.sessions.records import check_name, update_session
 from mlxchat.sessions.session import Session, existing, snapshot_path
+from mlxchat.store.snapshot import keep_latest
 
 
 def make_session(name: str, *turns: Turn, used_s: int | None = None) -> None:
@@ -257,10 +257,8 @@ def test_all_but_the_latest_snapshots_are_pruned(sessions: Path) -> None:
         if n != 1:
             snapshot_of(f"s{n}").write_bytes(b"x")
             os.utime(snapshot_of(f"s{n}"), (1000 * n, 1000 * n))
-    assert prune_snapshots(keep=2) == 2
+    keep_latest(sessions, "[0-9]*.safetensors", 2)
     assert [f"s{n}" for n in range(5) if snapshot_of(f"s{n}").exists()] == ["s3", "s4"]
-    assert prune_snapshots() == 0
-    assert prune_snapshots(keep=0) == 2
     assert len(listing()) == 5
 
 

@@ -20,6 +20,7 @@ from mlxchat.units import format_bytes
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.in_process import run_in_process
 from tests.terminal import Terminal, on_terminal
+from tests.test_signals import wait_until
 
 
 @given(st.text())
@@ -113,11 +114,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None) -> Termin
     return Terminal()
 
 
-def wait_for(text: str, terminal: Terminal) -> None:
-    while text not in terminal.written:
-        threading.Event().wait(0.001)
-
-
 @pytest.mark.parametrize("columns", [20, 60])
 def test_the_terminals_ctrl_c_echo_does_not_wrap_the_line(columns: int, terminal: Terminal) -> None:
     """If the line was as wide as the terminal, it wrapped and was not erased."""
@@ -126,9 +122,9 @@ def test_the_terminals_ctrl_c_echo_does_not_wrap_the_line(columns: int, terminal
         patch.setenv("NO_COLOR", "1")
         with counting("tokenizing", "characters", quiet=False) as bar:
             bar(0, 20_000_000)
-            wait_for("tokenizing", terminal)
+            wait_until(lambda: "tokenizing" in terminal.written)
         with waiting("a\x1b[31m …", quiet=False):
-            wait_for("a␛[31m …", terminal)
+            wait_until(lambda: "a␛[31m …" in terminal.written)
     assert terminal.text() == ""
     drawn = [line for line in re.split(r"\x1b\[\?*\d+\w|[\r\n]", terminal.written) if line.strip()]
     assert 10 < max(map(len, drawn)) <= columns - len("^C^C") - 1
@@ -140,10 +136,10 @@ def test_text_messages_errors_and_progress_have_one_line_each(terminal: Terminal
         answer = Stdout()
         with counting("reading", "tokens", quiet=False) as bar:
             bar(0, 1_000)
-            wait_for("reading 0/1,000 tokens", terminal)
+            wait_until(lambda: "reading 0/1,000 tokens" in terminal.written)
             answer.write('{"event": "section"}\n')
             bar(10, 1_000)
-            wait_for("reading 10/1,000 tokens · ", terminal)
+            wait_until(lambda: "reading 10/1,000 tokens · " in terminal.written)
             answer.write("An answer")
             bar(20, 1_000)
             threading.Event().wait(0.1)

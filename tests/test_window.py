@@ -17,23 +17,6 @@ from tests.reference import logits, random_tokens
 MODEL = build_random_model()
 
 
-@pytest.mark.parametrize(("window", "keep"), [(16, 4), (16, 0), (16, 15), (5, 4), (1, 0)])
-def test_each_prefill_row_sees_itself_the_kept_and_the_latest(window: int, keep: int) -> None:
-    """mlx-lm's rotating cache masks out the kept tokens in steps of several tokens."""
-    cache = WindowCache(window, keep)
-    stored = mx.zeros((1, 1, 3 * window, 1))
-    cache.update_and_fetch(stored, stored)
-    rows = 6
-    held = min(3 * window, window - 1)
-    mask = np.array(cache.make_mask(rows))
-    assert mask.shape == (rows, held + rows)
-    for row in range(rows):
-        itself = held + row
-        latest = set(range(itself - (window - keep) + 1, itself + 1))
-        assert set(np.flatnonzero(mask[row])) == latest | set(range(keep))
-        assert mask[row].sum() == window
-
-
 @pytest.mark.parametrize("window_size", [1, 3, 7])
 @pytest.mark.parametrize("fed", [2, 8, 9, 13])
 def test_a_mask_for_a_narrower_window_shows_only_the_latest(window_size: int, fed: int) -> None:
@@ -98,7 +81,8 @@ MAX_ROTATIONS = 8
 def test_no_key_is_ever_rotated_more_than_a_few_times(seed: int, keep: int) -> None:
     """Each forgotten turn used to rotate everything after it, and a pinned turn without end."""
     rng = np.random.default_rng(seed)
-    cache = WindowCache(32, keep, shift=COUNTED, position_limit=64)
+    cache = WindowCache(32, keep)
+    cache.shift, cache.position_limit = COUNTED, 64
     largest = 0.0
     for _ in range(400):
         held = cache.size()

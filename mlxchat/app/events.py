@@ -13,9 +13,7 @@ from mlxchat.engine.sampling import Token
 from mlxchat.passages.search import LineRange, Read
 from mlxchat.paths import __version__
 from mlxchat.text.tokens import Tokenizer
-
-# Many readers, such as Python's `splitlines`, end a line at these; JSON does not escape them.
-LINE_SEPARATORS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+from mlxchat.units import json_line
 
 
 class EventWriter:
@@ -52,19 +50,19 @@ class EventWriter:
         begun = {"event": "start", "version": __version__, "model": model}
         for each in settings:
             facts = asdict(each) | facts
-        return _line(begun | facts)
+        return json_line(begun | facts)
 
     def passages(self, read: Read) -> str:
         """Which passages of larger documents are in the prompt."""
         named = [{"file": each.file, "lines": [each.first, each.last]} for each in read.places]
         self._passages = {"passages": named, "share": round(read.share, 6)}
         figures = {"read": read.read, "of": read.of}
-        return _line({"event": "passages"} | figures | self._passages)
+        return json_line({"event": "passages"} | figures | self._passages)
 
     def section(self, place: LineRange, answer: str) -> str:
         """The answer from a section of a larger document."""
         lines = [place.first, place.last]
-        return _line({"event": "section", "file": place.file, "lines": lines, "answer": answer})
+        return json_line({"event": "section", "file": place.file, "lines": lines, "answer": answer})
 
     def change(self, change: Change) -> str:
         """What has left the window, or is back in it."""
@@ -73,7 +71,7 @@ class EventWriter:
             figures = {"event": "recalled", **self._turn, "turns": list(change.numbers)}
         else:
             figures = {"event": "forgot", **self._turn, "turns": change.turns}
-        return _line(figures | {"tokens": change.tokens})
+        return json_line(figures | {"tokens": change.tokens})
 
     def token(self, token: Token) -> str:
         """The line of a token; empty if it is hidden."""
@@ -93,7 +91,7 @@ class EventWriter:
                 {"id": id_, "text": self._tokenizer.text_of(id_), "logprob": finite(logprob)}
                 for id_, logprob in token.top
             ]
-        return _line(event)
+        return json_line(event)
 
     def done(
         self, stats: Stats, model: str, seed: int, *, error: str | None = None, value: Any = None
@@ -115,7 +113,7 @@ class EventWriter:
         event |= self._passages
         if error is not None:
             event |= {"finish_reason": "error", "error": error}
-        return _line(event | figures | {"model": model, "seed": seed})
+        return json_line(event | figures | {"model": model, "seed": seed})
 
 
 def value_of(constraint: Constraint | None, answer: str) -> Any:
@@ -136,8 +134,3 @@ def value_of(constraint: Constraint | None, answer: str) -> Any:
 def finite(logprob: float | None) -> float | None:
     """JSON has no infinity: an impossible token has no log-probability."""
     return logprob if logprob is not None and math.isfinite(logprob) else None
-
-
-def _line(event: dict[str, Any]) -> str:
-    text = json.dumps(event, ensure_ascii=False, allow_nan=False)
-    return text.translate(LINE_SEPARATORS) + "\n"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mlxchat import paths
 from mlxchat.app.opening import find_model
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import EMPTY
@@ -33,7 +34,7 @@ from mlxchat.request.written import check_template_args
 from mlxchat.sessions import listing
 from mlxchat.sessions.records import Saved, Scalar, others_of
 from mlxchat.sessions.session import Session
-from mlxchat.store.snapshot import Fingerprint, ModelPrint, StateFile, Written
+from mlxchat.store.snapshot import Fingerprint, ModelPrint, StateFile, Written, keep_latest
 from mlxchat.units import Notify, Observer
 
 # Turns between snapshots, and how many sessions keep a snapshot.
@@ -184,9 +185,7 @@ class Saving:
                     self._save_cache(conversation)
             self._file.background.wait()
             self._see_result()
-            # Deleting old snapshots can wait.
-            with suppress(SessionError):
-                listing.prune_snapshots(SNAPSHOTS_KEPT)
+            keep_latest(paths.sessions_dir(), "[0-9]*.safetensors", SNAPSHOTS_KEPT)
         finally:
             if self.session is not None:
                 self.session.close()

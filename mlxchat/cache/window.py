@@ -52,19 +52,12 @@ class WindowCache:
     bound of trim-and-concat prefill from mlx-lm's RotatingKVCache.
     """
 
-    def __init__(
-        self,
-        max_size: int | None = None,
-        keep: int = 0,
-        *,
-        shift: KeyShift | None = None,
-        position_limit: int | None = None,
-    ) -> None:
+    def __init__(self, max_size: int | None = None, keep: int = 0) -> None:
         assert max_size is None or 0 <= keep < max_size
         self.max_size = max_size
         self.keep = keep
-        self.shift = shift
-        self.position_limit = position_limit
+        self.shift: KeyShift | None = None
+        self.position_limit: int | None = None
         self.position_unit = 1
         self.in_order = False
         self.continues_step = False

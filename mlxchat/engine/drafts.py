@@ -118,11 +118,10 @@ class History:
 class Drafter:
     """Proposes the tokens that followed the latest ones when they last appeared.
 
-    `limit` is the length of the longest draft in tokens. `drafted` and `accepted` count tokens.
+    `drafted` and `accepted` count tokens.
     """
 
     history: History
-    limit: int
     clock: Callable[[], float] = time.perf_counter
     drafted: int = 0
     accepted: int = 0
@@ -176,7 +175,7 @@ class Drafter:
             return []
         self._saved_s *= FORGETTING
         self._drafted_after = self._match
-        return self.history.following(self._match.next, min(room, self.limit, self._length))
+        return self.history.following(self._match.next, min(room, MAX_DRAFT, self._length))
 
     def learn(self, drafted: int, right: int) -> None:
         """The first `right` of the `drafted` tokens proposed last were right."""
@@ -187,7 +186,7 @@ class Drafter:
 
     def _adapt(self, match: Match, right: int, *, is_right: bool) -> None:
         length = self._lengths[match.length >= LONG]
-        longer, shorter = min(max(1, 2 * length), self.limit), max(right, length // 2)
+        longer, shorter = min(max(1, 2 * length), MAX_DRAFT), max(right, length // 2)
         self._lengths[match.length >= LONG] = longer if is_right else shorter
 
     def _time(self, *, was_drafted: bool) -> None:
@@ -207,4 +206,4 @@ def make_drafter(model: Model, generation: GenerationSettings) -> Drafter | None
     """None if lookup is off or the model is shared by several machines."""
     if generation.lookup is False or model.ranks.size > 1:
         return None
-    return Drafter(History(), MAX_DRAFT)
+    return Drafter(History())

@@ -40,9 +40,6 @@ class KnownModel:
             return 4 * self.parameters + 2 * cache_bytes
         return self.download_bytes + cache_bytes
 
-    def fits(self, free_bytes: int, *, float32: bool) -> bool:
-        return self.memory_bytes(float32=float32) <= free_bytes
-
 
 def _known(alias: str, name: str, gigabytes: float, parameters: int, kv_bytes: int) -> KnownModel:
     download_bytes = round(gigabytes * 1e9)
@@ -95,7 +92,7 @@ def recommended_that_fit(free_bytes: int, *, float32: bool) -> list[KnownModel]:
     """The recommended models that run well on a machine with `free_bytes` of memory, largest
     first; `float32` if weights are expanded, as on a CPU."""
     max_bytes = int(FREE_MEMORY_SHARE * free_bytes)
-    fitting = [model for model in RECOMMENDED if model.fits(max_bytes, float32=float32)]
+    fitting = [model for model in RECOMMENDED if model.memory_bytes(float32=float32) <= max_bytes]
     return sorted(fitting, key=lambda model: model.parameters, reverse=True)
 
 

@@ -28,6 +28,7 @@ from mlxchat.models.gguf import directory_name, embedded_gguf
 from mlxchat.models.hub_cache import cached_repos, cached_snapshot, disk_bytes, repo_dir
 from mlxchat.models.resolve import Located, is_hub_id
 from mlxchat.models.skeleton import (
+    DTYPES,
     architectures,
     build_skeleton,
     context_length,
@@ -37,9 +38,6 @@ from mlxchat.models.skeleton import (
     suitable_dtype,
 )
 from mlxchat.models.weights import arrays_of, load_arrays, require_weights
-
-# The dtypes that keys and values can have.
-DTYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ def _measured(
     """The facts, with those of the network, which is never evaluated."""
     free_bytes, parameters = platform.free_memory_bytes(), parameter_count(network, arrays)
     # The dtype of activations, keys and values: for packed weights, that of their scales.
-    floating = (getattr(mx, name) for name, _ in bytes_of_dtype.most_common() if name in DTYPES)
+    floating = (DTYPES[name] for name, _ in bytes_of_dtype.most_common() if name in DTYPES)
     stored_dtype = next(floating, mx.bfloat16)
     context = context_length(config)
     cache_tokens = min(context or EXPECTED_CACHE_TOKENS, EXPECTED_CACHE_TOKENS)
@@ -188,7 +186,7 @@ def catalogue() -> list[ModelFacts]:
             size_bytes=model.download_bytes,
             parameters=model.parameters,
             memory_needed_bytes=model.memory_bytes(float32=False),
-            fits=model.fits(free_bytes, float32=False),
+            fits=model.memory_bytes(float32=False) <= free_bytes,
         )
         for model in CATALOG
     ]

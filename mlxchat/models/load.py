@@ -31,6 +31,7 @@ from mlxchat.models.precision import (
 )
 from mlxchat.models.resolve import resolve_model
 from mlxchat.models.skeleton import (
+    DTYPES,
     build_skeleton,
     context_length,
     named_parameters,
@@ -48,7 +49,6 @@ from mlxchat.units import Notify, Observer, format_bytes
 
 Check = Callable[[nn.Module, Tokenizer], object] | None
 
-DTYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
 # Larger shares of the free memory cause a warning, as in mlx-lm.
 NEARLY_ALL = 0.9
 

@@ -40,6 +40,9 @@ MODULE_OF_TYPE = {
 }
 MODULE_OF_ARCHITECTURE = {("bailing_hybrid", "BailingMoeV3ForCausalLM"): "bailing_moe_v3"}
 
+# Those that weights, keys and values can have.
+DTYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
+
 # Modules that end the process if another package is missing: what is imported, what is installed.
 NEEDED_PACKAGES = {"olmo": ("hf_olmo", "ai2-olmo")}
 

@@ -18,6 +18,7 @@ from mlxchat.files import reported_as
 from mlxchat.rows.read import Rows
 from mlxchat.rows.row import Row, key_of
 from mlxchat.store.output_file import OutputFile, open_alone
+from mlxchat.units import json_line
 
 SYNC_EVERY_S = 1.0
 
@@ -29,10 +30,6 @@ WAIT_S = 0.1
 
 # How many rows that need not run are passed before others continue.
 MAX_PASSED = 256
-
-# JSON leaves these as they are. Many readers, such as Python's `splitlines`, treat some as line
-# endings, and terminals obey others.
-ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +75,7 @@ class Result:
             answer = {each.name: getattr(self, each.name) for each in fields(self)[2:]}
             del answer["text" if self.value is not None else "value"]
             record |= {name: each for name, each in answer.items() if each not in (None, ())}
-        text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-        return text.translate(ESCAPED) + "\n"
+        return json_line(record)
 
 
 @dataclass

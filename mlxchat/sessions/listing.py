@@ -11,15 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mlxchat import paths
 from mlxchat.errors import SessionError
-from mlxchat.files import by_use, holder
+from mlxchat.files import holder
 from mlxchat.recall.choice import words
 from mlxchat.sessions import backup, records
 from mlxchat.sessions import session as sessions
 from mlxchat.sessions.database import Database, session_errors
 from mlxchat.sessions.records import Saved, SessionRecord
-from mlxchat.sessions.session import Session, existing, is_question, read_contents
+from mlxchat.sessions.session import Session, existing, read_contents
 from mlxchat.sessions.transcript import read_messages
 
 MOST_FINDS = 50
@@ -55,7 +54,7 @@ def listing(*, everything: bool = False, mends: bool = True) -> list[SessionReco
     only if `everything` is wanted. `mends` is that of Database. Raises SessionError."""
     with Database(mends=mends) as database:
         records_ = _records(database)
-        chats = (each for each in records_ if everything or not _is_question(each))
+        chats = (each for each in records_ if everything or not each.is_question)
         return [_with_files(database, record) for record in chats]
 
 
@@ -66,7 +65,7 @@ def unused_since(time_s: float, *, everything: bool = False) -> list[str]:
         each.name
         for each in listing(everything=True)
         if each.updated < time_s
-        and (everything or _is_question(each))
+        and (everything or each.is_question)
         and not (each.damaged or each.open_in)
     ]
 
@@ -87,7 +86,6 @@ def rename(old: str, new: str) -> None:
 def remove(*names: str) -> None:
     """Delete sessions for good, also from the backup. Raises SessionError at an open one."""
     with Database() as database:
-        names = tuple(existing(database, name).name for name in names)
         for name in names:
             # Else some would be deleted before an open one.
             Session.open(name).close()
@@ -126,22 +124,9 @@ def search(wanted: str) -> list[Find]:
         return database.read(lambda connection: _found(connection, terms), []) if terms else []
 
 
-def prune_snapshots(keep: int = 10) -> int:
-    """Delete all snapshots except the latest, which can be made again; return how many."""
-    with session_errors("delete snapshots"):
-        found = [one for one, _ in by_use(paths.sessions_dir()) if one.match("[0-9]*.safetensors")]
-        for path in found[keep:]:
-            path.unlink(missing_ok=True)
-    return len(found[keep:])
-
-
 def _records(database: Database) -> list[SessionRecord]:
     with session_errors("list the sessions"):
         return database.read(records.sessions_by_use, [])
-
-
-def _is_question(record: SessionRecord) -> bool:
-    return is_question(record.name, record.settings, record.turns)
 
 
 def _with_files(database: Database, record: SessionRecord) -> SessionRecord:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,9 +31,6 @@ from mlxchat.sessions.records import ReplyFile, Saved, Scalar, SessionRecord, re
 
 # On such a disk, a chat continues unsaved.
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
-# The setting of a session that began as a single question.
-QUESTION = "question"
-NAMED_BY_TIME = re.compile(r"\d{4}-\d\d-\d\d-\d{6}(-\d+)?")
 
 
 class Session(AbstractContextManager["Session"]):
@@ -108,7 +104,8 @@ class Session(AbstractContextManager["Session"]):
 
     @property
     def is_question(self) -> bool:
-        return is_question(self.name, self._settings, len(self._turns))
+        turns = len(self._turns)
+        return SessionRecord(self.name, settings=self._settings, turns=turns).is_question
 
     @property
     def saved_turns(self) -> int:
@@ -402,12 +399,6 @@ def existing(database: Database, name: str) -> SessionRecord:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise SessionError(f"no session named {name!r}{hint}")
     return found
-
-
-def is_question(name: str, settings: Mapping[str, Scalar], turns: int) -> bool:
-    """Whether a session is a single question that nobody has named or followed up."""
-    is_unnamed = NAMED_BY_TIME.fullmatch(name) is not None
-    return settings.get(QUESTION) is True and turns <= 1 and is_unnamed
 
 
 def lock_path(database: Database, name: str) -> Path:

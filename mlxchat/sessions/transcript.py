@@ -19,6 +19,7 @@ from mlxchat.chat.state import REMEMBERED_BEGINS, State, Turn
 from mlxchat.errors import OutputError, SessionError
 from mlxchat.files import reported_as, write_atomically
 from mlxchat.sessions.records import NOTE, REMEMBERED, Saved
+from mlxchat.units import json_line
 
 # Of the time of a message.
 MAX_TIME_CHARS = 40
@@ -36,8 +37,7 @@ def export(path: Path, state: State, *, thoughts: bool = True) -> None:
     if os.path.lexists(path):
         raise OutputError(f"{path} exists: choose another name")
     if path.suffix == ".jsonl":
-        lines = (json.dumps(each, ensure_ascii=False) for each in messages_of(state))
-        text = "".join(f"{line}\n" for line in lines)
+        text = "".join(map(json_line, messages_of(state)))
     else:
         text = as_markdown(state, thoughts=thoughts)
     with reported_as(OutputError, f"write {path}"):

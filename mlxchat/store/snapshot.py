@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,12 @@ from mlxchat.cache.layers import Cache, recurrent_states, tokens_held, windows
 from mlxchat.cache.ring import Entries, Placement
 from mlxchat.chat.window import Ledger
 from mlxchat.errors import SnapshotBroken, SnapshotError, SnapshotTooLarge
-from mlxchat.files import make_private_directory
+from mlxchat.files import by_use, make_private_directory
 from mlxchat.models.gguf import ORIGIN
 from mlxchat.models.model import Model
 from mlxchat.models.skeleton import named_parameters
 from mlxchat.paths import __version__
 from mlxchat.store import tensor_file
-from mlxchat.store.tensor_file import Tensors
 from mlxchat.text.encoder import TokenIds
 from mlxchat.units import format_bytes
 
@@ -47,18 +47,8 @@ SAMPLED_BYTES = 1 << 28  # of tensors sampled at the same time
 Parameters = list[tuple[str, mx.array]]
 # What may differ, in words, with its value in types that JSON has.
 Fingerprint = dict[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A frozen state, which any thread may write while the cache continues to change."""
-
-    tensors: Tensors
-    facts: dict[str, Any]
-
-    def write(self, path: Path) -> int:
-        """Replace `path` atomically; return its size in bytes. Raises OSError."""
-        return tensor_file.write(path, self.tensors, self.facts)
+# Replaces a file atomically by a snapshot; returns its size in bytes. Raises OSError.
+Write = Callable[[Path], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +60,9 @@ class Restored:
     facts: dict[str, Any]
 
 
-def take(cache: Cache, ledger: Ledger, fingerprint: Fingerprint, facts: dict[str, Any]) -> Snapshot:
-    """Freeze the state, with at most one copy of the window."""
+def take(cache: Cache, ledger: Ledger, fingerprint: Fingerprint, facts: dict[str, Any]) -> Write:
+    """Freeze the state, with at most one copy of the window. Any thread may write it, while the
+    cache continues to change."""
     assert len(ledger) >= tokens_held(cache)
     arrays: dict[str, mx.array | None] = {}
     for i, window in enumerate(windows(cache)):
@@ -88,7 +79,7 @@ def take(cache: Cache, ledger: Ledger, fingerprint: Fingerprint, facts: dict[str
         "ledger": {"window": ledger.window, "keep": ledger.keep, "overflowed": ledger.overflowed},
         "facts": facts,
     }
-    return Snapshot(tensors, own)
+    return partial(tensor_file.write, tensors=tensors, facts=own)
 
 
 def restore(path: Path, empty: Cache, fingerprint: Fingerprint) -> Restored:
@@ -213,13 +204,13 @@ class StateFile:
             # Until it is written, the file lists the other shards.
             self.background.wait()
             facts = facts | {SHARDS: ranks.same(lambda: self._next)}
-        taken = take(cache, ledger, fingerprint, facts)
+        write_taken = take(cache, ledger, fingerprint, facts)
         if ranks.size > 1:
-            for rank in ranks.failed(lambda: _write_shard(ranks.rank, facts[SHARDS], taken)):
+            for rank in ranks.failed(lambda: _write_shard(ranks.rank, facts[SHARDS], write_taken)):
                 raise SnapshotError(f"rank {rank} could not save its shard")
 
         def write() -> int:
-            size_bytes = taken.write(self.path)
+            size_bytes = write_taken(self.path)
             self._next, self._listed = self._listed, self._next
             return size_bytes
 
@@ -269,15 +260,19 @@ def shard_path(rank: int, number: int) -> Path:
     return paths.shards_dir() / f"rank{rank}-{number}.safetensors"
 
 
-def _write_shard(rank: int, number: int, taken: Snapshot) -> None:
+def _write_shard(rank: int, number: int, write: Write) -> None:
     """Write this rank's shard, and delete all but its latest. Raises OSError."""
     make_private_directory(paths.shards_dir())
-    taken.write(shard_path(rank, number))
+    write(shard_path(rank, number))
+    keep_latest(paths.shards_dir(), f"rank{rank}-*.safetensors", SHARDS_KEPT)
+
+
+def keep_latest(directory: Path, pattern: str, count: int) -> None:
+    """Delete the files of this pattern, except so many used last."""
     # The next call tries again.
     with suppress(OSError):
-        shards = paths.shards_dir().glob(f"rank{rank}-*.safetensors")
-        for old in sorted(shards, key=lambda path: -path.stat().st_mtime_ns)[SHARDS_KEPT:]:
-            old.unlink()
+        for path in [path for path, _ in by_use(directory) if path.match(pattern)][count:]:
+            path.unlink(missing_ok=True)
 
 
 # What a state was made with

@@ -259,11 +259,10 @@ class ChatScreen(Talk):
         return False
 
     def _new_view(self, constraint: Constraint | None = None, after: str = "") -> PlainView:
-        # "off" hides the thoughts of models that think regardless.
-        thinking = "on" if self.think == "on" else "hide"
         # JSON is not Markdown.
         plain = self.shown.plain or constraint is not None
-        return reply_view(plain=plain, thinking=thinking, after=after)
+        # "off" hides the thoughts of models that think regardless.
+        return reply_view(plain=plain, hides_thoughts=self.think != "on", after=after)
 
     def _show_end(self) -> None:
         stats = self.conversation.stats

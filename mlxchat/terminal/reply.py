@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import pairwise, takewhile
 from operator import eq
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -27,8 +27,6 @@ from mlxchat.errors import OutputError
 from mlxchat.terminal import is_in_background, visible
 from mlxchat.terminal.output import Stdout, TerminalLine
 from mlxchat.text.extract import OuterWhitespace
-
-Thinking = Literal["on", "hide"]
 
 STDOUT = 1
 REFRESH_S = 1 / 12
@@ -63,24 +61,24 @@ _BORDER = "\x01"
 _BELOW_HEADER = re.compile(r"(?=.*\|)[|:\s-]*-[|:\s-]*")
 
 
-def reply_view(*, plain: bool, thinking: Thinking, after: str = "") -> "PlainView":
+def reply_view(*, plain: bool, hides_thoughts: bool, after: str = "") -> "PlainView":
     """Return a view on stdout: plain if requested, or if stdout cannot move a cursor. The reply
     continues the text `after` which it comes. Raises OutputError."""
     stdout = Stdout()
     console = Console(file=sys.stdout)
     moves_cursor = stdout.is_terminal and console.is_terminal and not console.is_dumb_terminal
     if plain or not moves_cursor or not os.environ.get("TERM"):
-        return PlainView(stdout.write, thinking)
-    return MarkdownView(console, thinking, after=visible(after))
+        return PlainView(stdout.write, hides_thoughts)
+    return MarkdownView(console, hides_thoughts, after=visible(after))
 
 
 class PlainView(AbstractContextManager["PlainView"]):
     """A reply in progress: `write` gets it as it comes. Thoughts are trimmed, and apart from each
     other and from the answer. Leaving the context finishes it, unless writing it failed."""
 
-    def __init__(self, write: Callable[[str], object], thinking: Thinking = "on") -> None:
+    def __init__(self, write: Callable[[str], object], hides_thoughts: bool = False) -> None:
         self._write_text = write
-        self._hides_thoughts = thinking == "hide"
+        self._hides_thoughts = hides_thoughts
         self._trim = OuterWhitespace()
         self._is_thought = self._is_apart = False
         self._last = ""
@@ -140,11 +138,11 @@ class MarkdownView(PlainView):
     def __init__(
         self,
         console: Console,
-        thinking: Thinking = "on",
+        hides_thoughts: bool = False,
         clock: Callable[[], float] = time.monotonic,
         after: str = "",
     ) -> None:
-        super().__init__(console.print, thinking)
+        super().__init__(console.print, hides_thoughts)
         self._clock = clock
         self._console, self._size = console, console.size
         # The text that is not printed for good, and how much of it is drawn.

@@ -12,7 +12,7 @@ from mlxchat.errors import UsageError
 from mlxchat.models.model import Alone
 from mlxchat.request import Answer, ChatOptions
 from mlxchat.request.commands import ChatShown
-from mlxchat.sessions.session import QUESTION
+from mlxchat.sessions.records import QUESTION
 from mlxchat.terminal.output import Messages, Stdout
 from mlxchat.terminal.progress import observer_of
 from mlxchat.terminal.talk import PipedChat

@@ -4,7 +4,6 @@ Rich is imported only for a terminal.
 """
 
 import io
-import json
 import os
 import re
 import shutil
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mlxchat.terminal import is_dumb, visible
 from mlxchat.terminal.output import Messages, Stdout, wrap
-from mlxchat.units import format_bytes
+from mlxchat.units import format_bytes, json_line
 
 if TYPE_CHECKING:
     from mlxchat.models.describe import ModelFacts
@@ -44,7 +43,7 @@ def write(text: str) -> None:
 
 
 def write_json_lines(values: Iterable[dict[str, Any]]) -> None:
-    write("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values))
+    write("".join(map(json_line, values)))
 
 
 def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]], **layout: Any) -> None:
