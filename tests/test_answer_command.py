@@ -156,6 +156,11 @@ def test_an_answer_that_python_cannot_hold_has_no_value(answer: str) -> None:
         ("```\n  indented\n\ttab\n```\n", "  indented\n\ttab\n"),
         # A longer fence contains shorter ones.
         ("````md\n```\nx\n```\n````\n", "```\nx\n```\n"),
+        (
+            "```py\n  def\n\n    ```\n    example\n    ```\n```\nmore",
+            "  def\n\n    ```\n    example\n    ```\n",
+        ),
+        ("1. ```sh\n   ls\n   ```\n2. Then", "ls\n"),
         # An answer cut off by its length still has nothing but code in it.
         ("Here:\n```sh\nls\necho", "ls\necho"),
         ("```", ""),

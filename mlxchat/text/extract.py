@@ -3,13 +3,14 @@
 import re
 
 # Three or more backticks, with an info string that has none, or tildes; then the content up to a
-# fence of the same character, at least as many, or to the end. Models indent fences in lists by any
-# number of spaces.
+# fence of the same character, at least as many and not far to its right, or to the end. Models
+# indent fences in lists by any number of spaces, and begin them in an item's line.
 # Source: https://spec.commonmark.org/0.31.2/#fenced-code-blocks
 _BLOCK = re.compile(
-    r"^(?P<indent>[ \t]*)(?=(?P<mark>[`~]))(?P<fence>`{3,}(?!.*`)|~{3,}).*\n?"
+    r"^(?P<indent>[ \t]*(?P<item>(?:[-*+]|[0-9]+[.)])[ \t]+)?)"
+    r"(?=(?P<mark>[`~]))(?P<fence>`{3,}(?!.*`)|~{3,}).*\n?"
     r"(?P<content>(?s:.*?))"
-    r"(?P<end>^[ \t]*(?P=fence)(?P=mark)*[ \t\r]*$|\Z)",
+    r"(?P<end>^(?(item)[ \t]*|(?P=indent)?[ ]{0,3})(?P=fence)(?P=mark)*[ \t\r]*$|\Z)",
     re.MULTILINE,
 )
 
