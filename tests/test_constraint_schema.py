@@ -112,6 +112,7 @@ def test_patterns_of_listed_names_leave_a_way_out() -> None:
             "'tpye' has no effect: did you mean 'type'?",
         ),
         ({"type": "string", "format": "color"}, "the schema's format 'color' has no effect"),
+        ({"name": "string"}, "the schema has no keyword of JSON Schema: any JSON is an answer"),
         (
             {"not": {"const": 1}, "uniqueItems": True, "oneOf": [{"type": "number"}, {}]},
             "the schema is enforced except for not, uniqueItems, oneOf's exactly one: checked in "
@@ -218,6 +219,7 @@ def test_nearly_all_that_is_valid_may_be_written() -> None:
         ({"pattern": "(?=a)"}, "look-around"),
         ({"patternProperties": {r"a\b": {}}}, "lookarounds"),
         ({"const": "\ud800"}, "not JSON"),
+        ({"$schema": DRAFT_4, "$defs": {"x": {"minLength": "3"}}}, "minLength: '3' is not of type"),
     ],
 )
 def test_a_schema_is_refused_in_one_line(schema: Any, reason: str) -> None:

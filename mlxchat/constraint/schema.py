@@ -48,6 +48,7 @@ _OPEN = _IN_PLACE | {
 _DROPPED = {"$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary"}
 _DROPPED |= {"deprecated", "contentSchema", "then", "else", "minContains", "maxContains"}
 
+NO_KEYWORD = "the schema has no keyword of JSON Schema: any JSON is an answer"
 _ANY = "mlxchat any"
 _ANYTHING = {"$ref": "#/$defs/mlxchat%20any"}
 _TYPES = ["null", "boolean", "number", "string", "array", "object"]
@@ -81,7 +82,8 @@ class Schema:
             self.keywords = frozenset(draft.VALIDATORS)
             self.formats = frozenset(_formats(draft).checkers)
             named = draft.META_SCHEMA.get("$id", draft.META_SCHEMA.get("id"))
-        self.misspelled: dict[str, None] = {}
+        is_void = isinstance(schema, dict) and schema and self.keywords.isdisjoint(schema)
+        self.misspelled = dict[str, None].fromkeys([NO_KEYWORD] if is_void else [])
         self.left_out: dict[str, None] = {}
         self._root = schema
         self._by_pointer = True
@@ -319,7 +321,9 @@ def _metaschema(draft: Any) -> dict[str, Any]:
     place = whole.get("$id", "").rpartition("/")[0]
     pieces = [REGISTRY[f"{place}/{piece['$ref']}"].contents for piece in whole.get("allOf", ())]
     if not pieces:
-        return whole
+        # Many schemas of older drafts have them, too.
+        own = whole["properties"]
+        return whole | {"properties": own | {"$defs": own.get("definitions", {})}}
     merged: dict[str, Any] = {"type": whole["type"], "properties": {}, "$defs": {}}
     for piece in [*pieces, whole]:
         for key in ("properties", "$defs"):
