@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mlxchat import platform
 from mlxchat.errors import InputError, MlxchatError
+from mlxchat.request import Request
 from mlxchat.text import documents
 from mlxchat.text.documents import read_input
 
@@ -55,6 +56,8 @@ def test_how_input_is_read(
     for name, data in {"a": TEXT, "b": "second", ODD: "text", "marked": marked}.items():
         write(name, data)
     assert read_input(prompt, files, None if piped is None else io.BytesIO(piped)).text == read
+    named = [path.replace("-", "/dev/stdin") for path in files]
+    assert Request(prompt=prompt, files=tuple(named)).files == tuple(files)
 
 
 def test_an_empty_pipe_is_reported_with_a_prompt() -> None:

@@ -269,7 +269,9 @@ class Request(Asking):
     def __post_init__(self) -> None:
         check_options(self, self.setup, self.answer, self.overnight)
         for name in ("files", "blocks"):
-            object.__setattr__(self, name, tuple(map(str, getattr(self, name))))
+            paths = map(str, getattr(self, name))
+            named = tuple("-" if path == "/dev/stdin" else path for path in paths)
+            object.__setattr__(self, name, named)
         if self.overflow in (Overflow.PASSAGES, Overflow.MAP):
             way = f"--overflow {self.overflow}"
             if self.template or self.prompt in (None, "-") or not self.prompt.strip():

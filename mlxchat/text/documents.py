@@ -202,8 +202,10 @@ def _copied(source: BinaryIO, name: str, whole: bool) -> BinaryIO:
                 break
             if whole:
                 check_memory(copy.tell(), name)
-            elif shutil.disk_usage(tempfile.gettempdir()).free < MIN_FREE_BYTES:
-                raise InputError(f"the input is too large for the disk of {tempfile.gettempdir()}")
+            elif copy.tell() > max_bytes:
+                folder = tempfile.gettempdir()
+                if shutil.disk_usage(folder).free < MIN_FREE_BYTES:
+                    raise InputError(f"the input is too large for the disk of {folder}")
         copy.seek(0)
         stack.pop_all()
         return cast(BinaryIO, copy)
