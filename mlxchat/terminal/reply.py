@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import pairwise, takewhile
 from operator import eq
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.markdown import CodeBlock, Markdown, MarkdownElement
+from rich.markdown import CodeBlock, Markdown, MarkdownElement, TableElement
 from rich.padding import Padding
 from rich.syntax import Syntax
+from rich.table import Table
 from rich.text import Text
 
 from mlxchat.errors import OutputError
@@ -389,6 +390,16 @@ class _Code(CodeBlock):
         yield Padding(shown, (0, 0, 0, CODE_INDENT))
 
 
+class FoldedTable(TableElement):
+    """Rich would cut words that are wider than their column."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for table in super().__rich_console__(console, options):
+            for column in cast(Table, table).columns:
+                column.overflow = "fold"
+            yield table
+
+
 class _DrawnReply(Markdown):
     """Rich's Markdown from our tokens."""
 
@@ -396,6 +407,7 @@ class _DrawnReply(Markdown):
         **Markdown.elements,
         "fence": _Code,
         "code_block": _Code,
+        "table_open": FoldedTable,
     }
 
     def __init__(self, tokens: list[Token]) -> None:

@@ -7,11 +7,11 @@ import io
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from mlxchat.terminal import is_dumb, visible
 from mlxchat.terminal.output import Messages, Stdout, wrap
@@ -224,17 +224,12 @@ def show_page(markdown: str) -> None:
 def render_page(markdown: str, columns: int) -> str:
     """The page for a terminal. A link to another page names the command that shows it."""
     from rich.console import Console
-    from rich.markdown import Markdown, TableElement
+    from rich.markdown import Markdown
 
-    class Table(TableElement):
-        def __rich_console__(self, *given: Any) -> Iterator[Any]:
-            for table in super().__rich_console__(*given):
-                for column in cast("Any", table).columns:
-                    column.overflow = "fold"
-                yield table
+    from mlxchat.terminal.reply import FoldedTable
 
     class Page(Markdown):
-        elements = Markdown.elements | {"table_open": Table}
+        elements = Markdown.elements | {"table_open": FoldedTable}
 
     markdown = PAGE_LINK.sub(r"\1 (help \2)", CHART.sub(r"(chart: \1)", markdown))
     plain = is_dumb() or bool(os.environ.get("NO_COLOR"))
