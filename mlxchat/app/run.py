@@ -212,6 +212,9 @@ class Run(AbstractContextManager["Run"]):
                 if self.prompt is not None:
                     yield from self._written(self.prompt, ends, on_prefill, stack)
                 on_over()
+                if self.prompt is None and self.reader is not None:
+                    read = count(len(self.reader.answers), "section")
+                    self.observer.warn(f"stopped after reading {read}")
                 if self.saver is not None and self._reply is not None:
                     reason = str(self._reply.finish_reason)
                     # The state goes with text that a longer run has, too.
@@ -285,9 +288,6 @@ class Run(AbstractContextManager["Run"]):
             if self.request.events:
                 yield self._output(Token(None), self._events.section(place, answer))
         self.prompt = reader.prompt
-        if self.prompt is None:
-            read = count(len(reader.answers), "section")
-            self.observer.warn(f"stopped after reading {read}")
 
     def _written(
         self, asked_prompt: Prompt, ends: list[End], on_prefill: Progress, stack: ExitStack

@@ -46,11 +46,12 @@ class Line:
         """Remove it. Callable from any thread."""
         with self._lock:
             timer, self._timer = self._timer, None
-            shown, self._shown = self._shown, None
-        if timer is not None:
-            timer.cancel()
-        if shown is not None:
-            shown.stop()
+            if timer is not None:
+                timer.cancel()
+            if self._shown is not None:
+                # Whoever else removes it waits until it is gone.
+                self._shown.stop()
+                self._shown = None
 
     def _appear(self) -> None:
         with self._lock:
