@@ -59,6 +59,7 @@ class Terminal(io.StringIO):
         self._lock = threading.RLock()
         self.written = ""
         self.type: Callable[[str], object] = lambda _: None
+        self.hang_up: Callable[[], object] = lambda: None
 
     def isatty(self) -> bool:
         return True
@@ -95,6 +96,7 @@ class Terminal(io.StringIO):
         with create_pipe_input() as pipe, pytest.MonkeyPatch.context() as patch:
             # Invalid bytes are lone surrogates.
             self.type = lambda text: pipe.send_bytes(text.encode("utf-8", "surrogateescape"))
+            self.hang_up = pipe.close
             patch.setenv("TERM", "xterm-256color")
             for name in ("stdin", "stdout", "stderr"):
                 patch.setattr(sys, name, self)

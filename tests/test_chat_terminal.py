@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from mlx_lm.models import llama
@@ -238,10 +238,14 @@ def test_a_chat_that_is_ended_before_its_reply_keeps_the_message(
 def test_a_signal_that_ends_the_prompt_keeps_what_was_typed_in_the_history(
     number: int, tiny_model: Path
 ) -> None:
-    """A SIGHUP while the prompt was drawn was lost, and the user was asked to press Enter."""
+    """A SIGHUP while the prompt was drawn was lost, and the user was asked to press Enter. A
+    terminal that was closed ended the prompt before the signal came."""
     steps = [(PROMPT, "half a mess"), ("^> half", lambda: os.kill(os.getpid(), number))]
     assert on_terminal("-m", str(tiny_model), steps=steps)[0] == 128 + number
-    assert "+half a mess\n" in paths.history_file().read_text()
+    steps = [(PROMPT, "and more"), ("^> and", lambda: cast(Terminal, sys.stdin).hang_up())]
+    on_terminal("-m", str(tiny_model), steps=steps)
+    history = paths.history_file().read_text()
+    assert [line for line in history.split("\n") if "+" in line] == ["+half a mess", "+and more"]
 
 
 def test_ctrl_c_just_before_the_prompt_stops_neither_the_chat_nor_the_next_message(

@@ -164,7 +164,7 @@ def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
     assert [*shown.attached] == ["/a.md"]
     make_session("full", Turn("a" * 1_540))
     for line, fits in (("/load full", True), (f"/system {'s' * 99}", False)):
-        assert ("none of these turns" not in run(line)) is fits
+        assert ("no room for earlier turns" not in run(line)) is fits
 
 
 def test_model_and_think_change_the_conversation_that_goes_on(

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.usefixtures("ordinary_terminal")
 
 CTRL_R, ALT_ENTER = "\x12", "\x1b\r"
 LONG = '"""' + "word " * 400
-PASTED = f"\x1b[200~{LONG}\r\n\x1b[201~"
+START, END = "\x1b[200~", "\x1b[201~"
+PASTED = f"{START}{LONG}\r\n{END}"
 HINTED = f"^> {LEAVING_HINT}$"
 
 Read = Callable[..., str]
@@ -62,8 +63,12 @@ def test_what_is_typed_ahead_of_a_draft_that_comes_back_is_apart(read: Read) -> 
     [
         *(("hello\r", "hello"), ("\r \r\rhello\r", " hello"), (f"one{ALT_ENTER}two\r", "one\ntwo")),
         *(('"""\rone\r\rtwo\r"""\r', "one\n\ntwo"), ('""""""\r\x15x\r', "x")),
-        ("\x1b[200~one\r\ntwo\rthree\n\x1b[201~\r", "one\ntwo\nthree"),
-        ("\x1b[200~\x1b[31mred\x1b]0;title\x07\x1b[201~\r", "\x1b[31mred\x1b]0;title\x07"),
+        *(
+            (f'{START}"""A."""\nb{END}\r', '"""A."""\nb'),
+            ('"""\r"""A."""\rb\r"""\r', '"""A."""\nb'),
+        ),
+        (f"{START}one\r\ntwo\rthree\n{END}\r", "one\ntwo\nthree"),
+        (f"{START}\x1b[31mred\x1b]0;title\x07{END}\r", "\x1b[31mred\x1b]0;title\x07"),
         *((f"cd{LEFT}{LEFT}ab\r", "abcd"), (f"a{PASTED}\x7f\x7fb\r", "ab")),
         *((f"{PASTED}b\r", f"{LONG}\nb"), (f"ab{LEFT}{CTRL_D}\r", "a")),
         *((f"{CTRL_C}x\x7f{CTRL_C}again\r", "again"), (f"text{CTRL_C}{CTRL_C}again\r", "again")),

@@ -265,7 +265,8 @@ def check_resumable(checkpoint: Checkpoint, request: Request, changes: Mapping[s
     is_continued = REMEDIES.get(ended or "") in changes and not (ended == "length" and is_lower)
     if ended is not None and not is_continued:
         status = ExitStatus.LOOP if ended == "loop" else ExitStatus.OK
-        path, message = request.overnight.output_path(), f"has already ended: {ended}"
+        more = "; a larger -n continues it" if ended == "length" else ""
+        path, message = request.overnight.output_path(), f"has already ended: {ended}{more}"
         if path is not None and not path.exists():
             message, status = f"{message}; its text, {path}, is gone", ExitStatus.FAILURE
         raise RunEnded(f"the run in {checkpoint.directory} {message}", status)

@@ -281,5 +281,5 @@ class State:
             for number, turn in enumerate(self.turns, 1)
             for where in ("user", "thought", "reply")
             for line in getattr(turn, where).splitlines()
-            if all(word in line.lower() for word in words.lower().split())
+            if all(word in line.lower() for word in words.lower().replace('"', " ").split())
         ]

@@ -94,8 +94,7 @@ def rm(
     for name in names:
         with Session.open(name) as session:
             found[session.name] = None
-    what = f"session {', '.join(found)}" if len(found) == 1 else f"{count(len(found), 'session')}"
-    if agrees(f"Permanently delete {what}?", yes=yes):
+    if agrees(f"Permanently delete {', '.join(found)}?", yes=yes):
         remove(*found)
         write(f"deleted {', '.join(found)}\n")
 

@@ -274,10 +274,11 @@ def _as_toml(key: tuple[str, ...], values: list[str]) -> Any:
     option = next((each for each in options.values() if each.name == key[-1]), None)
     if len(values) > 1 or (option is not None and option.many):
         return values
-    if option is not None and option.type in FROM_TEXT and option.parse is None:
+    if option is not None and option.type in FROM_TEXT:
         # An invalid value is refused with its place, when the whole file is checked.
         with suppress(UsageError):
-            return option.value_of(values[0])
+            value = option.value_of(values[0])
+            return value if option.parse is None or str(value) == values[0] else values[0]
     return values[0]
 
 

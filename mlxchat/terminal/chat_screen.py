@@ -277,7 +277,7 @@ class ChatScreen(Talk):
             self.screen.say("stopped")
         elif stats.finish_reason == "length":
             self.screen.say(self._cut_off(stats))
-        elif stats.finish_reason == "stop" and not stats.generated_tokens:
+        elif stats.finish_reason == "stop" and not self.conversation.turns[-1].reply:
             self.screen.say("the reply is empty: /retry asks again")
         self.messages.stats(self.figures, self.shown.stats)
 

@@ -101,8 +101,10 @@ def run_command(shown: ChatScreen, line: str) -> str | None:
         hint = f"did you mean {near[0]}?" if near else f"see /help, or send it as /{name}"
         hint = f"use /set {option.name}" if (option := settable.called(name[1:])) else hint
         raise UsageError(f"unknown command {name}: {hint_for(name) or hint}")
-    # As a shell does: a name has no quotes.
-    argument = argument.strip(" \t\n'\"" if re.search("NAME|FILE|SCHEMA", found.usage) else None)
+    argument = argument.strip() if name != "/edit" else line[len(name) + 1 :]
+    if re.search("NAME|FILE|SCHEMA", found.usage):
+        # As a shell does.
+        argument = re.sub(r"""(?s)\A(['"])(.*)\1\Z""", r"\2", argument).strip()
     if found.argument[:1] not in ("", "[") and not argument:
         raise UsageError(f"usage: {found.usage}")
     if not found.argument and argument:
@@ -185,7 +187,7 @@ def _undo(shown: ChatScreen, _: str) -> str:
 def _edit(shown: ChatScreen, argument: str) -> str:
     try:
         return shown.edit(argument)
-    except InputError as error:
+    except (InputError, OSError) as error:
         shown.screen.complain(error)
         return argument
 

@@ -27,6 +27,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
 from prompt_toolkit.layout.utils import explode_text_fragments
+from prompt_toolkit.utils import get_cwidth
 
 from mlxchat.errors import InputError
 from mlxchat.files import make_private_directory, open_file
@@ -124,7 +125,7 @@ class Editor:
         if is_typed_ahead:
             self._draft = self._draft.rstrip("\n") + "\n"
         shown, size = self._pastes.fold(self._draft), self._session.output.get_size()
-        if sum(len(line) // size.columns + 1 for line in shown.split("\n")) > size.rows - 2:
+        if sum(get_cwidth(line) // size.columns + 1 for line in shown.split("\n")) > size.rows - 2:
             # The library would leave rows of it and of the toolbar, and never draw the first ones.
             self._pastes.add(self._draft.rstrip("\n"))
             shown = self._pastes.fold(self._draft)
@@ -145,6 +146,8 @@ class Editor:
             # "I want to" + " quit" is a message.
             return added if added.lower() in EXIT_WORDS and self._draft[-1:] != " " else text
         except (EOFError, OSError) as error:
+            # What was typed is not lost.
+            self._session.default_buffer.append_to_history()
             # A terminal that has been closed cannot be restored either.
             if self._error is not None:
                 raise self._error from None
@@ -156,6 +159,9 @@ class Editor:
         """Take what is typed for the next prompt: if the terminal's buffer is full, it holds back
         Ctrl-C, too."""
         source = self._session.input
+        if not select.select([source], [], [], 0)[0]:
+            # An Esc that stays alone is not the Alt of a later key.
+            source.flush_keys()
         # Some kilobytes at once: a terminal that has been closed always has more.
         for _ in range(32):
             if not select.select([source], [], [], 0)[0]:
@@ -174,8 +180,6 @@ class Editor:
         while (error := self._ended_by()) is None:
             await asyncio.sleep(TICK_S)
         self._error = error
-        # What was typed is not lost.
-        self._session.default_buffer.append_to_history()
         self._session.app.erase_when_done = True
         self._session.app.exit(exception=EOFError())
 
@@ -256,7 +260,7 @@ class _Pastes(Processor):
         event.current_buffer.insert_text(self.fold(text) + pasted[len(text) :])
 
     def add(self, text: str) -> None:
-        if text not in self.texts.values() and len(self.texts) < len(_PASTES):
+        if text and text not in self.texts.values() and len(self.texts) < len(_PASTES):
             self.texts[_PASTES[len(self.texts)]] = text
 
     def fold(self, text: str) -> str:
@@ -301,7 +305,9 @@ class _ChatCompleter(Completer):
             for suggested in self._suggest(command, argument):
                 yield Completion(suggested, -len(argument))
             if re.search("PATH|FILE|SCHEMA", self._commands.get(command, ("", ""))[0]):
-                yield from self._paths.get_completions(Document(argument), complete_event)
+                for path in self._paths.get_completions(Document(argument), complete_event):
+                    folder = "/" * path.display_text.endswith("/")
+                    yield Completion(path.text + folder, path.start_position, path.display)
 
 
 class _FileHistory(FileHistory):
@@ -362,6 +368,7 @@ class PlainInput:
         while True:
             try:
                 typed = self._next_line(PROMPT)
+                interrupted = False
                 while is_open(typed):
                     typed += "\n" + self._next_line(CONTINUATION)
             except KeyboardInterrupt:
@@ -371,7 +378,6 @@ class PlainInput:
                 interrupted = True
                 self._write(f"{LEAVING_HINT}\n")
                 continue
-            interrupted = False
             text = message_of(typed) if typed else draft
             if text.strip():
                 self._draft = draft if text[:1] == "/" != text[1:2] else ""
@@ -405,15 +411,13 @@ def is_command(text: str, names: Collection[str]) -> bool:
 
 def is_open(typed: str) -> bool:
     """Whether `typed` starts with triple quotes that are not closed yet."""
-    typed = typed.strip()
-    closed = len(typed) >= 2 * len(_QUOTES) and typed.endswith(_QUOTES)
-    return typed.startswith(_QUOTES) and not closed
+    return typed.lstrip().startswith(_QUOTES) and typed.count(_QUOTES) % 2 == 1
 
 
 def message_of(typed: str, pastes: Mapping[int, str] | None = None) -> str:
     """The message to send: without triple quotes and newlines at its end, and with whole pastes."""
     bare = typed.strip()
-    if bare.startswith(_QUOTES) and not is_open(bare):
+    if bare.startswith(_QUOTES) and bare.endswith(_QUOTES) and not is_open(bare):
         typed = bare.removeprefix(_QUOTES).removesuffix(_QUOTES).removeprefix("\n")
     # Invalid UTF-8 arrives as lone surrogates, which no tokenizer accepts.
     return typed.rstrip("\n").translate(pastes or {}).encode("utf-8", "replace").decode()

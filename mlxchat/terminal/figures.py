@@ -79,8 +79,9 @@ def window_line(change: Change) -> str:
 
 def staying_line(numbers: Sequence[int]) -> str:
     """The turns that the window has room for beside the next message."""
-    turns = f"only {numbered(numbers)}" if numbers else "none of these turns"
-    return f"not all turns fit the window: your next message leaves {turns}"
+    if not numbers:
+        return "the window has no room for earlier turns beside your next message"
+    return f"not all turns fit the window: your next message leaves only {numbered(numbers)}"
 
 
 def first_words(message: str, max_chars: int = QUOTED) -> str:
