@@ -81,6 +81,16 @@ def test_the_keys_typed_give_one_message(read: Read, typed: str, message: str) -
     assert read(typed) == message
 
 
+def test_esc_during_a_reply_is_not_the_alt_of_the_next_letter() -> None:
+    terminal = Terminal()
+    with terminal.opened():
+        editor = Editor(history_file=None, commands={}, toolbar=lambda: "")
+        for typed in ("\x1b", "", "two\r"):
+            terminal.type(typed)
+            editor.take_typed()
+        assert editor.read() == "two"
+
+
 def test_keys_that_leave_the_chat_and_the_hint_about_them(read: Read) -> None:
     hints = [(HINTED, LEFT), (PROMPT, CTRL_C), (HINTED, CTRL_C)]
     for typed, steps in ((CTRL_D, []), (f"text{CTRL_C * 3}", []), (CTRL_C, hints)):
