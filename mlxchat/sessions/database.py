@@ -78,9 +78,12 @@ class Database(AbstractContextManager["Database"]):
         """Run a transaction that survives a power cut; if `work` raises, none. Raises as `read`."""
         return self._mending(lambda: self._write(work))
 
-    def write_through(self) -> None:
-        """Empty the write-ahead log, unless another process is reading. Raises as `read`."""
-        self._mending(lambda: self._current().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
+    def erase_deleted(self) -> None:
+        """Overwrite what the index of words and the log still have of what was deleted. If the disk
+        is full, or another process is reading, a later deletion does it."""
+        with suppress(OSError, sqlite3.Error, SessionError):
+            self.write(lambda c: c.execute("INSERT INTO words (words) VALUES ('optimize')"))
+            self._current().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _read(self, work: Work[T]) -> T:
         try:

@@ -94,9 +94,7 @@ def remove(*names: str) -> None:
                 for name in names:
                     with Session.open(name) as session:
                         session.delete()
-                database.write(records.erase_words)
-                # While a chat is open, the log would keep the text.
-                database.write_through()
+                database.erase_deleted()
         except sqlite3.Error as error:
             raise SessionError(f"cannot renew the backup: {error}") from error
 

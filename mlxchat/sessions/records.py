@@ -350,11 +350,6 @@ def rebuild_indexes(connection: sqlite3.Connection) -> None:
             _index(connection, row.id, None, _turn(row.value))
 
 
-def erase_words(connection: sqlite3.Connection) -> None:
-    """Overwrite the words of deleted turns, which the index only marks as such."""
-    connection.execute("INSERT INTO words (words) VALUES ('optimize')")
-
-
 def _index(
     connection: sqlite3.Connection, id_: int, before: Turn | None, after: Turn | None
 ) -> None:

@@ -64,7 +64,7 @@ class Session(AbstractContextManager["Session"]):
         # The row whose reply is in the file.
         self._reply_file = ReplyFile()
         self._shown: int | None = None
-        self._in_step = False
+        self._in_step = self._has_deleted = False
 
     @classmethod
     def open(cls, name: str, create: bool = False) -> Self:
@@ -202,6 +202,8 @@ class Session(AbstractContextManager["Session"]):
                 self.delete()
         _remove(self._lock)
         self._lock = None
+        if self._has_deleted and self.outage is None:
+            self._database.erase_deleted()
         self._database.close()
 
     def __exit__(self, *_: object) -> None:
@@ -286,8 +288,7 @@ class Session(AbstractContextManager["Session"]):
                 if not turn.reply.startswith(before[row].reply):
                     gone.add(row)
             rows.append((row, turn))
-        if gone:
-            records.erase_words(connection)
+        self._has_deleted = self._has_deleted or bool(gone)
         turns = [turn for _, turn in rows]
         changed = replace(
             session,
