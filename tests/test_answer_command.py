@@ -161,6 +161,8 @@ def test_an_answer_that_python_cannot_hold_has_no_value(answer: str) -> None:
             "  def\n\n    ```\n    example\n    ```\n",
         ),
         ("1. ```sh\n   ls\n   ```\n2. Then", "ls\n"),
+        ("1. Do:\n\n      ```sh\n      ls\n    ```\n2. Then", "ls\n"),
+        ("- Do:\n\n\t```sh\n\tls\n    ```\nThen", "ls\n"),
         # An answer cut off by its length still has nothing but code in it.
         ("Here:\n```sh\nls\necho", "ls\necho"),
         ("```", ""),

@@ -10,7 +10,7 @@ _BLOCK = re.compile(
     r"^(?P<indent>[ \t]*(?P<item>(?:[-*+]|[0-9]+[.)])[ \t]+)?)"
     r"(?=(?P<mark>[`~]))(?P<fence>`{3,}(?!.*`)|~{3,}).*\n?"
     r"(?P<content>(?s:.*?))"
-    r"(?P<end>^(?(item)[ \t]*|(?P=indent)?[ ]{0,3})(?P=fence)(?P=mark)*[ \t\r]*$|\Z)",
+    r"(?P<end>^(?(item)|(?!(?P=indent)(?:[ ]{4}|\t)))[ \t]*(?P=fence)(?P=mark)*[ \t\r]*$|\Z)",
     re.MULTILINE,
 )
 
