@@ -411,7 +411,12 @@ def is_command(text: str, names: Collection[str]) -> bool:
 
 def is_open(typed: str) -> bool:
     """Whether `typed` starts with triple quotes that are not closed yet."""
-    return typed.lstrip().startswith(_QUOTES) and typed.count(_QUOTES) % 2 == 1
+    is_even, lines = typed.count(_QUOTES) % 2 == 0, typed.strip().split("\n")
+    if lines[0] != _QUOTES:
+        return lines[0].startswith(_QUOTES) and not is_even
+    # Between lines of quotes there may be others, such as those of docstrings.
+    closes = lines[-1].endswith(_QUOTES) if is_even else lines[-1].rstrip() == _QUOTES
+    return len(lines) == 1 or not closes
 
 
 def message_of(typed: str, pastes: Mapping[int, str] | None = None) -> str:
