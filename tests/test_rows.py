@@ -212,17 +212,18 @@ def test_a_malformed_record_is_an_error_the_rest_continues(monkeypatch: pytest.M
     rows = read(b'prompt,b\na,1\n"b"x,1\nc\n\xff,1\nd,1\n"e\nf', csv=True)
     assert [row.error for row in rows] == [
         None,
-        "malformed CSV: ',' expected after '\"'",
+        f"malformed CSV: ',' expected after '\"'; {reading.RENUMBERED}",
         "1 cell, but the header has 2",
         "not UTF-8: invalid byte 0xFF; convert the file to UTF-8",
         None,
-        "malformed CSV: unexpected end of data",
+        f"malformed CSV: unexpected end of data; {reading.RENUMBERED}",
         "1 cell, but the header has 2",
     ]
     assert rows[4] == Row(5, prompt="d")
     monkeypatch.setattr(reading, "MAX_CHARS", 20)
     rows = read('prompt\n"a\n' + "b\n" * 12 + "c\n", csv=True)
-    assert rows[0].error == "malformed CSV: field larger than field limit (20)"
+    limit = "field larger than field limit (20)"
+    assert rows[0].error == f"malformed CSV: {limit}; {reading.RENUMBERED}"
     assert rows[-1].prompt == "c"
 
 

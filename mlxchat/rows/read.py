@@ -43,6 +43,7 @@ from mlxchat.units import count
 
 # A longer line, record or file is an error.
 MAX_CHARS = 16_000_000
+RENUMBERED = "once it is mended, rows below may have other numbers: use ids or another output"
 TOO_LONG = f"longer than {MAX_CHARS:,} characters"
 
 # Larger files are not counted: reading them twice would take too long.
@@ -310,7 +311,7 @@ def _records(lines: Iterator[str]) -> Iterator[list[str] | RowError]:
             # A stray quote may have taken in other records: begin again at the second line.
             ahead.extendleft(reversed(taken[1:]))
             taken.clear()
-            yield RowError(f"malformed CSV: {error}")
+            yield RowError(f"malformed CSV: {error}; {RENUMBERED}")
 
 
 def _cells(record: list[str] | RowError) -> list[str]:
