@@ -112,7 +112,7 @@ def test_patterns_of_listed_names_leave_a_way_out() -> None:
             "'tpye' has no effect: did you mean 'type'?",
         ),
         ({"type": "string", "format": "color"}, "the schema's format 'color' has no effect"),
-        ({"name": "string"}, "the schema has no keyword of JSON Schema: any JSON is an answer"),
+        ({"name": "string"}, "the schema has no keyword that limits the answer: any JSON is one"),
         (
             {"not": {"const": 1}, "uniqueItems": True, "oneOf": [{"type": "number"}, {}]},
             "the schema is enforced except for not, uniqueItems, oneOf's exactly one: checked in "

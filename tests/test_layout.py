@@ -19,11 +19,11 @@ PACKAGE = ROOT / "mlxchat"
 # one folder needs beyond it, another gives up: the package as a whole does not grow.
 PACKAGE_CEILING = 30_700
 CEILINGS = {
-    "": 1_574,
+    "": 1_576,
     "request": 750,
     "manual": 201,
     "config": 300,
-    "text": 2_192,
+    "text": 2_186,
     "recall": 410,
     "passages": 475,
     "constraint": 850,
@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 595,
     "app": 3_260,
     "bench": 883,
-    "terminal": 3_886,
+    "terminal": 3_890,
     "doctor": 209,
     "cli": 1_600,
 }

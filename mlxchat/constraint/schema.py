@@ -48,7 +48,7 @@ _OPEN = _IN_PLACE | {
 _DROPPED = {"$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary"}
 _DROPPED |= {"deprecated", "contentSchema", "then", "else", "minContains", "maxContains"}
 
-NO_KEYWORD = "the schema has no keyword of JSON Schema: any JSON is an answer"
+NO_KEYWORD = "the schema has no keyword that limits the answer: any JSON is one"
 _ANY = "mlxchat any"
 _ANYTHING = {"$ref": "#/$defs/mlxchat%20any"}
 _TYPES = ["null", "boolean", "number", "string", "array", "object"]
