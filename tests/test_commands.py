@@ -159,7 +159,7 @@ def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
         "-- old: 4 turns; the last one --\n"
         "> … " + "b\n  " * 100 + " … (300 characters)\n"
         "no reply: /retry asks again\n"
-        "not all turns fit the window: your next message leaves only turns 3 and 4\n"
+        "not all turns fit the window: your next message leaves at most turns 3 and 4\n"
     )
     assert [*shown.attached] == ["/a.md"]
     make_session("full", Turn("a" * 1_540))

@@ -81,7 +81,7 @@ def staying_line(numbers: Sequence[int]) -> str:
     """The turns that the window has room for beside the next message."""
     if not numbers:
         return "the window has no room for earlier turns beside your next message"
-    return f"not all turns fit the window: your next message leaves only {numbered(numbers)}"
+    return f"not all turns fit the window: your next message leaves at most {numbered(numbers)}"
 
 
 def first_words(message: str, max_chars: int = QUOTED) -> str:
