@@ -26,6 +26,7 @@ from mlxchat.settings import GenerationSettings
 from mlxchat.store import tensor_file
 from mlxchat.store.snapshot import Background
 from scripts.tiny_model import write_tiny_model
+from tests.in_process import run_in_process
 from tests.scripted_model import Scripted
 
 Options = Callable[..., ChatOptions]
@@ -403,3 +404,4 @@ def test_a_reply_that_repeats_itself_is_stopped_and_kept(
         list(chat.continue_reply())
         assert len(chat.conversation.turns[-1].reply) > 800
         assert chat.notices == [notice, notice]
+    assert run_in_process("chat", "-m", str(tiny_model), "-q", "hello").returncode == 3

@@ -23,7 +23,7 @@ CEILINGS = {
     "request": 750,
     "manual": 201,
     "config": 300,
-    "text": 2_186,
+    "text": 2_182,
     "recall": 410,
     "passages": 475,
     "constraint": 850,
@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 595,
     "app": 3_260,
     "bench": 883,
-    "terminal": 3_890,
+    "terminal": 3_894,
     "doctor": 209,
     "cli": 1_600,
 }

@@ -329,6 +329,8 @@ def _pin(shown: ChatScreen, argument: str) -> None:
 
 @command("/unpin", "unpin all turns")
 def _unpin(shown: ChatScreen, _: str) -> None:
+    if not any(turn.pinned for turn in shown.conversation.turns):
+        raise UsageError("no turn is pinned")
     shown.conversation.unpin()
     shown.screen.say("unpinned all turns")
 

@@ -277,6 +277,8 @@ class PipedChat(Talk):
         if stats.complete is False:
             self.messages.warn(incomplete(stats))
             self._status = self._status or ExitStatus.INCOMPLETE
+        elif stats.finish_reason == "loop":
+            self._status = self._status or ExitStatus.LOOP
 
     def take_leave(self) -> None:
         stats = self.conversation.stats and self._text.judged(self.conversation.stats)
