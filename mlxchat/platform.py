@@ -126,7 +126,7 @@ def import_from_mlx_lm(module: str) -> Any:
 
 
 def allow_open_files(count: int) -> None:
-    """Let this process have so many files open, if the system does: macOS begins with 256."""
+    """Raise the limit of open files to this, as far as the system permits: macOS sets 256."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < count:

@@ -268,7 +268,7 @@ def _write_shard(rank: int, number: int, write: Write) -> None:
 
 
 def keep_latest(directory: Path, pattern: str, count: int) -> None:
-    """Delete the files of this pattern, except so many used last."""
+    """Delete the files of this pattern, except the `count` used last."""
     # The next call tries again.
     with suppress(OSError):
         for path in [path for path, _ in by_use(directory) if path.match(pattern)][count:]:

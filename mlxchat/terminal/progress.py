@@ -49,7 +49,7 @@ class Line:
             if timer is not None:
                 timer.cancel()
             if self._shown is not None:
-                # Whoever else removes it waits until it is gone.
+                # Another thread that removes it waits here until it is gone.
                 self._shown.stop()
                 self._shown = None
 
