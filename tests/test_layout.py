@@ -27,7 +27,7 @@ CEILINGS = {
     "recall": 410,
     "passages": 475,
     "constraint": 850,
-    "cache": 2_336,
+    "cache": 2_326,
     "models": 3_582,
     "engine": 2_165,
     "chat": 1_810,
@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 595,
     "app": 3_260,
     "bench": 883,
-    "terminal": 3_894,
+    "terminal": 3_904,
     "doctor": 209,
     "cli": 1_600,
 }

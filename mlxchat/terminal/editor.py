@@ -17,6 +17,7 @@ from itertools import accumulate, dropwhile
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app_session
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
@@ -38,17 +39,14 @@ from mlxchat.terminal.worker import TICK_S, Worker
 PROMPT = "> "
 CONTINUATION = "  "
 MENU_ROWS = 8
-CTRL_D = b"\x04"
 EXIT_WORDS = {"exit", "quit"}
 LEAVING_HINT = "Ctrl-C again or Ctrl-D to leave"
-REFRESH_S = 0.5
 # A paste of more is collapsed.
 MAX_PASTED_CHARS, MAX_PASTED_LINES = 1_000, 10
 # Stand for collapsed pastes: surrogates, which no terminal sends.
 _PASTES = range(0xD800, 0xDC00)
 
 _QUOTES = '"""'
-_NEWLINE = KeyPress(Keys.ControlJ)
 # In the order in which prompt_toolkit and Debian try them.
 _EDITORS = ("editor", "nano", "pico", "vi", "emacs")
 
@@ -99,7 +97,7 @@ class Editor:
             bottom_toolbar=lambda: wrap(
                 visible(toolbar()), self._session.output.get_size().columns
             ),
-            refresh_interval=REFRESH_S,
+            refresh_interval=0.5,
             search_ignore_case=True,
             eof_exception=EndOfInput,
         )
@@ -120,15 +118,11 @@ class Editor:
         waiting = keys or select.select([self._session.input], [], [], 0)[0]
         edits = bool(keys) and keys[0].key in ("c-u", "c-w", "c-h")
         is_typed_ahead = bool(self._draft.strip() and waiting) and not edits
-        keys = [_NEWLINE if is_typed_ahead and each.key == "c-m" else each for each in keys]
+        keys = [KeyPress(Keys.ControlJ) if is_typed_ahead and k.key == "c-m" else k for k in keys]
         store_typeahead(self._session.input, keys)
         if is_typed_ahead:
             self._draft = self._draft.rstrip("\n") + "\n"
-        shown, size = self._pastes.fold(self._draft), self._session.output.get_size()
-        if sum(get_cwidth(line) // size.columns + 1 for line in shown.split("\n")) > size.rows - 2:
-            # The library would leave rows of it and of the toolbar, and never draw the first ones.
-            self._pastes.add(self._draft.rstrip("\n"))
-            shown = self._pastes.fold(self._draft)
+        shown = self._pastes.fit(self._draft)
         self._returned = shown if is_typed_ahead else "\0"
         self._session.app.erase_when_done = False
         try:
@@ -269,6 +263,14 @@ class _Pastes(Processor):
             text = text.replace(paste, chr(number))
         return text
 
+    def fit(self, text: str) -> str:
+        """The same, as a whole if it is too tall for the screen: the library would leave rows of it
+        and of the toolbar, and never draw the first ones."""
+        lines, size = self.fold(text).split("\n"), get_app_session().output.get_size()
+        if sum(get_cwidth(line) // size.columns + 1 for line in lines) > size.rows - 2:
+            self.add(text.rstrip("\n"))
+        return self.fold(text)
+
     def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
         """What is shown of a line."""
         sizes = {n: f"[pasted {len(text):,} characters]" for n, text in self.texts.items()}
@@ -316,6 +318,9 @@ class _FileHistory(FileHistory):
     def __init__(self, file: Path, pastes: _Pastes) -> None:
         super().__init__(file)
         self._pastes = pastes
+
+    def load_history_strings(self) -> Iterable[str]:
+        return map(self._pastes.fit, super().load_history_strings())
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
@@ -394,7 +399,7 @@ class PlainInput:
             line = b""
         self._line = None
         # Ctrl-D arrives as a key if the terminal was not editing lines when it was pressed.
-        if not line or line.startswith(CTRL_D):
+        if not line or line.startswith(b"\x04"):
             self._write("\n")
             raise EndOfInput
         return line.decode("utf-8", "replace").removesuffix("\n")
