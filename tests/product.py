@@ -28,6 +28,7 @@ from mlxchat.cache.layers import (
     most_together,
     plain_refusal,
     recurrent_states,
+    tokens_held,
     windows,
 )
 from mlxchat.cache.positions import KeyShift
@@ -45,7 +46,14 @@ from scripts import metal
 from scripts.families import CONFIGS, METAL_ONLY, Verdict, judge
 from tests.product_answers import compare_answers
 from tests.product_case import KEEP, STEP, WINDOW, Case, Refused
-from tests.reference import ReferenceCache, draft, reference_cache, references
+from tests.reference import (
+    ReferenceCache,
+    draft,
+    evict_both,
+    reference_cache,
+    references,
+    rewind_both,
+)
 from tests.reference import random_tokens as tokens
 
 # Tokens between the kept ones and the evicted turn: a pinned turn.
@@ -158,38 +166,25 @@ def read_and_decode(case: Case) -> None:
     pair.feed(tokens(2 * STEP), STEP)
     pair.way = "decode"
     pair.feed(tokens(WINDOW - 4, seed=1), 1)
-    rewind_wrapped(case, pair)
-    evict_turn(case, pair)
-
-
-def rewind_wrapped(case: Case, pair: Pair) -> None:
-    if recurrent_states(pair.ours):
-        with pytest.raises(CacheError, match="recurrent layers"):
-            pair.ours.rewind(5)
-        return
     pair.way = "rewind"
-    pair.ours.rewind(5)
-    for _, plain in pair.references():
-        plain.rewind(5)
+    rewind_both(pair.ours, references(pair.plain), 5)
     pair.feed(tokens(4, seed=2), 2)
     # Until single tokens fill the ring, a prefill step holds more than the reference.
     pair.feed(tokens(2, seed=6), 1)
+    evict_turn(pair)
 
 
-def evict_turn(case: Case, pair: Pair) -> None:
+def evict_turn(pair: Pair) -> None:
     pair.way = "evict"
-    held = max(window.size() for window in windows(pair.ours)) if windows(pair.ours) else 0
+    held = tokens_held(pair.ours)
     if not held:
         raise Refused("recurrent layers cannot evict single tokens")
     start = min(KEEP + FRONT, held // 2)
     stop = min(start + 6, held - 1)
     try:
-        pair.ours.evict(start, stop)
+        evict_both(pair.ours, references(pair.plain), start, stop)
     except CacheError as error:
         raise Refused(str(error)) from error
-    for _, plain in pair.references():
-        missing = held - len(plain.entries)
-        plain.evict(start - missing, stop - missing)
     pair.feed(tokens(4, seed=3), 4)
     pair.feed(tokens(4, seed=4), 1)
 

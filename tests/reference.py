@@ -11,18 +11,18 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import pytest
 from mlx import nn
-from mlx_lm.models.cache import ArraysCache, CacheList, RotatingKVCache
+from mlx_lm.models.cache import ArraysCache, RotatingKVCache
 
 from mlxchat.cache import build
-from mlxchat.cache.layers import Cache, recurrent_states, windows
+from mlxchat.cache.layers import Cache, leaves, recurrent_states, replaced, tokens_held, windows
 from mlxchat.cache.window import REANCHOR_EVERY
+from mlxchat.errors import CacheError
 
 
 def restored(layer: Any) -> Any:
-    """The layer as it is after it was saved."""
-    if isinstance(layer, CacheList):
-        return CacheList(*(restored(part) for part in layer.caches))
+    """A window or recurrent state as it is after it was saved."""
     if isinstance(layer, ArraysCache):
         cells, *others = layer.state
         return ArraysCache.from_state(([*cells], *others))
@@ -114,19 +114,16 @@ def reference_cache(
     def layer(native: Any) -> Any:
         if isinstance(native, ArraysCache):
             return native
-        if isinstance(native, CacheList):
-            return CacheList(*(layer(part) for part in native.caches))
         if isinstance(native, RotatingKVCache) and native.max_size <= window:
             return ReferenceCache(native.max_size, 0, next(remaining))
         return ReferenceCache(window, keep, next(remaining))
 
-    return [layer(native) for native in build._native_cache(model)]
+    return [replaced(native, layer) for native in build._native_cache(model)]
 
 
 def references(cache: Sequence[Any]) -> list[ReferenceCache]:
     """The references in a model's cache."""
-    found = [part for layer in cache for part in getattr(layer, "caches", [layer])]
-    return [part for part in found if isinstance(part, ReferenceCache)]
+    return [leaf for leaf in leaves(cache) if isinstance(leaf, ReferenceCache)]
 
 
 def logits(model: nn.Module, cache: Sequence[Any], tokens: Sequence[int]) -> np.ndarray:
@@ -151,6 +148,26 @@ def step_both(model: nn.Module, cache: list[Any], reference: list[Any], step: li
         assert window.position_limit is not None
         assert window.offset < window.position_limit
     assert len({window.offset for window, _ in pairs}) == 1
+
+
+def rewind_both(cache: Cache, reference: Sequence[ReferenceCache], n: int) -> None:
+    """Take back n tokens, if there are any: a model with recurrent layers refuses."""
+    if n and recurrent_states(cache):
+        with pytest.raises(CacheError, match="recurrent layers"):
+            cache.rewind(n)
+        return
+    cache.rewind(n)
+    for plain in reference:
+        plain.rewind(n)
+
+
+def evict_both(cache: Cache, reference: Sequence[ReferenceCache], start: int, stop: int) -> None:
+    """Evict the tokens, of which narrower layers have evicted some themselves."""
+    held = tokens_held(cache)
+    cache.evict(start, stop)
+    for plain in reference:
+        missing = held - len(plain.entries)
+        plain.evict(start - missing, stop - missing)
 
 
 def random_tokens(n: int, seed: int = 0) -> list[int]:

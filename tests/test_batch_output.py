@@ -65,12 +65,13 @@ def test_the_line_of_a_complete_answer_has_its_value_and_no_line_end_within() ->
     """Terminals obey some characters, and readers take others for line ends."""
     figures: dict[str, Any] = {"prompt_tokens": 7, "cached_tokens": 5, "generated_tokens": 2}
     figures |= {"seed": 9, "ttft_s": 0.5, "seconds": 2.0, "finish_reason": "stop"}
-    value = {"b": "Yes\u2028\x9b."}
+    value = {"b": "Yes\r\x1c\x85\u2028\u2029\x9b."}
     result = Result(Row(3, "a"), text=json.dumps(value), value=value, complete=True, **figures)
     assert result.line() == (
-        '{"id": "a", "value": {"b": "Yes\\u2028\\u009b."}, "finish_reason": "stop", '
-        '"complete": true, "prompt_tokens": 7, "cached_tokens": 5, "generated_tokens": 2, '
-        '"thought_tokens": 0, "evicted_tokens": 0, "ttft_s": 0.5, "seconds": 2.0, "seed": 9}\n'
+        '{"id": "a", "value": {"b": "Yes\\r\\u001c\\u0085\\u2028\\u2029\\u009b."}, '
+        '"finish_reason": "stop", "complete": true, "prompt_tokens": 7, "cached_tokens": 5, '
+        '"generated_tokens": 2, "thought_tokens": 0, "evicted_tokens": 0, "ttft_s": 0.5, '
+        '"seconds": 2.0, "seed": 9}\n'
     )
 
 

@@ -92,9 +92,13 @@ def play(
         (800, [("say", 9), ("remember", 9), ("remember", 8), *[("take_back", 0)] * 2, ("say", 9)]),
         (800, [("say", 9), *[("go_on", 0)] * 3, *[("take_back", 0)] * 3, ("say", 9)]),
         (800, [("say", 9), ("remember", 5), ("give_up", 0), ("take_back", 0), ("undo", 0)]),
+        # The saved cache kept what was undone.
+        (None, [*[("say", 9)] * 6, *[("undo", 0)] * 3]),
     ],
 )
-def test_so_are_they_where_they_once_were_not(window: int, actions: list[tuple[str, int]]) -> None:
+def test_so_are_they_where_they_once_were_not(
+    window: int | None, actions: list[tuple[str, int]]
+) -> None:
     play("chatml", window, actions)
 
 
@@ -483,21 +487,6 @@ def test_tokenizing_a_long_text_can_be_stopped(monkeypatch: pytest.MonkeyPatch) 
         assert (stats.finish_reason, stats.complete) == ("interrupted", complete)
 
 
-def test_a_reply_that_is_not_read_to_its_end_ends_when_the_next_begins() -> None:
-    """Of two replies that were read in turns, the first was written over the second."""
-    conversation = make_conversation(None)
-    first = conversation.say("one")
-    begun = next(each.text for each in first if each.text)
-    second = "".join(each.text for each in conversation.say("two"))
-    assert not list(first)
-    assert [turn.user for turn in conversation.turns] == ["one", "two"]
-    assert conversation.turns[0].reply.startswith(begun)
-    assert conversation.turns[1].reply == second
-    check_in_step(conversation)
-    with pytest.raises(TypeError, match="a message is text, not bytes"):
-        conversation.say(b"three")  # pyright: ignore[reportArgumentType]
-
-
 def test_each_reply_has_its_own_random_stream() -> None:
     """All turns used the same seed, so a repeated question drew the same numbers."""
     conversation = make_conversation(None, max_tokens=12)
@@ -543,21 +532,13 @@ def test_a_retry_reads_nothing_again_that_was_read_for_the_message() -> None:
         assert len(conversation.ledger) == size, "nothing of what was undone is saved"
 
 
-def test_a_window_knows_that_it_holds_what_was_undone() -> None:
-    """The saved cache kept it."""
-    conversation = make_conversation(None, max_tokens=3)
-    for text in "abcdef":
-        say(conversation, text)
-    for _ in range(3):
-        conversation.undo()
-    assert max(conversation.window.turns) > len(conversation.turns) == 3
-
-
-def test_a_constraint_is_refused_beside_what_excludes_it() -> None:
+def test_a_constraint_is_refused_beside_what_excludes_it_and_a_message_of_bytes() -> None:
     conversation = make_conversation()
     conversation.generation = GenerationSettings(min_tokens=5)
     with pytest.raises(UsageError, match="cannot be combined"):
         conversation.say("yes?", constraint=Constraint.from_choices(["yes"]))
+    with pytest.raises(TypeError, match="a message is text, not bytes"):
+        conversation.say(b"yes?")  # pyright: ignore[reportArgumentType]
 
 
 def test_only_a_turn_in_view_that_leaves_room_can_be_pinned() -> None:

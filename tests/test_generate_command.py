@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mlxchat.app.events import EventWriter
-from mlxchat.engine.sampling import Token
 from mlxchat.errors import OutputError
 from mlxchat.terminal.output import Stdout
-from mlxchat.text.tokens import Tokenizer
-from scripts.tiny_model import CHAT_TEMPLATE, byte_tokenizer
+from scripts.tiny_model import CHAT_TEMPLATE
 from tests.in_process import run_in_process, run_quietly
 from tests.json_events import events_of
 from tests.scripted_model import Scripted
@@ -95,15 +92,3 @@ def test_the_output_ends_with_one_newline_unless_it_is_empty(
     assert run_quietly(*arguments) == written
     assert run_quietly(*arguments, "-o", str(tmp_path / "out.txt")) == ""
     assert (tmp_path / "out.txt").read_text() == written
-
-
-# Everything `str.splitlines` splits at.
-SEPARATORS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-
-
-def test_no_text_can_break_the_line_of_an_event() -> None:
-    """A reply with U+0085 became two lines for a reader that splits as Python does."""
-    events = EventWriter(Tokenizer(byte_tokenizer()))
-    line = events.token(Token(1, f"a{SEPARATORS}é"))
-    assert len(line.splitlines()) == 1
-    assert json.loads(line)["text"] == f"a{SEPARATORS}é"

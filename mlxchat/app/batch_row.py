@@ -102,7 +102,13 @@ class RowPlanner:
 
     def plan(self, row: Row) -> RowRun:
         """Raises MlxchatError if the row cannot be followed, or its prompt is too long."""
-        request, tokenizer = self._request_of(row), self._model.tokenizer
+        tokenizer, request = self._model.tokenizer, changed(self._request, row.options)
+        answer = request.answer
+        request = replace(
+            request,
+            template_args={**self._request.template_args, **request.template_args},
+            answer=replace(answer, prefill=row.options.get("prefill", answer.prefill)),
+        )
         own = {name: row.options[name] for name in CONSTRAINTS if name in row.options}
         constraint = _constraint(json.dumps(own)) if own else self._constraint
         settings = GenerationSettings.of(request)
@@ -127,16 +133,6 @@ class RowPlanner:
             constraint=constraint,
             begun=begun,
             hides_thoughts=request.hides_thoughts,
-        )
-
-    def _request_of(self, row: Row) -> BatchRequest:
-        """The request with the row's own options. Raises UsageError if two exclude each other."""
-        request = changed(self._request, row.options)
-        answer = request.answer
-        return replace(
-            request,
-            template_args={**self._request.template_args, **request.template_args},
-            answer=replace(answer, prefill=row.options.get("prefill", answer.prefill)),
         )
 
     def _prompt(self, row: Row, request: BatchRequest, constraint: Constraint | None) -> Prompt:

@@ -4,7 +4,6 @@ and their figures: median, spread, ratio to another side, as a table and as line
 
 import gc
 import json
-import math
 import os
 import platform as system_platform
 import shlex
@@ -225,15 +224,7 @@ def in_words(common: Record) -> str:
 def lines(found: Sequence[Comparison[Any, Any]], common: Record) -> list[str]:
     """JSON objects, one per figure, without line ends."""
     return [
-        json.dumps(_finite(common | {"kind": each.kind, "figures": figures}))
+        json.dumps(common | {"kind": each.kind, "figures": figures}, default=asdict)
         for each in found
         for figures in each.figures()
     ]
-
-
-def _finite(value: Any) -> Any:
-    """Without infinity and NaN, which JSON does not have: null."""
-    value = asdict(value) if isinstance(value, Spread) else value
-    if isinstance(value, Mapping):
-        return {name: _finite(each) for name, each in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

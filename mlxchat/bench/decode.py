@@ -46,7 +46,7 @@ def comparisons(subject: Subject) -> list[Comparison[Case, Timed]]:
     sides = {
         (name, window): _side(subject, (name, window), amounts, tokenizer)
         for window in (None, amounts.window)
-        for name in subject.sides
+        for name in ((OURS, THEIRS) if subject.against else (OURS,))
     }
     figures_of = partial(_figures, subject, amounts)
     return [Comparison("stretch", TITLE, sides, amounts.rounds, figures_of)]

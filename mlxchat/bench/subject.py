@@ -37,10 +37,6 @@ class Subject:
     against: bool = False
     adapter: str | None = None
 
-    @property
-    def sides(self) -> tuple[str, ...]:
-        return (OURS, THEIRS) if self.against else (OURS,)
-
     @cached_property
     def model(self) -> Model:
         return self.load()

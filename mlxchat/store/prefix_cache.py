@@ -82,7 +82,7 @@ class PrefixCache:
         If nothing is stored, returns 0 and leaves the cache unchanged. A model with recurrent
         states can only continue after a page that has them.
         """
-        keys = self._keys_to_fill(cache, ids, window)
+        keys = self.page_keys(ids[: _reusable_tokens(cache, window, len(ids) - 1)])
         # Each page that is mapped keeps its file open, beside those of the rest of the process.
         allow_open_files(len(keys) + 200)
         pages: list[Tensors] = []
@@ -108,7 +108,7 @@ class PrefixCache:
     def _fill_together(self, cache: Cache, ids: np.ndarray, window: int | None) -> int:
         """Fill the cache with what all ranks have stored; return its tokens."""
         gather, filled = self._model.ranks.gather, cache.fork()
-        keys = self._keys_to_fill(cache, ids, window)
+        keys = self.page_keys(ids[: _reusable_tokens(cache, window, len(ids) - 1)])
         common = min(gather(self._usable(keys) * PAGE))
         tokens = self.fill(filled, ids[: common + 1], window) if common else 0
         # A page that one rank failed to read is useless to the others.
@@ -159,12 +159,6 @@ class PrefixCache:
     def like(self) -> Cache:
         """What the model itself stores for one token: shapes and dtypes."""
         return run_lazily(self._model.network)
-
-    def _keys_to_fill(self, cache: Cache, ids: np.ndarray, window: int | None) -> list[str]:
-        """Keys of the pages that the cache could be filled from; none if it is not empty."""
-        if plain_refusal(cache) is not None or not _is_untouched(cache):
-            return []
-        return self.page_keys(ids[: _reusable_tokens(cache, window, len(ids) - 1)])
 
     def _usable(self, keys: Sequence[str]) -> int:
         """How many of the first pages are stored, to the last that the model can continue after."""
@@ -330,13 +324,6 @@ def states_of(cache: Cache) -> Arrays:
         for j, array in enumerate(state.cache)
         if array is not None
     }
-
-
-def _is_untouched(cache: Cache) -> bool:
-    """Whether the cache has never been given a token: rewound tokens still move positions."""
-    return not any(window.total or window.offset for window in windows(cache)) and all(
-        state.empty() for state in recurrent_states(cache)
-    )
 
 
 def _reusable_tokens(cache: Cache, window: int | None, tokens: int) -> int:

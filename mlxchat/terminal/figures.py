@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from mlxchat.chat.rendering import RESERVE
-from mlxchat.chat.state import Change, Compacted, Forgot, Recalled, State, Usage
+from mlxchat.chat.state import Change, Compacted, Recalled, State, Usage
 from mlxchat.engine.reply import Stats
 from mlxchat.store.snapshot import Written
 from mlxchat.terminal import visible
@@ -43,25 +43,22 @@ def turn_line(turn: int, stats: Stats, seconds: float) -> str:
     return f"turn {turn} · {seconds:.2f} s · {stats_line(stats)}"
 
 
-def forgotten_line(forgot: Forgot) -> str:
-    """The turns that have left the window."""
-    tokens = count(forgot.tokens, "token")
-    if forgot.turns == 0:
-        be = "is" if forgot.tokens == 1 else "are"
-        number, forgotten = forgot.numbers[0], f"its oldest {tokens} {be} forgotten"
-        if not forgot.message:
+def window_line(change: Change) -> str:
+    """The turns that have left the window, or those quoted before the message."""
+    tokens = count(change.tokens, "token")
+    if isinstance(change, Recalled):
+        pairs = zip(change.numbers, change.messages, strict=True)
+        quoted = [f'turn {number} "{first_words(message)}"' for number, message in pairs]
+        return f"recalled {' and '.join(quoted)} ({tokens})"
+    if change.turns == 0:
+        be = "is" if change.tokens == 1 else "are"
+        number, forgotten = change.numbers[0], f"its oldest {tokens} {be} forgotten"
+        if not change.message:
             return f"turn {number}: with the reply, {forgotten}"
         return f"turn {number} is larger than the window: {forgotten}; see `mlxchat help documents`"
-    if forgot.turns == 1:
-        return f'forgot turn {forgot.numbers[0]} "{first_words(forgot.message)}" ({tokens})'
-    return f"forgot {numbered(forgot.numbers)} ({tokens})"
-
-
-def recalled_line(recalled: Recalled) -> str:
-    """The turns that are quoted before the message."""
-    pairs = zip(recalled.numbers, recalled.messages, strict=True)
-    quoted = [f'turn {number} "{first_words(message)}"' for number, message in pairs]
-    return f"recalled {' and '.join(quoted)} ({count(recalled.tokens, 'token')})"
+    if change.turns == 1:
+        return f'forgot turn {change.numbers[0]} "{first_words(change.message)}" ({tokens})'
+    return f"forgot {numbered(change.numbers)} ({tokens})"
 
 
 def compacted_line(compacted: Compacted) -> str:
@@ -70,11 +67,6 @@ def compacted_line(compacted: Compacted) -> str:
     cost = f"read {stats.prefilled_tokens:,}, wrote {count(stats.generated_tokens, 'token')}"
     note = f"a note of {count(compacted.tokens, 'token')}"
     return f"compacted {numbered(compacted.numbers)} into {note} ({cost})"
-
-
-def window_line(change: Change) -> str:
-    """What has left the window, or is back in it."""
-    return recalled_line(change) if isinstance(change, Recalled) else forgotten_line(change)
 
 
 def staying_line(numbers: Sequence[int]) -> str:

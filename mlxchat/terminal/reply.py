@@ -327,11 +327,8 @@ def markdown_rows(console: Console, source: str) -> list[str]:
         token.type = "hardbreak" if token.type == "softbreak" else token.type
     is_deep = any(token.level > MAX_LEVEL for token in tokens)
     rows = rows_of(console, Text(source) if is_deep else _DrawnReply([*_with_markers(tokens)]))
-    while rows and not rows[-1]:
-        rows.pop()
-    while rows and not rows[0]:
-        rows.pop(0)
-    return rows
+    text = "\n".join(rows).strip("\n")
+    return text.split("\n") if text else []
 
 
 def reopened(above: str, below: str) -> str:

@@ -23,7 +23,7 @@ import jinja2.ext
 import jinja2.sandbox
 import numpy as np
 
-from mlxchat.errors import TemplateError
+from mlxchat.errors import TemplateError, first_line
 from mlxchat.text.encoder import TokenIds
 from mlxchat.text.reply_format import NO_THOUGHTS, Markers, Place, ReplyFormat
 from mlxchat.text.reply_reader import Decoder, Reader, StreamDecoder, joined
@@ -72,7 +72,7 @@ class ChatTemplate:
             self._template = _environment().from_string(source)
         except Exception as error:
             place = _place(error, name)
-            raise TemplateError(f"cannot parse {name}{place}: {_one_line(error)}") from error
+            raise TemplateError(f"cannot parse {name}{place}: {first_line(error)}") from error
         self._roles_in_parts = set[str]()
         self._find_roles_in_parts()
 
@@ -95,7 +95,7 @@ class ChatTemplate:
             )
         except Exception as error:
             place = _place(error, self.name)
-            raise TemplateError(f"{self.name}{place} rejects this: {_one_line(error)}") from error
+            raise TemplateError(f"{self.name}{place} rejects this: {first_line(error)}") from error
 
     def _with_parts(self, message: Message) -> dict[str, Any]:
         """The message as the template takes it, its content as text or as a list of one part."""
@@ -214,10 +214,6 @@ def _place(error: BaseException, name: str) -> str:
         if frame.filename == "<template>":
             line = frame.lineno
     return f", line {line}" if line else ""
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _environment() -> jinja2.Environment:

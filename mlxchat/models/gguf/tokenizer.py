@@ -24,6 +24,7 @@ from mlxchat.errors import ModelUnsupported
 from mlxchat.models.gguf.read import GgufFile
 
 PREFIX = "tokenizer.ggml"
+ADDS_EOS = f"{PREFIX}.add_eos_token"
 SPACE = "\u2581"  # SentencePiece's space
 
 # How a byte-level vocabulary splits text before merging: patterns applied one after another, each
@@ -158,7 +159,7 @@ def tokenizer_config(file: GgufFile, vocabulary: TokenTable) -> dict[str, Any]:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         "add_bos_token": _adds_bos(file),
-        "add_eos_token": _adds_eos(file),
+        "add_eos_token": file.get(ADDS_EOS, bool, False),
         **{f"{name}_token": vocabulary.text(name) for name in vocabulary.special},
     }
     if "tokenizer.chat_template" in file.metadata:
@@ -200,10 +201,6 @@ def _adds_bos(file: GgufFile) -> bool:
     sentencepiece = file.get(f"{PREFIX}.model", str) == "llama"
     default = sentencepiece or _splitting(file) in LIKE_LLAMA3
     return file.get(f"{PREFIX}.add_bos_token", bool, default)
-
-
-def _adds_eos(file: GgufFile) -> bool:
-    return file.get(f"{PREFIX}.add_eos_token", bool, False)
 
 
 def _ids(vocabulary: TokenTable) -> dict[str, int]:
@@ -282,7 +279,7 @@ def _scored_merges(file: GgufFile, vocabulary: TokenTable) -> list[tuple[str, st
 def _add_frame(file: GgufFile, tokenizer: Tokenizer, vocabulary: TokenTable) -> None:
     """Make `encode(…, add_special_tokens=True)` add the model's begin and end tokens."""
     before = [vocabulary.text("bos")] if _adds_bos(file) else []
-    after = [vocabulary.text("eos")] if _adds_eos(file) else []
+    after = [vocabulary.text("eos")] if file.get(ADDS_EOS, bool, False) else []
     added = {token for token in (*before, *after) if token is not None}
     if None in (*before, *after):
         raise file.broken("the tokenizer adds a begin or end token that it does not define")
