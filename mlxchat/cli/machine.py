@@ -9,7 +9,7 @@ import typer
 from mlxchat import paths
 from mlxchat.bench import BENCHES
 from mlxchat.cli.group import App
-from mlxchat.cli.options import Json, Yes, agrees, build, with_options
+from mlxchat.cli.options import Json, Yes, build, confirm, with_options
 from mlxchat.errors import ExitStatus, OutputError
 from mlxchat.files import reported_as
 from mlxchat.request import Setup
@@ -124,7 +124,7 @@ def clear(yes: Yes = False) -> None:
     caches = CacheFiles(paths.prefix_cache_dir()), CacheFiles(paths.document_indexes_dir())
     with reported_as(OutputError, f"use {caches[0].directory.parent}"):
         held = format_bytes(sum(each.size_bytes() for each in caches))
-        if agrees(f"Delete all prefixes, blocks and indexes, {held}?", yes=yes):
-            for each in caches:
-                each.prune(-1)
-            write(f"deleted {held}\n")
+        confirm(f"Delete all prefixes, blocks and indexes, {held}?", yes=yes)
+        for each in caches:
+            each.prune(-1)
+        write(f"deleted {held}\n")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mlxchat.cli.group import App
-from mlxchat.cli.options import Json, Yes, agrees, as_typed, complete_model
+from mlxchat.cli.options import Json, Yes, as_typed, complete_model, confirm
 from mlxchat.config import read_user_config
 from mlxchat.errors import ModelError, UsageError
 from mlxchat.files import reported_as
@@ -91,10 +91,10 @@ def rm(name: NameHere, yes: Yes = False) -> None:
     directory = removable_dir(located)
     size = format_bytes(disk_bytes(directory))
     what = f"the converted copy of {located.name}" if located.kind == "gguf" else located.name
-    if agrees(f"Delete {what}, {size}?", yes=yes):
-        with reported_as(ModelError, f"remove {directory}"):
-            shutil.rmtree(directory)
-        write(f"deleted {what}, {size}\n")
+    confirm(f"Delete {what}, {size}?", yes=yes)
+    with reported_as(ModelError, f"remove {directory}"):
+        shutil.rmtree(directory)
+    write(f"deleted {what}, {size}\n")
 
 
 @models_app.command(epilog="Example: mlxchat models info qwen3-4b")

@@ -16,7 +16,7 @@ import typer
 from mlxchat.cli.group import Command
 from mlxchat.cli.usage_errors import refuse_run_together
 from mlxchat.config import TEXT, Setting, by_field, configured, read_user_config
-from mlxchat.errors import ConfigError, UsageError
+from mlxchat.errors import ConfigError, MlxchatError, UsageError
 from mlxchat.options import NEEDED, OF_TEMPLATE, PAIRS, Option, options_of
 from mlxchat.request import Setup
 from mlxchat.settings import SamplingSettings
@@ -101,15 +101,17 @@ def setup_of(values: Mapping[str, Any]) -> Setup:
     return build(Setup, values, sampling=sampling, **seed)
 
 
-def agrees(question: str, *, yes: bool) -> bool:
-    """Ask, unless `yes` answers for the user. Raises UsageError if this is not a terminal."""
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask, unless `yes` answers for the user. Raises UsageError if this is not a terminal, and
+    MlxchatError if the answer is no."""
     from mlxchat.terminal.progress import terminal_question
 
     if yes:
-        return True
+        return
     if (ask := terminal_question("[y/N]")) is None:
         raise UsageError("not a terminal: pass --yes to confirm")
-    return ask(question)
+    if not ask(question):
+        raise MlxchatError("nothing was deleted")
 
 
 def given_names(context: typer.Context) -> frozenset[str]:

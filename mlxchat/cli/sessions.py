@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mlxchat.cli.group import App
-from mlxchat.cli.options import Json, Yes, agrees, complete_session
+from mlxchat.cli.options import Json, Yes, complete_session, confirm
 from mlxchat.errors import SessionError, UsageError
 from mlxchat.request.written import parse_duration_s
 from mlxchat.terminal.output import Messages
@@ -94,9 +94,9 @@ def rm(
     for name in names:
         with Session.open(name) as session:
             found[session.name] = None
-    if agrees(f"Permanently delete {', '.join(found)}?", yes=yes):
-        remove(*found)
-        write(f"deleted {', '.join(found)}\n")
+    confirm(f"Permanently delete {', '.join(found)}?", yes=yes)
+    remove(*found)
+    write(f"deleted {', '.join(found)}\n")
 
 
 @session_app.command(epilog="Example: mlxchat session prune --older-than 30d")
@@ -122,11 +122,11 @@ def prune(
         return
     kind = "session" if everything else "single question"
     what = f"{count(len(names), kind)} last used before {minute(before_s)}"
-    if agrees(f"Permanently delete {what}?", yes=yes):
-        # Some may have been continued meanwhile.
-        names = unused_since(before_s, everything=everything)
-        remove(*names)
-        write(f"deleted {count(len(names), kind)}\n")
+    confirm(f"Permanently delete {what}?", yes=yes)
+    # Some may have been continued meanwhile.
+    names = unused_since(before_s, everything=everything)
+    remove(*names)
+    write(f"deleted {count(len(names), kind)}\n")
 
 
 @session_app.command("import", epilog="Example: mlxchat session import holidays.jsonl")
