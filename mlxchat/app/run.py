@@ -344,6 +344,7 @@ class Run(AbstractContextManager["Run"]):
         # A code block would never be complete.
         endless = request.ignore_eos and not request.answer.extract
         on_loop = request.overnight.on_loop or (OnLoop.WARN if endless else OnLoop.STOP)
+        stops = on_loop is OnLoop.STOP
         detector = LoopDetector()
         for id_ in () if point is None else deque(point.latest, point.generated):
             detector.add(id_)
@@ -356,13 +357,17 @@ class Run(AbstractContextManager["Run"]):
             if detector.looping and not was_looping:
                 share = f"{detector.share:.0%} of the latest tokens repeat earlier ones"
                 text = f"the text repeats itself at token {reply.generated:,}: {share}"
-                if on_loop is OnLoop.STOP:
+                if stops:
                     text += "; stopped (--on-loop warn continues)"
                 if self.loaded.sampling.dry_multiplier == 0:
                     text += f"; --dry-multiplier {USUAL_MULTIPLIER} prevents that from the start"
-                self.observer.warn(text)
+                if stops:
+                    # After the end of the text.
+                    self.open_files.callback(self.observer.warn, text)
+                else:
+                    self.observer.warn(text)
             was_looping = detector.looping
-            return "loop" if on_loop is OnLoop.STOP and detector.looping else None
+            return "loop" if stops and detector.looping else None
 
         return see
 
