@@ -278,7 +278,7 @@ def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
         with pytest.raises(UsageError, match=words):
             run(f"/remember {wrong}")
     for undone in range(2):
-        assert run("/undo").startswith("undid /remember")
+        assert run("/undo").startswith(f"undid /remember: {1 - undone} line")
         assert len(shown.conversation.state.remembered) == 1 - undone
     run("/remember off the record")
     run("/remember 1")

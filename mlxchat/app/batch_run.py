@@ -85,7 +85,7 @@ def open_batch(
         with output:
             if damaged := output.finished.damaged:
                 lines = ", ".join(map(str, damaged[:NAMED])) + ", …" * (len(damaged) > NAMED)
-                stay = "damaged lines stay, and their rows run again"
+                stay = "damaged lines stay, and rows that only they answered run again"
                 observer.warn(f"{request.output}: {stay}: {lines}")
             yield BatchRun(request, Pending(rows, output.write, output.finished), observer)
 

@@ -123,6 +123,7 @@ TOO_COMPLEX = "too large or too complex to enforce"
 # What llguidance's messages contain, and what they mean.
 _MEANINGS = {
     "NoExtension": "nothing matches it",
+    "Resource '(?:json-schema:///)?(.*)' is not present": r"refers to '\1': put it into its $defs",
     "Regex is empty": "nothing matches pattern, format and length together",
     "Unable to determine if regex is empty": "pattern, format and length are together "
     + TOO_COMPLEX,
@@ -135,8 +136,8 @@ def _in_one_line(message: str) -> str:
     """llguidance's message without its pictures of the grammar, with the place in words."""
     message = message.strip() or TOO_COMPLEX
     for part, meaning in _MEANINGS.items():
-        if re.search(part, message):
-            return meaning
+        if found := re.search(part, message):
+            return found.expand(meaning)
     message = message.replace("Unsatisfiable schema: ", "unsatisfiable: ")
     place = re.match(r"(?:at )?(\d+)\((\d+)\): ", message)
     lines = message[place.end() if place else 0 :].splitlines()

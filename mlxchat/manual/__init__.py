@@ -39,7 +39,7 @@ def search(words: str) -> Iterator[tuple[str, str, int]]:
     for name in PAGES:
         for part in re.split(r"\n\n|\n(?=[|-]|    )", read_page(name)):
             plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", part).replace("`", "")
-            text = " ".join(plain.split()).strip("| ")
+            text = " ".join(plain.split()).strip("|# ")
             found = [re.search(word, text, re.IGNORECASE) for word in wanted]
             if all(found):
                 yield name, text, min(match.start() for match in found if match)

@@ -90,7 +90,10 @@ class Checkpoint:
             with reported_as(SnapshotBroken, f"read {path}"), open_to_read(path) as file:
                 checkpoint.run = from_json(RunRecord, json.loads(file.read()))
         except (ValueError, RecursionError) as error:
-            raise SnapshotBroken(f"cannot read {path}: {error}") from error
+            checkpoint.close()
+            raise SnapshotBroken(
+                f"cannot read {path}: {error}; start again with another --checkpoint"
+            ) from error
         return checkpoint
 
     def close(self) -> None:

@@ -166,7 +166,7 @@ def _retry(shown: ChatScreen, _: str) -> None:
 TAKEN_BACK = {
     "reply": "removed what /continue added",
     "note": "undid /compact: the note and the window are as before",
-    "remembered": "undid /remember: the lines and the window are as before",
+    "remembered": "undid /remember: {lines} as before, and so is the window",
     "forgotten": "undid /forget: its turns are back",
 }
 
@@ -174,7 +174,8 @@ TAKEN_BACK = {
 @command("/undo", "undo the last turn, /continue, /compact, /remember or /forget")
 def _undo(shown: ChatScreen, _: str) -> str:
     if (taken_back := shown.conversation.take_back()) is not None:
-        shown.screen.say(TAKEN_BACK[taken_back])
+        lines = count(len(shown.conversation.state.remembered), "line")
+        shown.screen.say(TAKEN_BACK[taken_back].format(lines=lines))
         return ""
     turn = shown.conversation.undo()
     shown.prepare_again(turn)
