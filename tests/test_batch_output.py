@@ -164,6 +164,8 @@ def test_a_run_that_fails_at_the_beginning_leaves_no_empty_file(out: Path) -> No
     with pytest.raises(KeyboardInterrupt), ResultFile(out):
         raise KeyboardInterrupt
     assert out.exists(), "it was there before"
+    with pytest.raises(OutputError, match="was moved or replaced"), ResultFile(out):
+        out.rename(out.with_name("moved"))
 
 
 @pytest.mark.parametrize("failing", range(30))

@@ -289,12 +289,17 @@ def test_a_row_does_not_wait_for_the_next_line_and_a_batch_that_waits_stops_when
         os.fdopen(reader, "rb") as piped,
         open_batch(request, write=answers.put, piped=piped) as batch,
     ):
-        thread = threading.Thread(target=lambda: list(batch.results(asked.is_set)))
+        read: list[tuple[int, int]] = []
+        results = batch.results(asked.is_set, lambda figures: read.append(figures.reading))
+        thread = threading.Thread(target=lambda: list(results))
         thread.start()
         try:
             for number in range(3):
                 pipe.write(b'{"id": %d, "prompt": "a", "max_tokens": 3}\n' % number)
-                assert json.loads(answers.get(timeout=60))["id"] == number
+                answer = json.loads(answers.get(timeout=60))
+                assert answer["id"] == number
+                tokens = answer["prompt_tokens"] - 1
+                assert {(0, tokens), (tokens, tokens)} <= {*read}
         finally:
             # The pipe stays open.
             asked.set()

@@ -85,7 +85,7 @@ def open_batch(
         with output:
             if damaged := output.finished.damaged:
                 lines = ", ".join(map(str, damaged[:NAMED])) + ", …" * (len(damaged) > NAMED)
-                stay = "damaged lines stay, and rows that only they answered run again"
+                stay = "damaged lines stay, and answer no row"
                 observer.warn(f"{request.output}: {stay}: {lines}")
             yield BatchRun(request, Pending(rows, output.write, output.finished), observer)
 
@@ -117,7 +117,8 @@ class BatchRun:
             self._observer,
             count_pinned=lambda tokenizer: count_pinned(self._request, tokenizer),
         )
-        runner = SideBySide(self._request, loaded, pending, should_stop, self._observer.warn)
+        warn, on_read = self._observer.warn, lambda: on_progress(figures)
+        runner = SideBySide(self._request, loaded, pending, should_stop, warn, on_read=on_read)
         began_s = time.perf_counter()
         on_progress(figures)
         for result in runner.results():
@@ -142,8 +143,11 @@ class SideBySide:
         pending: Pending,
         should_stop: ShouldStop,
         notify: Notify,
+        *,
+        on_read: Callable[[], object] = lambda: None,
     ) -> None:
         self._loaded = loaded
+        self._on_read = on_read
         self._network = loaded.model.network
         self._window = loaded.settings.max_kv_size
         self._pending = pending
@@ -334,10 +338,15 @@ class SideBySide:
             step_size=self._loaded.settings.prefill_step_size,
             after=start + known,
             pace=self._pace,
+            on_progress=self._show_reading,
             on_held=record,
             should_stop=self._should_stop,
         )
         return known + done, known
+
+    def _show_reading(self, done: int, total: int) -> None:
+        self._pending.figures.reading = done, total
+        self._on_read()
 
     # Rows that continue
 

@@ -163,10 +163,11 @@ class ResultFile(OutputFile):
             self.sync()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Sync and close it. If nothing came of the run, an empty new file is removed."""
+        """Sync and close it. If nothing came of the run, an empty new file is removed. Raises
+        OutputError, also if the file has lost its name."""
         try:
             if error is None:
-                self.sync()
+                self.end()
         finally:
             super().__exit__(kind, error, trace)
 
@@ -177,7 +178,8 @@ class BatchFigures:
 
     `skipped` rows were finished by an earlier run; `incomplete` are among both; `invalid` answers
     to a constraint, among `failed`. `first_error` is that of the first row that failed. `seconds`
-    are those since generation began: loading the model does not count.
+    are those since generation began: loading the model does not count. Of the prompts being read,
+    `reading` has how many tokens of how many.
     """
 
     total: int | None = None
@@ -192,6 +194,7 @@ class BatchFigures:
     evicted_tokens: int = 0
     first_error: str | None = None
     seconds: float = 0.0
+    reading: tuple[int, int] = (0, 0)
 
     @property
     def done(self) -> int:

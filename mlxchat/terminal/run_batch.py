@@ -38,7 +38,7 @@ def _run_rows(batch: BatchRun, messages: Messages, worker: Worker) -> ExitStatus
     """Run all rows; return the exit status of the signal that stopped it, if any."""
     with progress(messages.quiet) as line, worker.stoppable() as stop:
         show = Count(line, "finished", "rows")
-        for _ in batch.results(stop.requested, lambda now: show(now.done, now.total, _tokens(now))):
+        for _ in batch.results(stop.requested, lambda now: show(now.done, now.total, _pace(now))):
             pass
     return stop.status
 
@@ -84,6 +84,11 @@ def figures_line(figures: BatchFigures) -> str:
             f"{figures.seconds:.1f} s",
         ]
     return " · ".join(parts)
+
+
+def _pace(figures: BatchFigures) -> str:
+    done, total = figures.reading
+    return f"reading {done:,}/{total:,} tokens" if done < total else _tokens(figures)
 
 
 def _tokens(figures: BatchFigures) -> str:
