@@ -405,3 +405,25 @@ def test_a_reply_that_repeats_itself_is_stopped_and_kept(
         assert len(chat.conversation.turns[-1].reply) > 800
         assert chat.notices == [notice, notice]
     assert run_in_process("chat", "-m", str(tiny_model), "-q", "hello").returncode == 3
+
+
+def test_a_window_that_was_saved_says_what_it_holds_and_forgets_nothing_twice(
+    options: Options,
+) -> None:
+    """After /undo it held less than it said; after changes of the note, it was an earlier one."""
+    message = "x" * 45
+    for name, notes in (("held", 1), ("earlier", 2)):
+        with Chat.open(options(), session=name) as chat:
+            say(chat, message, message)
+            chat.conversation.pin(1)
+            say(chat, *[message] * (2 + notes))
+            for note in ["a", "b"][:notes]:
+                chat.conversation.set_note(note, [3])
+            for _ in range(notes):
+                chat.conversation.take_back()
+            chat.conversation.undo()
+            tokens = chat.conversation.tokens
+        with Chat.open(options(), session=name) as chat:
+            assert chat.conversation.tokens == tokens == chat.conversation.usage().tokens
+            chat.conversation.undo()
+            assert not any(isinstance(said, Forgot) for said in chat.say("Hi"))

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from mlxchat import paths
 from mlxchat.app.opening import find_model
+from mlxchat.chat.answering import leaving
 from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.rendering import EMPTY
 from mlxchat.chat.state import State, Turn
@@ -207,6 +208,12 @@ class Saving:
             # Also one that was taken back since then: the window still has it.
             window.turns = tuple(n for n in held if n > cleared)
             window.cache, window.ledger = restored.cache, restored.ledger
+            # What was forgotten since then was announced when it was.
+            rendering, state = conversation.rendering, conversation.state
+            forgotten, tokens = leaving(rendering, state, window)
+            if forgotten:
+                window.evict(rendering.ids(state), tokens)
+                window.turns = tuple(n for n in window.turns if n not in forgotten)
             self._saved_as = self._fingerprint(conversation)
 
     def _save_cache(self, conversation: Conversation) -> None:
@@ -216,9 +223,11 @@ class Saving:
             return
         if any(number > turns for number in window.turns):
             # A file may not keep what was taken back.
-            window, state = window.fork(), conversation.state
-            window.become(conversation.rendering.ids(state.add(EMPTY)))
-            window.turns = state.in_view
+            window, state, rendering = window.fork(), conversation.state, conversation.rendering
+            held = window.become(rendering.ids(state.add(EMPTY)))
+            # If it had evicted what is in view again, it holds only the beginning.
+            is_whole = held >= window.pinned + rendering.tokens_of(state, *state.retained)
+            window.turns = state.in_view if is_whole else ()
         if len(window.ledger) == 0:
             # Nor what a change made useless.
             is_stale = turns < self._saved_turns

@@ -153,7 +153,7 @@ class Answering:
         if numbers := self.recall(state):
             state, ids, recalled = with_quote(self.rendering, state, ids, numbers, size)
         self.state, self.prompt = state, ids
-        forgotten, evicted = self._leaving(window)
+        forgotten, evicted = leaving(self.rendering, self.state, window)
         if forgotten:
             window.evict(self.prompt, evicted)
             self._left = (forgot := self._forgot(forgotten, evicted)).tokens
@@ -277,15 +277,6 @@ class Answering:
 
     # What leaves the window
 
-    def _leaving(self, window: Window) -> tuple[tuple[int, ...], int]:
-        """The turns that a window was for and that have been forgotten, and their tokens."""
-        turns = self.state.turns
-        leaving = tuple(n for n in window.turns if n <= len(turns) and turns[n - 1].forgotten)
-        if not leaving:
-            return (), 0
-        before = self.state.change(leaving, forgotten=False)
-        return leaving, len(self.rendering.ids(before)) - len(self.rendering.ids(self.state))
-
     def _forgot(self, numbers: tuple[int, ...], tokens: int) -> Forgot:
         size, oldest = self.window.ledger.window, self.state.turns[numbers[0] - 1]
         # If a turn is larger than the window, most of its tokens left before the turn does.
@@ -298,7 +289,7 @@ class Answering:
         for each in reversed(self.earlier):
             if each.window is not None and each.window.cache:
                 window = each.window.fork()
-                forgotten, tokens = self._leaving(window)
+                forgotten, tokens = leaving(self.rendering, self.state, window)
                 if not forgotten or window.evict(self.rendering.ids(self.state), tokens):
                     yield window
 
@@ -334,3 +325,13 @@ class Answering:
             self.state = state
             self.window.become(self.rendering.ids(state), self._earlier_windows())
             self.window.turns = state.in_view[:-1]
+
+
+def leaving(rendering: Rendering, state: State, window: Window) -> tuple[tuple[int, ...], int]:
+    """The turns that a window was for and that have been forgotten, and their tokens."""
+    turns = state.turns
+    forgotten = tuple(n for n in window.turns if n <= len(turns) and turns[n - 1].forgotten)
+    if not forgotten:
+        return (), 0
+    before = state.change(forgotten, forgotten=False)
+    return forgotten, len(rendering.ids(before)) - len(rendering.ids(state))
