@@ -207,6 +207,9 @@ def test_a_file_is_attached_once_and_names_neither_the_turn_nor_a_session(
     for dropped in ("", " './a.md'", f" {tmp_path}", " *.md"):
         assert run(f"/file off{dropped}").startswith("0 attachments: /file PATH ")
         assert run("/file a.md").split() == ["a.md", *listed.split()]
+    (tmp_path / "b.md").write_text("Bob.")
+    run("/file b.md")
+    assert run("/file off b.md").split() == listed.split()[2:]
     shown.say("Who\nis it?")
     assert shown.conversation.turns[-1].user == "# a.md\n\nAda.\n\nWho\nis it?"
     assert "  1: Who is it?\n" in run("/context")
@@ -284,8 +287,12 @@ def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
     run("/remember 1")
     assert run("/forget 3") == "turns 1 to 3 leave the window with your next message\n"
     monkeypatch.setattr(shown, "screen", Screen(answer := StringIO()))
-    shown.say("And now?")
-    assert fnmatch(answer.getvalue(), "-- forgot turns 1 to 3 (*) · /remember 2 keeps *")
+    shown.conversation.recalls = 1
+    shown.say("What is my name?")
+    recalled = '-- recalled turn 2 "My name is Ada." (*) --'
+    assert fnmatch(
+        answer.getvalue(), f"-- forgot turns 1 to 3 (*) · /remember 2 keeps *{recalled}*"
+    )
     assert run("/clear") == "-- new conversation, with 2 remembered lines --\n"
 
 

@@ -221,6 +221,7 @@ class ChatScreen(Talk):
         """Show the reply, around it what is forgotten or recalled; `kept` is what stays."""
         last = self.conversation.state.last
         later: list[Change] = []
+        named = set[int]()
         has_begun, undone = False, ""
         with self.answering(begin) as reply, self._new_view(constraint, after) as view:
             for said in reply:
@@ -230,7 +231,8 @@ class ChatScreen(Talk):
                 elif has_begun:
                     later.append(said)
                 else:
-                    self._announce(window_line(said), said.numbers)
+                    self._announce(window_line(said), [n for n in said.numbers if n not in named])
+                    named |= {*said.numbers}
                     had_lost = after and isinstance(said, Forgot) and not said.turns
                     undone = undone if had_lost else "nothing is forgotten; "
         for change in later:

@@ -234,7 +234,7 @@ def _file(shown: ChatScreen, argument: str) -> None:
         for notice in document.notices:
             shown.screen.say(notice)
         shown.attach(document.found)
-    for name, text in [*shown.attached.values()][-MAX_LISTED:]:
+    for name, text in () if off else [*shown.attached.values()][-MAX_LISTED:]:
         shown.screen.say(f"{name} ({count(len(text.removeprefix(heading(name))), 'character')})")
     attached = count(len(shown.attached), "attachment")
     shown.screen.say(f"{attached}: /file PATH adds one, /file off [PATH] drops them")
