@@ -179,7 +179,9 @@ def test_chosen_settings_override_those_of_the_session(options: Options, tiny_mo
     assert reopened(recalls=2, chosen=frozenset({"recalls"})) == (400, 2, {"a": 1})
 
 
-def test_the_sessions_adapter_is_for_the_sessions_model_alone() -> None:
+def test_the_sessions_adapter_is_for_the_sessions_model_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with Session.open("mine", create=True) as session:
         session.record(None, [Turn("hello")])
         session.settings({"model": "one", "adapter": "lora"})
@@ -189,6 +191,9 @@ def test_the_sessions_adapter_is_for_the_sessions_model_alone() -> None:
     assert [(each.model, each.adapter) for each in setups] == [("one", "lora"), ("two", None)]
     with pytest.raises(ModelNotFound, match=r"-m MODEL continues session 'mine' with another$"):
         Chat.open(session="mine")
+    monkeypatch.setenv("MLXCHAT_MODEL", "/none")
+    with pytest.raises(ModelNotFound, match=r"^/none does not exist \(model from MLXCHAT_MODEL\)$"):
+        Chat.open(session="new")
 
 
 def test_settings_stay_when_the_model_changes(options: Options, tmp_path: Path) -> None:

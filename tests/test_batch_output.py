@@ -166,6 +166,11 @@ def test_a_run_that_fails_at_the_beginning_leaves_no_empty_file(out: Path) -> No
     assert out.exists(), "it was there before"
     with pytest.raises(OutputError, match="was moved or replaced"), ResultFile(out):
         out.rename(out.with_name("moved"))
+    with ResultFile(out) as file:
+        out.rename(out.with_name("moved"))
+        with pytest.raises(OutputError, match="was moved or replaced"):
+            file.write("{}\n")
+        out.with_name("moved").rename(out)
 
 
 @pytest.mark.parametrize("failing", range(30))

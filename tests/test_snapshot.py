@@ -117,8 +117,8 @@ def test_differences_from_what_it_was_made_with_are_named(saved: bytes, tmp_path
         (make_model(MODEL.network, config={"a": 1}), WINDOW, KEEP, None, "model"),
         (make_model(MODEL.network, mx.float16), WINDOW, KEEP, None, "dtype"),
         (retold, WINDOW, KEEP, None, "chat template"),
-        (MODEL, WINDOW + 1, KEEP, None, f"window: {WINDOW}"),
-        (MODEL, WINDOW, KEEP + 1, None, f"number of kept tokens: {KEEP}"),
+        (MODEL, WINDOW + 1, KEEP, None, rf"window \({WINDOW}\)"),
+        (MODEL, WINDOW, KEEP + 1, None, rf"number of kept tokens \({KEEP}\)"),
         (MODEL, WINDOW, KEEP, "Be brief.", "system prompt, note or remembered lines"),
     ]:
         empty, print_ = make_cache(MODEL.network), ModelPrint(other).of(window, keep, system)

@@ -82,7 +82,8 @@ def find_model_of(
     try:
         return find_model(setup, observer, ranks)
     except ModelNotFound as error:
-        if session is None or session.contents.settings.get("model") != setup.model:
+        # A new session has none.
+        if session is None or session.contents.settings.get("model", "") != setup.model:
             raise
         how = f"-m MODEL continues session {session.name!r} with another"
         raise ModelNotFound(f"{error}: {how}") from error

@@ -48,8 +48,9 @@ def list_sessions(everything: All = False, as_json: Json = False) -> None:
     if as_json:
         write_json_lines({name: getattr(each, name) for name in KEYS} for each in found)
         return
-    if not (found or everything):
-        Messages().note("no chats; --all lists single questions, too")
+    if not found:
+        others = "or questions" if everything else "; --all lists single questions, too"
+        Messages().note(f"no chats {others}")
     rows = [_row(each) for each in found]
     write_table(COLUMNS, rows, right_aligned=NUMBERS, cut=("FIRST MESSAGE", "MODEL"))
 

@@ -156,8 +156,9 @@ class ResultFile(OutputFile):
             self.write("\n")
 
     def write(self, text: str) -> None:
-        """Append a line. Raises OutputError, also if the file has been deleted."""
+        """Append a line. Raises OutputError, also if the file has been deleted or moved."""
         super().write(text)
+        self.check_name()
         if self._clock() - self._synced_s >= SYNC_EVERY_S:
             self._synced_s = self._clock()
             self.sync()

@@ -94,9 +94,13 @@ class OutputFile(AbstractContextManager["OutputFile"]):
     def end(self) -> None:
         """Sync and close the complete output. Raises OutputError, also if it has lost its name."""
         self.sync()
+        self.check_name()
+        self.close()
+
+    def check_name(self) -> None:
+        """Raises OutputError if the file has been moved or replaced."""
         if not is_at(self._descriptor, self._path):
             raise OutputError(f"{self._path} was moved or replaced: it lacks this text")
-        self.close()
 
     def close(self) -> None:
         """Close the file, and remove a new one that is empty because writing failed; a second call

@@ -143,7 +143,7 @@ class PrefixCache:
         with suppress(OSError):
             self.files.prune(self.files.limit_bytes)
         if self.error is not None:
-            self._notify(f"cannot write the prefix cache: {self.error}")
+            self._notify(f"cannot write the prefix cache: {self.error.strerror or self.error}")
 
     def page_keys(self, ids: np.ndarray) -> list[str]:
         """The keys of the complete pages of `ids: (T,)`, in order."""

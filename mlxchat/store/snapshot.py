@@ -92,7 +92,7 @@ def restore(path: Path, empty: Cache, fingerprint: Fingerprint) -> Restored:
     saved = own.get("fingerprint", {})
     if different := differences(fingerprint, saved):
         was = saved.get(different[0])
-        which = f": {was:,}" if isinstance(was, int) else ""
+        which = f" ({was:,})" if isinstance(was, int) else ""
         raise SnapshotError(f"the cache was saved with a different {different[0]}{which}")
     needed_bytes = COPIES * sum(each.nbytes for each in bits.values())
     # Metal's recommendation is no limit.
