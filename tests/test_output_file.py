@@ -84,7 +84,7 @@ def replace(path: Path) -> None:
         # While a file can be written its text counts, so a lost name is an error at the end.
         (
             lambda path: path.rename(path.with_name("moved")),
-            "moved or replaced: it lacks this text",
+            "moved or replaced: put its text back",
             {"moved": "so far, and more"},
         ),
         (

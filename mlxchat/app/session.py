@@ -212,8 +212,7 @@ class Saving:
             # What was forgotten since then was announced when it was.
             rendering, state = conversation.rendering, conversation.state
             forgotten, tokens = leaving(rendering, state, window)
-            if forgotten:
-                window.evict(rendering.ids(state), tokens)
+            if forgotten and window.evict(rendering.ids(state), tokens):
                 window.turns = tuple(n for n in window.turns if n not in forgotten)
             self._saved_as = self._fingerprint(conversation)
 
@@ -222,7 +221,7 @@ class Saving:
         path = self._ranks.same(lambda: _snapshot_path(self.session))
         if path is None:
             return
-        if any(number > turns for number in window.turns):
+        if turns < self._saved_turns or any(number > turns for number in window.turns):
             # A file may not keep what was taken back.
             window, state, rendering = window.fork(), conversation.state, conversation.rendering
             held = window.become(rendering.ids(state.add(EMPTY)))

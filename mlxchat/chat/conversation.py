@@ -139,7 +139,7 @@ class Conversation(Means):
     @property
     def is_current(self) -> bool:
         """Whether the window holds the retained turns; not after /forget, for example."""
-        return self.window.turns == self.state.in_view and len(self.ledger) > 0
+        return self.window.turns == self.state.in_view != () and len(self.ledger) > 0
 
     @property
     def tokens(self) -> int:

@@ -49,8 +49,8 @@ def list_sessions(everything: All = False, as_json: Json = False) -> None:
         write_json_lines({name: getattr(each, name) for name in KEYS} for each in found)
         return
     if not found:
-        others = "or questions" if everything else "; --all lists single questions, too"
-        Messages().note(f"no chats {others}")
+        others = " or questions" if everything else "; --all lists single questions, too"
+        Messages().note(f"no chats{others}")
     rows = [_row(each) for each in found]
     write_table(COLUMNS, rows, right_aligned=NUMBERS, cut=("FIRST MESSAGE", "MODEL"))
 

@@ -157,8 +157,8 @@ class ResultFile(OutputFile):
 
     def write(self, text: str) -> None:
         """Append a line. Raises OutputError, also if the file has been deleted or moved."""
-        super().write(text)
         self.check_name()
+        super().write(text)
         if self._clock() - self._synced_s >= SYNC_EVERY_S:
             self._synced_s = self._clock()
             self.sync()

@@ -100,7 +100,7 @@ class OutputFile(AbstractContextManager["OutputFile"]):
     def check_name(self) -> None:
         """Raises OutputError if the file has been moved or replaced."""
         if not is_at(self._descriptor, self._path):
-            raise OutputError(f"{self._path} was moved or replaced: it lacks this text")
+            raise OutputError(f"{self._path} was moved or replaced: put its text back")
 
     def close(self) -> None:
         """Close the file, and remove a new one that is empty because writing failed; a second call

@@ -13,11 +13,13 @@ from bisect import bisect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate, dropwhile
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app_session
+from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
@@ -195,6 +197,8 @@ class Editor:
         keys.add("c-g", filter=at_prompt)(_open_editor)
         keys.add("tab", filter=at_prompt & has_completions)(_take_or_next)
         keys.add("c-c", filter=at_prompt)(self._interrupt)
+        keys.add("up", filter=at_prompt)(partial(self._recall, Buffer.auto_up))
+        keys.add("down", filter=at_prompt)(partial(self._recall, Buffer.auto_down))
         keys.add("<sigint>")(self._interrupt)
         return keys
 
@@ -208,6 +212,13 @@ class Editor:
             buffer.insert_text("\n")
         elif message_of(buffer.text).strip():
             buffer.validate_and_handle()
+
+    def _recall(self, move: Callable[[Buffer], None], event: KeyPressEvent) -> None:
+        """Move the cursor; if that is to another message, it has to fit the screen."""
+        buffer, before = event.current_buffer, event.current_buffer.working_index
+        move(buffer)
+        if buffer.working_index != before:
+            buffer.text = self._pastes.fit(buffer.text)
 
     def _add_line(self, event: KeyPressEvent) -> None:
         """After what came back, impatient Enters add nothing."""
@@ -319,9 +330,6 @@ class _FileHistory(FileHistory):
         super().__init__(file)
         self._pastes = pastes
 
-    def load_history_strings(self) -> Iterable[str]:
-        return map(self._pastes.fit, super().load_history_strings())
-
     def store_string(self, string: str) -> None:
         with suppress(OSError):
             super().store_string(string.translate(self._pastes.texts))
@@ -368,7 +376,7 @@ class PlainInput:
         after a command. Raises EndOfInput."""
         draft = message_of(draft) or self._draft
         if draft.strip():
-            self._write(f"{visible(draft)}\n(Enter sends this, another message replaces it)\n")
+            print(f"{visible(draft)}\n(Enter sends this, another message replaces it)", flush=True)
         interrupted = False
         while True:
             try:
@@ -377,11 +385,11 @@ class PlainInput:
                 while is_open(typed):
                     typed += "\n" + self._next_line(CONTINUATION)
             except KeyboardInterrupt:
-                self._write("\n")
+                print(flush=True)
                 if interrupted:
                     raise EndOfInput from None
                 interrupted = True
-                self._write(f"{LEAVING_HINT}\n")
+                print(LEAVING_HINT, flush=True)
                 continue
             text = message_of(typed) if typed else draft
             if text.strip():
@@ -389,7 +397,7 @@ class PlainInput:
                 return text
 
     def _next_line(self, prompt: str) -> str:
-        self._write(prompt)
+        print(prompt, end="", flush=True)
         # After Ctrl-C, the reader still waits for the line.
         self._line = self._line or self._worker.start_reading(sys.stdin.buffer.readline)
         try:
@@ -400,12 +408,9 @@ class PlainInput:
         self._line = None
         # Ctrl-D arrives as a key if the terminal was not editing lines when it was pressed.
         if not line or line.startswith(b"\x04"):
-            self._write("\n")
+            print(flush=True)
             raise EndOfInput
         return line.decode("utf-8", "replace").removesuffix("\n")
-
-    def _write(self, text: str) -> None:
-        print(text, end="", flush=True)
 
 
 def is_command(text: str, names: Collection[str]) -> bool:
