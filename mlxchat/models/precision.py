@@ -12,7 +12,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.switch_layers import SwitchLinear
 
 from mlxchat import platform
-from mlxchat.errors import ModelUnsupported
+from mlxchat.errors import ModelBroken, ModelUnsupported
 from mlxchat.models.skeleton import named_parameters, text_config
 
 # What a module's entry in the configuration can say.
@@ -41,6 +41,8 @@ def _packing(
     group_size = columns // scales.shape[-1]
     bits = arrays[f"{path}.weight"].shape[-1] * 32 // columns
     in_bytes = scales.dtype == mx.uint8
+    if in_bytes and (bits, group_size) not in MODES:
+        raise ValueError(f"{path} has an unknown packing: {bits} bits, groups of {group_size}")
     mode = MODES[bits, group_size] if in_bytes else "affine"
     scaled = {"global_scale": True} if f"{path}.global_scale" in arrays else {}
     return {"group_size": group_size, "bits": bits, "mode": mode} | scaled
@@ -167,8 +169,10 @@ def first_logits_are_finite(network: nn.Module, config: dict[str, Any]) -> bool:
 
 def activation_dtype(network: nn.Module) -> mx.Dtype:
     """The dtype of the first floating-point parameter; in a quantized model, a scale."""
-    dtypes = (array.dtype for _, array in named_parameters(network))
-    return next(dtype for dtype in dtypes if mx.issubdtype(dtype, mx.floating))
+    for _, array in named_parameters(network):
+        if mx.issubdtype(array.dtype, mx.floating):
+            return array.dtype
+    raise ModelBroken("the model has no floating-point weights")
 
 
 def check_experts(network: nn.Module) -> None:

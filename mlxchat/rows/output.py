@@ -157,15 +157,14 @@ class ResultFile(OutputFile):
 
     def write(self, text: str) -> None:
         """Append a line. Raises OutputError, also if the file has been deleted or moved."""
-        self.check_name()
         super().write(text)
+        self.check_name()
         if self._clock() - self._synced_s >= SYNC_EVERY_S:
             self._synced_s = self._clock()
             self.sync()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Sync and close it. If nothing came of the run, an empty new file is removed. Raises
-        OutputError, also if the file has lost its name."""
+        """Sync and close it. If nothing came of the run, an empty new file is removed."""
         try:
             if error is None:
                 self.end()

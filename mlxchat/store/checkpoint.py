@@ -91,9 +91,7 @@ class Checkpoint:
                 checkpoint.run = from_json(RunRecord, json.loads(file.read()))
         except (ValueError, RecursionError) as error:
             checkpoint.close()
-            raise SnapshotBroken(
-                f"cannot read {path}: {error}; start again with another --checkpoint"
-            ) from error
+            raise SnapshotBroken(f"cannot read {path}: {error}; use a new --checkpoint") from error
         return checkpoint
 
     def close(self) -> None:
