@@ -57,7 +57,8 @@ def test_what_is_typed_ahead_of_a_draft_that_comes_back_is_apart(read: Read) -> 
     tall = "line\n" * 60 + "end"
     assert read("", (r"^> \[pasted 303 characters\]$", "!\r"), draft=tall) == f"{tall}!"
     assert read(f"{CTRL_R}line\r\r") == f"{tall}!"
-    assert read("\x1b[A", (r"^> \[pasted 304 characters\]$", "\r")) == f"{tall}!"
+    for key in ("\x1b[A", "\x10"):
+        assert read(key, (r"^> \[pasted 304 characters\]$", "\r")) == f"{tall}!"
 
 
 @pytest.mark.parametrize(

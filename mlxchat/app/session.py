@@ -221,7 +221,7 @@ class Saving:
         path = self._ranks.same(lambda: _snapshot_path(self.session))
         if path is None:
             return
-        if turns < self._saved_turns or any(number > turns for number in window.turns):
+        if not window.turns or any(number > turns for number in window.turns):
             # A file may not keep what was taken back.
             window, state, rendering = window.fork(), conversation.state, conversation.rendering
             held = window.become(rendering.ids(state.add(EMPTY)))

@@ -13,13 +13,11 @@ from bisect import bisect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from itertools import accumulate, dropwhile
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app_session
-from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
@@ -197,8 +195,8 @@ class Editor:
         keys.add("c-g", filter=at_prompt)(_open_editor)
         keys.add("tab", filter=at_prompt & has_completions)(_take_or_next)
         keys.add("c-c", filter=at_prompt)(self._interrupt)
-        keys.add("up", filter=at_prompt)(partial(self._recall, Buffer.auto_up))
-        keys.add("down", filter=at_prompt)(partial(self._recall, Buffer.auto_down))
+        for key in ("up", "c-p", "down", "c-n"):
+            keys.add(key, filter=at_prompt)(self._recall)
         keys.add("<sigint>")(self._interrupt)
         return keys
 
@@ -213,10 +211,11 @@ class Editor:
         elif message_of(buffer.text).strip():
             buffer.validate_and_handle()
 
-    def _recall(self, move: Callable[[Buffer], None], event: KeyPressEvent) -> None:
+    def _recall(self, event: KeyPressEvent) -> None:
         """Move the cursor; if that is to another message, it has to fit the screen."""
         buffer, before = event.current_buffer, event.current_buffer.working_index
-        move(buffer)
+        is_up = event.key_sequence[-1].key in ("up", "c-p")
+        buffer.auto_up(event.arg) if is_up else buffer.auto_down(event.arg)
         if buffer.working_index != before:
             buffer.text = self._pastes.fit(buffer.text)
 
