@@ -87,8 +87,7 @@ def test_only_parts_marked_by_the_caller_are_blocks_and_after_another_head_other
     ids = np.concatenate([unmarked.ids[:1] + 1, unmarked.ids[1:]])
     _, reader = read(network, Prompt(ids, (), HEAD, unmarked.blocks), kept)
     assert reader.reused_tokens == 0
-    twice = prompt_of([0, 0])
-    _, reader = read(network, twice, kept)
+    _, reader = read(network, prompt_of([0, 0]), kept)
     assert reader.reused_tokens == 2 * LENGTHS[0]
 
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from mlxchat.app.chat import Chat
-from mlxchat.chat.state import Turn
+from mlxchat.chat.state import State, Turn
 from mlxchat.errors import OutputError, UsageError
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.commands import ChatShown
@@ -204,7 +204,7 @@ def test_a_file_is_attached_once_and_names_neither_the_turn_nor_a_session(
     listed = "(4 characters) 1 attachment: /file PATH adds one, /file off [PATH] drops them"
     for spelled in (f"{tmp_path}/./a.md", "*.md", "./a.md", "."):
         assert " ".join(run(f"/file {spelled}").split()).endswith(f"a.md {listed}")
-    for dropped in ("", " './a.md'", f" {tmp_path}", " *.md"):
+    for dropped in (" a.m?", "", " './a.md'", f" {tmp_path}", " *.md"):
         assert run(f"/file off{dropped}").startswith("0 attachments: /file PATH ")
         assert run("/file a.md").split() == ["a.md", *listed.split()]
     (tmp_path / "b.md").write_text("Bob.")
@@ -231,6 +231,11 @@ def test_what_was_sent_with_a_message_returns_with_it_alone(shown: ChatScreen, r
     assert [*shown.attached] == ["b", "c"]
     assert run_command(shown, "/undo") == "//one"
     assert [*shown.attached] == ["c"]
+
+
+def test_undo_says_that_the_note_may_speak_of_the_turn(shown: ChatScreen, run: Run) -> None:
+    shown.conversation.resume(State(note="Cats.", turns=(Turn("a", forgotten=True), Turn("b"))))
+    assert ["the note" in run("/undo") for _ in range(2)] == [False, True]
 
 
 def test_an_empty_reply_is_reported(

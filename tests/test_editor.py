@@ -54,6 +54,7 @@ def test_what_is_typed_ahead_of_a_draft_that_comes_back_is_apart(read: Read) -> 
     assert read("", draft="one", ahead="/help\n") == "/help"
     assert read("", draft="one", ahead="\x15/help\n") == "/help"
     assert read("", ("^> one$", "/\x7f\r!\r"), draft="one") == "one!"
+    assert read("", ("^> one$", "/edit\r"), draft="one") == "/edit one"
     tall = "line\n" * 60 + "end"
     assert read("", (r"^> \[pasted 303 characters\]$", "!\r"), draft=tall) == f"{tall}!"
     assert read(f"{CTRL_R}line\r\r") == f"{tall}!"

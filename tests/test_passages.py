@@ -125,8 +125,7 @@ def test_the_passage_that_answers_is_found_with_its_neighbours_in_order() -> Non
     result = found(search, "Where was Ada Lovelace born?")
     assert result.fit
     assert result.of == 60
-    numbers = [each.number for each in result.passages]
-    assert numbers == [29, 30, 31]
+    assert [each.number for each in result.passages] == [29, 30, 31]
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -211,8 +210,7 @@ def test_a_kept_index_finds_what_a_new_one_finds_and_a_damaged_one_is_never_beli
     assert None in read
     assert all(each is None or each <= genuine for each in read)
     assert set() not in [texts(sound[:size]) for size in range(0, len(sound), 4_096)]
-    changed = written(report({30: "Ada was born in Paris."}))
-    assert find_index(changed, kept) is None
+    assert find_index(written(report({30: "Ada was born in Paris."})), kept) is None
 
 
 def test_a_document_that_changes_while_it_is_read_is_noticed(

@@ -98,8 +98,7 @@ def test_dynamic_ntk_positions_stay_below_the_change_of_its_rope() -> None:
         wanted = logits(plain, expected, [token])
         np.testing.assert_allclose(logits(model, cache, [token]), wanted, atol=1e-3)
         assert cache[0].offset < 32
-    too_wide = make_cache(model, 20, 4)
-    assert not positions_bounded(too_wide)
+    assert not positions_bounded(make_cache(model, 20, 4))
 
 
 def test_norms_after_a_rope_are_undone_before_a_key_is_moved() -> None:

@@ -57,8 +57,7 @@ def _side(subject: Subject, case: Case, amounts: Stretches, tokenizer: Any) -> S
 
     def run(stretch: int, stretches: int) -> Timed:
         # One more, since the first token ends the prefill.
-        tokens = _tokens(subject, case, stretch * stretches + 1, tokenizer)
-        return list(_timed(tokens, stretch))
+        return list(_timed(_tokens(subject, case, stretch * stretches + 1, tokenizer), stretch))
 
     return Side(
         f"{name}, " + ("no window" if window is None else f"window {window}"),

@@ -127,7 +127,6 @@ def _directory_here(name: str, *, show_progress: bool) -> "Path":
     """The directory of a model on this disk; a .gguf file is converted first."""
     from mlxchat.models.resolve import resolve_model
 
-    notify = Messages().note
     return resolve_model(
-        name, offline=True, ask=None, notify=notify, show_progress=show_progress
+        name, offline=True, ask=None, notify=Messages().note, show_progress=show_progress
     ).directory

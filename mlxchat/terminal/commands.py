@@ -180,6 +180,9 @@ def _undo(shown: ChatScreen, _: str) -> str:
     turn = shown.conversation.undo()
     shown.prepare_again(turn)
     shown.screen.say(f'removed "{first_words(turn.question)}": {shown.kept()}')
+    # In a resumed chat, the note stays.
+    if turn.forgotten and shown.conversation.state.note is not None:
+        shown.screen.say("the note may still speak of it: /compact off removes the note")
     # As it is typed.
     return re.sub(r"\A/(?=.*\Z)", "//", turn.question)
 
@@ -224,7 +227,7 @@ def _file(shown: ChatScreen, argument: str) -> None:
     if off:
         below, before = f"{os.path.realpath(path)}/", len(shown.attached)
         for key, (name, _) in [*shown.attached.items()]:
-            if fnmatch(name, named or "*") or f"{key}/".startswith(below):
+            if fnmatch(f"/{name}", f"*/{named or '*'}") or f"{key}/".startswith(below):
                 del shown.attached[key]
         if named and len(shown.attached) == before:
             raise UsageError(f"{named} is not attached")

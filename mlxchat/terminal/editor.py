@@ -130,6 +130,8 @@ class Editor:
             # After a message, nothing comes back.
             self._pushed *= is_command(typed, self._names)
             text = message_of(typed, self._pastes.texts)
+            if text.strip() == "/edit" and self._pushed:
+                text, self._pushed = f"/edit {self._pushed}", ""
             keys = get_typeahead(self._session.input)
             stops = [n for n, each in enumerate(keys, 1) if each.key == Keys.ControlC]
             store_typeahead(self._session.input, keys[stops[-1] if stops else 0 :])

@@ -119,8 +119,7 @@ def draw_window(usage: Usage, state: State, attached_tokens: int, columns: int) 
     room = max(min(columns, MAX_CHART_COLUMNS) - number_width - 2 * len(GAP), 2)
     bar_width = room // 3
     for label, tokens in rows:
-        filled = round(bar_width * tokens / total) if total else 0
-        bar = "█" * max(filled, 1 if tokens else 0)
+        bar = "█" * max(round(bar_width * tokens / total) if total else 0, 1 if tokens else 0)
         text = Text(" ".join(visible(label).split()))
         text.truncate(room - bar_width, overflow="ellipsis")
         # The label is last, so that no character in it can move anything.

@@ -94,8 +94,7 @@ def _turns(
     if question is not None or template is not None:
         warn_of_unread_stdin(messages.warn)
         document = read_into(template, question, shown.files, piped_stdin())
-        text = _text(document, messages)
-        return iter([Spoken("user", text, documents=document.documents)])
+        return iter([Spoken("user", _text(document, messages), documents=document.documents)])
     alone = platform.launched_rank() is None
     if sys.stdin is not None and sys.stdin.isatty() and not shown.events and alone:
         if not Stdout().is_terminal:
