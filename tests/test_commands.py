@@ -202,7 +202,7 @@ def test_a_file_is_attached_once_and_names_neither_the_turn_nor_a_session(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.md").write_text("Ada.")
     listed = "(4 characters) 1 attachment: /file PATH adds one, /file off [PATH] drops them"
-    for spelled in (f"{tmp_path}/./a.md", "*.md", "./a.md", "."):
+    for spelled in ("*.md", "./a.md", ".", f"{tmp_path}/./a.md"):
         assert " ".join(run(f"/file {spelled}").split()).endswith(f"a.md {listed}")
     for dropped in (" a.m?", "", " './a.md'", f" {tmp_path}", " *.md"):
         assert run(f"/file off{dropped}").startswith("0 attachments: /file PATH ")
