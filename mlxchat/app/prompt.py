@@ -39,7 +39,7 @@ PLACES = ("{input}", "{text}")
 # At most this share of the window is left for the answer.
 ANSWER_SHARE = 4
 # Text with more bytes a token does not count as fitting, without being encoded.
-MAX_BYTES_A_TOKEN = 16
+MAX_BYTES_A_TOKEN = 32
 # Text that is encoded in pieces may have more tokens than in one.
 SPARE_TOKENS = 2
 BEFORE_SCHEMA = "Answer in JSON that follows this JSON Schema:\n"

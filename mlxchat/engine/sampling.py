@@ -194,7 +194,8 @@ def make_draw(
             # The others treat logits and log-probabilities alike.
             logits = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         # A filter that mlx-lm lacks belongs here, before mlx-lm's own.
-        return sampler(logits)
+        # mlx-lm divides by the temperature, and float16 overflows.
+        return sampler(logits.astype(mx.float32))
 
     return draw
 
@@ -277,8 +278,7 @@ def make_dry(
             multiplier * mx.power(base, (lengths - allowed_length).astype(mx.float32)),
             0.0,
         )
-        following = latest[1:]
-        total = mx.zeros(logits.shape[-1:]).at[following].maximum(penalties)
+        total = mx.zeros(logits.shape[-1:]).at[latest[1:]].maximum(penalties)
         if len(stopping):
             total[stopping] = 0.0
         return logits - total.astype(logits.dtype)
