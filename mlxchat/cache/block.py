@@ -58,9 +58,9 @@ class BlockRecorder:
 
 def block_refusal(cache: Sequence[LayerCache]) -> str | None:
     """Why blocks cannot be joined to a cache of these types; None if they may be."""
-    if recurrent_states(cache):
-        return "this model has recurrent layers, whose state cannot be joined"
-    return plain_refusal(cache)
+    if (refusal := plain_refusal(cache)) or not recurrent_states(cache):
+        return refusal
+    return "this model has recurrent layers, whose state cannot be joined"
 
 
 def join_block(cache: Sequence[LayerCache], block: Block, start: int, stop: int) -> None:

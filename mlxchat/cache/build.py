@@ -109,7 +109,7 @@ def joining_refusal(model: nn.Module) -> str | None:
 
 
 def _make_layers(model: nn.Module, max_kv_size: int | None, keep: int) -> Cache:
-    if max_kv_size is not None and keep >= max_kv_size:
+    if max_kv_size is not None and not 0 <= keep < max_kv_size:
         raise CacheError(
             f"a window of {max_kv_size} tokens cannot keep {keep}: it needs room for one more"
         )

@@ -207,8 +207,8 @@ def windows(cache: Sequence[LayerCache]) -> list[WindowCache]:
 
 
 def recurrent_states(cache: Sequence[LayerCache]) -> list[ArraysCache]:
-    """Every recurrent state, in layer order."""
-    return [leaf for leaf in leaves(cache) if isinstance(leaf, ArraysCache)]
+    """Every recurrent state, in layer order, and any other that cannot be rewound."""
+    return [leaf for leaf in leaves(cache) if not isinstance(leaf, WindowCache)]
 
 
 def positions_bounded(cache: Sequence[LayerCache]) -> bool:

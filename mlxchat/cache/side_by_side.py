@@ -244,9 +244,10 @@ class RowsCache(list[LayerCache]):
         sizes = {size: Seats(self._rows, size) for size in {w.max_size for w in windows(cache)}}
 
         def for_rows(leaf: LayerCache) -> LayerCache:
-            if isinstance(leaf, ArraysCache):
-                return ArraysCache(len(leaf.cache))
-            return RowsWindow(sizes[leaf.max_size], mask_dims)
+            if isinstance(leaf, WindowCache):
+                return RowsWindow(sizes[leaf.max_size], mask_dims)
+            # A state of another form is refused when a row comes.
+            return ArraysCache(len(getattr(leaf, "cache", ())))
 
         super().__init__(replaced(layer, for_rows) for layer in cache)
         self._start: Cache | None = None

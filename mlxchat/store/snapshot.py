@@ -62,13 +62,15 @@ class Restored:
 
 def take(cache: Cache, ledger: Ledger, fingerprint: Fingerprint, facts: dict[str, Any]) -> Write:
     """Freeze the state, with at most one copy of the window. Any thread may write it, while the
-    cache continues to change."""
+    cache continues to change. Raises SnapshotError for a family whose state has another form."""
     assert len(ledger) >= tokens_held(cache)
     arrays: dict[str, mx.array | None] = {}
     for i, window in enumerate(windows(cache)):
         for name, array in window.entries._asdict().items():
             arrays[f"window.{i}.{name}"] = array
     for i, state in enumerate(recurrent_states(cache)):
+        if not hasattr(state, "cache"):
+            raise SnapshotError(f"a {type(state).__name__} cannot be saved")
         for j, array in enumerate(state.cache):
             arrays[f"recurrent.{i}.{j}"] = array
     tensors = tensor_file.hold({name: each for name, each in arrays.items() if each is not None})
