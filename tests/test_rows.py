@@ -45,8 +45,7 @@ def chat(**body: Any) -> dict[str, Any]:
 def test_a_line_has_a_prompt_and_its_own_options() -> None:
     options = {"temp": 1, "stop": "a", "max_tokens": 5, "seed": 2**64 - 1, "schema": {"a": 1}}
     row = one({"id": "a", "prompt": "hi", "top_k": None, **options})
-    checked = {**options, "temp": 1.0, "stop": ("a",)}
-    assert row == Row(1, "a", prompt="hi", options=checked)
+    assert row == Row(1, "a", prompt="hi", options={**options, "temp": 1.0, "stop": ("a",)})
 
 
 IDS = st.none() | st.integers(0, 3) | st.sampled_from(["", "0", "1", "a"])
@@ -114,12 +113,20 @@ def test_no_input_raises_and_every_line_is_counted(data: list[bytes]) -> None:
     assert set(written) >= {row.number for row in rows}
 
 
-def test_a_line_that_is_too_long_ends_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_CHARS", 10)
-    rows = read("a" * 9 + "\n" + "b" * 10, lines=True)
-    assert [row.prompt for row in rows] == ["a" * 9, "b" * 10]
-    with pytest.raises(InputError, match=r"^line 2 of the input is longer than 16,000,000 char"):
-        read("a" * 9 + "\n" + "b" * 11, lines=True)
+@pytest.mark.parametrize("form", ["lines", "csv", "json"])
+def test_a_line_that_is_too_long_is_an_error_the_rest_continues(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the batch, again each time that it was continued."""
+    monkeypatch.setattr(reading, "MAX_CHARS", 30)
+    texts = ["b" * 9, "c" * 99, "d" * 39, "e" * 29, "f" * 9]
+    if form == "json":
+        texts = [json.dumps({"prompt": text[:8]}) + " " * len(text[30:]) for text in texts]
+    source = BatchInput(lines=form == "lines", csv=form == "csv")
+    data = "\n".join(["prompt"] * source.csv + texts).encode()
+    rows = [*Rows(source, io.BytesIO(data))._rows]
+    assert [row.error is None for row in rows] == [True, False, False, True, True]
+    assert "the line is longer than 16,000,000 characters" in str(rows[1].error)
 
 
 def test_a_line_in_openais_form_as_its_library_writes_it() -> None:

@@ -116,7 +116,7 @@ class BatchRequest(Asking):
     max_tokens: int = same_as(
         GenerationSettings, "max_tokens", default=DEFAULT_MAX_TOKENS, if_unset=None
     )
-    lookup: bool | None = same_as(GenerationSettings, "lookup", if_unset="on")
+    lookup: bool | None = same_as(GenerationSettings, "lookup", if_unset="on if rows run alone")
     logprobs: int | None = same_as(
         GenerationSettings, "logprobs", help="Log-probabilities of the K likeliest tokens"
     )

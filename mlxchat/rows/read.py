@@ -6,10 +6,10 @@ Only a hash of each id is kept, about 100 bytes per row, to find ids that are us
 
 import csv
 import io
-import itertools
 import json
 import os
 import stat
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -144,7 +144,7 @@ class Rows(AbstractContextManager["Rows"]):
                 return in_home(path).open("rb")
         if stdin is None:
             raise UsageError("nothing to read: name a file of rows, pipe them in, or use --files")
-        if isinstance(stdin, io.BytesIO):
+        if stdin is not getattr(sys.stdin, "buffer", None):
             return stdin
         # A thread that still waits in sys.stdin's own reader at the exit would crash Python.
         return os.fdopen(os.dup(stdin.fileno()), "rb")
@@ -194,16 +194,23 @@ class Rows(AbstractContextManager["Rows"]):
 
 def read_lines(stream: BinaryIO) -> Iterator[str]:
     """Yield the lines, with their ends, as they arrive. Bytes that are not UTF-8 become surrogates.
-    Closes the stream in the end. Raises InputError for too long a line, and if reading fails."""
+    The rest of a line that is too long is left out. Closes the stream in the end. Raises InputError
+    if reading fails."""
     with io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="") as text:
-        for number in itertools.count(1):
+        while True:
             with reported_as(InputError, "read the input"):
-                line = text.readline(MAX_CHARS + 1)
+                line = rest = text.readline(MAX_CHARS + 1)
+                while len(line) > MAX_CHARS and rest and rest[-1] not in "\r\n":
+                    rest = text.readline(MAX_CHARS)
             if not line:
                 return
-            if len(line) > MAX_CHARS:
-                raise InputError(f"line {number:,} of the input is {TOO_LONG}")
             yield line
+
+
+def _whole(line: str) -> str:
+    if len(line) > MAX_CHARS:
+        raise RowError(f"the line is {TOO_LONG}")
+    return line
 
 
 # The forms
@@ -214,7 +221,7 @@ def json_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
 
     def fields(line: str) -> Fields:
         try:
-            record = from_json(check_text("the line", line), allow_inf_nan=False)
+            record = from_json(check_text("the line", _whole(line).rstrip()), allow_inf_nan=False)
         except ValueError as error:
             hint = "" if line.lstrip().startswith("{") else "; --lines reads text"
             raise RowError(f"invalid JSON: {str(error).replace(' line 1', '')}{hint}") from error
@@ -223,15 +230,19 @@ def json_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
 
     for number, line in enumerate(lines, 1):
         if line.strip():
-            yield number, None, partial(fields, line.rstrip())
+            yield number, None, partial(fields, line)
 
 
 def line_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
     """A row for each line that is not blank."""
+
+    def fields(line: str) -> Fields:
+        text = _whole(line).rstrip("\r\n")
+        return {"input": text, "text": text, "prompt": text}
+
     for number, line in enumerate(lines, 1):
         if line.strip():
-            text = line.rstrip("\r\n")
-            yield number, None, partial(dict, input=text, text=text, prompt=text)
+            yield number, None, partial(fields, line)
 
 
 def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
@@ -298,6 +309,8 @@ def _records(lines: Iterator[str]) -> Iterator[list[str] | RowError]:
     def texts() -> Iterator[str]:
         while line := ahead.popleft() if ahead else next(lines, ""):
             taken.append(line)
+            if len(line) > MAX_CHARS:
+                raise csv.Error(f"the line is {TOO_LONG}")
             yield line
 
     while True:

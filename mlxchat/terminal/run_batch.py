@@ -24,7 +24,8 @@ def run(request: BatchRequest, shown: Shown) -> int:
 def _run(request: BatchRequest, shown: Shown, worker: Worker) -> int:
     messages = Messages(shown.quiet)
     observer = observer_of(messages)
-    with open_batch(request, observer, write=Stdout().write, piped=piped_stdin()) as batch:
+    write = Stdout().write if request.output is None else lambda _: None
+    with open_batch(request, observer, write=write, piped=piped_stdin()) as batch:
         try:
             stopped = _run_rows(batch, messages, worker)
         except MlxchatError as error:
@@ -56,6 +57,8 @@ def _report(batch: BatchRun, messages: Messages, shown: Shown, stopped: ExitStat
         messages.warn(f"{figures.incomplete:,} {answers} not complete")
     if stopped is not None:
         return stopped
+    if not figures.done:
+        messages.warn("the input has no rows")
     if figures.failed > figures.invalid:
         return ExitStatus.FAILURE
     return ExitStatus.INCOMPLETE if figures.incomplete or figures.invalid else ExitStatus.OK
