@@ -85,7 +85,7 @@ def doctor(
         cells = (str(each.verdict), each.topic, each.found, each.fix)
         if as_json:
             write_json_lines([dict(zip(("verdict", "topic", "found", "fix"), cells, strict=True))])
-        elif sys.stdout.isatty():
+        elif sys.stdout and sys.stdout.isatty():
             write(format_finding(*cells))
         else:
             write(format_table((), [[cell or "" for cell in cells]], for_terminal=False))

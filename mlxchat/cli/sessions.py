@@ -199,8 +199,6 @@ def verify(name: Name) -> None:
 
 
 def _row(info: Any) -> tuple[str, ...]:
-    begins = info.error or info.first
-    if info.open_in is not None:
-        begins = f"(open in process {info.open_in}) {begins}"
     turns, forgotten, size = str(info.turns), str(info.forgotten), format_bytes(info.bytes)
-    return info.name, minute(info.updated), turns, begins[:60], forgotten, size, info.model or ""
+    used, title = minute(info.updated), info.title[:60]
+    return info.name, used, turns, title, forgotten, size, info.model or ""

@@ -42,19 +42,20 @@ class Find:
 
 
 def latest() -> str | None:
-    """The most recently used session that has turns. Raises SessionError."""
+    """The most recently used session that is not empty. Raises SessionError."""
     with Database() as database:
         # The only message of one may have been rejected.
-        found = _records(database)
-        return next((each.name for each in found if each.turns or each.damaged), None)
+        for each in _records(database):
+            if each.turns or each.damaged or each.settings.get(records.REMEMBERED):
+                return each.name
+    return None
 
 
 def listing(*, everything: bool = False, mends: bool = True) -> list[SessionRecord]:
     """All sessions, most recently used first, with the sizes of their snapshots; single questions
     only if `everything` is wanted. `mends` is that of Database. Raises SessionError."""
     with Database(mends=mends) as database:
-        records_ = _records(database)
-        chats = (each for each in records_ if everything or not each.is_question)
+        chats = (each for each in _records(database) if everything or not each.is_question)
         return [_with_files(database, record) for record in chats]
 
 
@@ -148,8 +149,7 @@ def _found(connection: sqlite3.Connection, terms: list[str]) -> list[Find]:
         if (row := records.turn_with(connection, id_)) is None:
             continue
         session, turn = row
-        record = records.session_with(connection, session)
-        if record is not None:
+        if (record := records.session_with(connection, session)) is not None:
             number = records.number_of(connection, session, id_)
             found.append(Find(record.name, number, *_best_line(turn.user, turn.reply, terms)))
     return found

@@ -92,6 +92,12 @@ class SessionRecord:
         """Why it cannot be read."""
         return "the row of this session is damaged" if self.damaged else None
 
+    @property
+    def title(self) -> str:
+        """What it is about, and who has it."""
+        title = self.error or self.first
+        return title if self.open_in is None else f"(open in process {self.open_in}) {title}"
+
 
 @dataclass(slots=True)
 class Saved:

@@ -65,7 +65,7 @@ def as_markdown(state: State, *, thoughts: bool = True) -> str:
 
     Only messages are quoted at the start of a line: a quotation in a reply is indented by a space,
     which Markdown ignores."""
-    parts = [] if state.system is None else [QUOTATION.sub(r" \1", f"*{state.system}*\n")]
+    parts = [] if not state.system else [QUOTATION.sub(r" \1", f"*{state.system}*\n")]
     if state.remembered:
         lines = "".join(f"- {line}\n" for line in state.remembered)
         parts.append(QUOTATION.sub(r" \1", f"{REMEMBERED_BEGINS}\n\n{lines}"))
@@ -107,8 +107,7 @@ def _add(saved: Saved, line: dict[str, Any]) -> None:
     if role == "system" and line.get("name") == NOTE:
         saved.settings[NOTE] = content
     elif role == "system" and line.get("name") == REMEMBERED:
-        lines = [*saved.remembered, content]
-        saved.settings[REMEMBERED] = json.dumps(lines, ensure_ascii=False)
+        saved.settings[REMEMBERED] = json.dumps([*saved.remembered, content], ensure_ascii=False)
     elif role == "system":
         saved.system = content
     elif role == "user":

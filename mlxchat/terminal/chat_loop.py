@@ -5,6 +5,7 @@ import signal
 from contextlib import suppress
 
 from mlxchat import paths
+from mlxchat.chat.state import State
 from mlxchat.errors import (
     ClosedPipe,
     DeviceError,
@@ -121,5 +122,6 @@ class ChatLoop(ChatScreen):
     def take_leave(self) -> None:
         """Say where the chat is saved."""
         self.say_notices()
-        if self.chat.session is not None and self.chat.is_ready and self.conversation.turns:
+        state = self.conversation.state if self.chat.is_ready else State()
+        if self.chat.session is not None and (state.turns or state.remembered):
             self.screen.say(self.saved())

@@ -205,7 +205,8 @@ def _continue(shown: ChatScreen, _: str) -> None:
 def _system(shown: ChatScreen, argument: str) -> None:
     if argument:
         shown.conversation.set_system(None if argument == "off" else argument)
-    shown.screen.say(f"system prompt: {shown.conversation.state.system or NONE}")
+    system = shown.conversation.state.system
+    shown.screen.say(f"system prompt: {NONE if system is None else system or 'empty'}")
     _say_what_stays(shown)
 
 
@@ -227,7 +228,7 @@ def _file(shown: ChatScreen, argument: str) -> None:
     if off:
         below, before = f"{os.path.realpath(path)}/", len(shown.attached)
         for key, (name, _) in [*shown.attached.items()]:
-            if fnmatch(f"/{name}", f"*/{named or '*'}") or f"{key}/".startswith(below):
+            if fnmatch(f"/{name}", f"*/{(named and path) or '*'}") or f"{key}/".startswith(below):
                 del shown.attached[key]
         if named and len(shown.attached) == before:
             raise UsageError(f"{named} is not attached")
@@ -275,8 +276,7 @@ def _recall(shown: ChatScreen, argument: str) -> None:
         shown.screen.say(f"no match for {words!r}")
     elif not number:
         if found > MAX_LISTED:
-            earlier = count(found - MAX_LISTED, "earlier match", "earlier matches")
-            shown.screen.say(f"… {earlier}")
+            shown.screen.say(f"… {count(found - MAX_LISTED, 'earlier match', 'earlier matches')}")
         for n, each in list(enumerate(matches, 1))[-MAX_LISTED:]:
             forgotten = " (forgotten)" if each.forgotten else ""
             line = first_words(each.line, MAX_QUOTED_CHARS)
@@ -373,7 +373,7 @@ def _load(shown: ChatScreen, argument: str) -> None:
 
 @command("/sessions", "list the sessions", needs_model=False)
 def _sessions(shown: ChatScreen, _: str) -> None:
-    rows = [(s.name, minute(s.updated), str(s.turns), s.error or s.first) for s in listing()]
+    rows = [(s.name, minute(s.updated), str(s.turns), s.title) for s in listing()]
     headers = ("NAME", "USED", "TURNS", "FIRST MESSAGE")
     table = format_table(
         headers, rows, right_aligned=("TURNS",), cut=headers[-1:], for_terminal=True

@@ -36,10 +36,9 @@ class TerminalLine:
     look: "staticmethod[[], object]" = staticmethod(lambda: None)
 
     @classmethod
-    def clear(cls) -> None:
-        """Something else is about to be written."""
-        for remove in reversed(cls.drawn):
-            remove()
+    def clear(cls) -> bool:
+        """Something else is about to be written. Whether anything was drawn."""
+        return True in [remove() for remove in reversed(cls.drawn)]
 
     @classmethod
     def end(cls) -> str:
@@ -53,8 +52,8 @@ class TerminalLine:
         """Write a line on stderr, if that is a terminal, below the line of the cursor, which has at
         least the ^C that the terminal echoed."""
         if _is_terminal():
-            cls.clear()
-            cls.is_open = True
+            # What is drawn covers the ^C.
+            cls.is_open = not cls.clear()
             cls.moves += 1
             show_line(text)
 

@@ -42,16 +42,17 @@ class Line:
                 self._timer.daemon = True
                 self._timer.start()
 
-    def stop(self) -> None:
-        """Remove it. Callable from any thread."""
+    def stop(self) -> bool:
+        """Remove it; return whether it was shown. Callable from any thread."""
         with self._lock:
             timer, self._timer = self._timer, None
             if timer is not None:
                 timer.cancel()
-            if self._shown is not None:
+            shown, self._shown = self._shown, None
+            if shown is not None:
                 # Another thread that removes it waits here until it is gone.
-                self._shown.stop()
-                self._shown = None
+                shown.stop()
+            return shown is not None
 
     def _appear(self) -> None:
         with self._lock:

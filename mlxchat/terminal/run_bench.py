@@ -106,8 +106,7 @@ def _run_benches(asked: BenchRequest, ranks: Alone, worker: Worker) -> int:
             is_complete = False
             try:
                 with shown, device_failures(), reported_as(OutputError, f"measure {entry.name}"):
-                    benchmark = import_module(f"mlxchat.bench.{entry.name}")
-                    comparisons += benchmark.comparisons(subject)
+                    comparisons += import_module(f"mlxchat.bench.{entry.name}").comparisons(subject)
                     for each in comparisons:
                         each.run(tick)
                 is_complete = True

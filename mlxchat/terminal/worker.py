@@ -52,8 +52,7 @@ _IFLAG, _LFLAG, _CC = 0, 3, 6
 
 def ending_by(number: int) -> BaseException:
     """What to raise to end the program with the status of the signal."""
-    is_ctrl_c = number == signal.SIGINT
-    return KeyboardInterrupt() if is_ctrl_c else Terminated(ExitStatus(128 + number))
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated(ExitStatus(128 + number))
 
 
 @contextmanager
