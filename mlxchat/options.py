@@ -50,8 +50,7 @@ def at_least(low: float) -> Must:
 
 
 def between(low: float, high: float) -> Must:
-    words = f"be between {low:g} and {high:g}"
-    return Must(words, lambda value: low <= value <= high, (low, high))
+    return Must(f"be between {low:g} and {high:g}", lambda value: low <= value <= high, (low, high))
 
 
 # The values of a boolean option as text, and how they may be written.
@@ -141,8 +140,7 @@ class Option:
             if self.type in FROM_TEXT and not isinstance(each, FROM_TEXT[self.type][2]):
                 raise UsageError(f"{self.flag} must be {FROM_TEXT[self.type][1]}, got {got}")
             if self.choices and each not in self.choices:
-                wanted = f"must be one of {', '.join(self.choices)}"
-                raise UsageError(f"{self.flag} {wanted}, got {got}")
+                raise UsageError(f"{self.flag} must be one of {', '.join(self.choices)}, got {got}")
             if self.must is not None and not self.must.holds(each):
                 raise UsageError(f"{self.flag} must {self.must.words}, got {got}")
 

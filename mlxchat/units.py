@@ -75,8 +75,7 @@ def beginning(text: str, max_chars: int) -> str:
 
 
 def json_line(value: dict[str, Any]) -> str:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return text.translate(_ESCAPED) + "\n"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).translate(_ESCAPED) + "\n"
 
 
 def printable(text: str) -> str:

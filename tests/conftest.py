@@ -76,8 +76,7 @@ def unthinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.scripted_model import without_think_tokens
 
     directory = write_tiny_model(tmp_path_factory.mktemp("models") / "unthinking")
-    without_thoughts = without_think_tokens(byte_tokenizer())
-    without_thoughts.save(str(directory / "tokenizer.json"))
+    without_think_tokens(byte_tokenizer()).save(str(directory / "tokenizer.json"))
     return directory
 
 

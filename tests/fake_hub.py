@@ -85,8 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        path = unquote(urlsplit(self.path).path)
-        parts = path.strip("/").split("/")
+        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
         is_api = parts[:2] == ["api", "models"]
         repo_id, name = "/".join(parts[2:4] if is_api else parts[:2]), "/".join(parts[4:])
         repo = self.hub.repos.get(repo_id)

@@ -168,8 +168,7 @@ def tiny_gguf(arch: str, kind: Kind | KindOf = Kind.F32, **config_changes: Any) 
     tiny = TinyGguf(arch, config, model_metadata(arch, config) | tokenizer_metadata(), {})
     for name, array in random_hf_weights(config, rng).items():
         stored_as = Kind.F32 if array.ndim == 1 else kind if isinstance(kind, Kind) else kind(name)
-        changed = change_layout(arch, name, array, config["head_dim"])
-        stored = encode(changed, stored_as, rng)
+        stored = encode(change_layout(arch, name, array, config["head_dim"]), stored_as, rng)
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert gguf_name is not None, name
         tiny.tensors[gguf_name] = stored, stored_as

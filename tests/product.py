@@ -204,8 +204,7 @@ def snapshot_and_restore(case: Case) -> None:
     restored = snapshot.restore(path, empty, _print(other.model))
     assert np.array_equal(restored.ledger.ids, ledger.ids)
     for token in tokens(8, seed=3):
-        found = other.logits(restored.cache, [token])
-        case.compare("snapshot", found, case.logits(cache, [token]))
+        case.compare("snapshot", other.logits(restored.cache, [token]), case.logits(cache, [token]))
 
 
 def _print(model: Model) -> Any:
@@ -258,8 +257,7 @@ def joined_block(case: Case) -> None:
         raise Refused(str(error)) from error
     ids = np.array(tokens(HEAD + 2 * BLOCK + 1), np.int32)
     spans = ((HEAD, HEAD + BLOCK), (HEAD + BLOCK, HEAD + 2 * BLOCK))
-    prompt = Prompt(ids, (), HEAD, spans)
-    reader = BlockReader(prompt, KeptBlocks())
+    reader = BlockReader(Prompt(ids, (), HEAD, spans), KeptBlocks())
     assert reader(case.model.network, cache, ids, step_size=STEP) == len(ids)
     plain = case.cache(ROOMY)
     prefill(case.model.network, plain, ids, step_size=STEP)

@@ -150,8 +150,7 @@ LONG = "".join(f"Line {n} tells of the sea. " for n in range(60))
 @pytest.fixture
 def louder(lora: Path, tmp_path: Path) -> Path:
     """The same arrays with another scale: only the configuration tells them apart."""
-    directory = Path(shutil.copytree(lora, tmp_path / "louder"))
-    return rewrite(directory, lora_parameters=LOUDER)
+    return rewrite(Path(shutil.copytree(lora, tmp_path / "louder")), lora_parameters=LOUDER)
 
 
 def ask(model: Path, adapter: Path | None, *options: str, prompt: str = LONG) -> dict[str, Any]:

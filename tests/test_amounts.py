@@ -66,5 +66,4 @@ NOON = "2026-11-21T12:00:00+01:00"
     ],
 )
 def test_a_time_is_the_next_one_and_a_date_is_kept(text: str, now: str, deadline: str) -> None:
-    found = parse_deadline(text, datetime.fromisoformat(now))
-    assert found == datetime.fromisoformat(deadline)
+    assert parse_deadline(text, datetime.fromisoformat(now)) == datetime.fromisoformat(deadline)

@@ -166,15 +166,13 @@ def test_chosen_settings_override_those_of_the_session(options: Options, tiny_mo
     def reopened(**others: Any) -> tuple[Any, ...]:
         with Chat.open(ChatOptions(**others), session="mine") as chat:
             now = chat.conversation
-            args = dict(now.rendering.template_args)
-            return now.settings.max_kv_size, now.recalls, args
+            return now.settings.max_kv_size, now.recalls, dict(now.rendering.template_args)
 
     assert reopened() == (320, 1, {"mood": "calm"})
     assert reopened(recalls=0) == (320, 0, {"mood": "calm"})
     # Chosen settings are saved with the session.
     assert reopened() == (320, 0, {"mood": "calm"})
-    setup = Setup(window=400)
-    assert reopened(setup=setup, template_args={"a": 1}) == (400, 0, {"a": 1})
+    assert reopened(setup=Setup(window=400), template_args={"a": 1}) == (400, 0, {"a": 1})
     # The command line can tell that a default was typed.
     assert reopened(recalls=2, chosen=frozenset({"recalls"})) == (400, 2, {"a": 1})
 

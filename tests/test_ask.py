@@ -144,9 +144,8 @@ def test_a_document_is_answered_with_the_prompt_and_its_options() -> None:
     assert json.loads(events.splitlines()[-1])["generated_tokens"] <= 4
     saved = read_session(everything()[0].name)
     assert saved.system == "Be brief."
-    assert [each.user for each in saved.turns] == [
-        "A message for the change, in {braces} and {the change}:"
-    ]
+    (turn,) = saved.turns
+    assert turn.user == "A message for the change, in {braces} and {the change}:"
 
 
 def test_the_command_line_overrides_a_prompt_and_a_prompt_the_configuration(

@@ -68,8 +68,7 @@ def run_batch(
 ) -> dict[Any, Record]:
     """The results by id."""
     lines: list[str] = []
-    setup = Setup(model=str(model), window=window, seed=7)
-    request = BatchRequest(setup=setup, **options)
+    request = BatchRequest(setup=Setup(model=str(model), window=window, seed=7), **options)
     data = io.BytesIO("".join(json.dumps(row) + "\n" for row in records).encode())
     warned = [] if notices is None else notices
     observer = Observer(warn=lambda notice: warned.append(str(notice)))

@@ -33,8 +33,7 @@ def figures(
     """Runs a script and returns its figures."""
 
     def run(name: str, *arguments: str) -> list[dict[str, Any]]:
-        command = [name, *arguments, "--quick", "-m", str(tiny_model)]
-        monkeypatch.setattr(sys, "argv", command)
+        monkeypatch.setattr(sys, "argv", [name, *arguments, "--quick", "-m", str(tiny_model)])
         # One fills a database of its own.
         monkeypatch.setattr(paths, "sessions_dir", paths.sessions_dir)
         import_module(f"scripts.bench.{name}").main()

@@ -129,10 +129,8 @@ def test_files_are_attached_and_only_a_chat_that_is_saved_has_a_history(
     chat(tiny_model, "-n", "8", "-f", "a.md", "--no-save", steps=steps)
     assert not paths.history_file().exists()
     chat(tiny_model, "-n", "8", steps=[(PROMPT, "/reset\rexit\r")])
-    assert [line for line in paths.history_file().read_text().split("\n") if "+" in line] == [
-        "+/reset",
-        "+exit",
-    ]
+    history = paths.history_file().read_text()
+    assert [line for line in history.split("\n") if "+" in line] == ["+/reset", "+exit"]
 
 
 def test_every_usual_word_ends_the_chat() -> None:

@@ -242,8 +242,7 @@ def test_an_empty_reply_is_reported(
     shown: ChatScreen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing at all appeared, as if the chat had not understood."""
-    tokenizer = shown.conversation.model.tokenizer
-    monkeypatch.setattr(tokenizer, "eos_ids", frozenset(range(1000)))
+    monkeypatch.setattr(shown.conversation.model.tokenizer, "eos_ids", frozenset(range(1000)))
     shown.say("hello")
     assert capsys.readouterr().out.endswith("the reply is empty: /retry asks again\n")
 

@@ -26,13 +26,8 @@ def test_a_flag_wins_over_a_variable_and_it_over_the_file(monkeypatch: pytest.Mo
     # So it does over what cannot be combined with it, or needs another option.
     write_config("[generate]\nregex = 'a'\nlogprobs = 3\nextract = true\noverflow = 'stop'")
     monkeypatch.setenv("MLXCHAT_GENERATE_CHOICE", "b")
-    set_ = parameters("generate", "--json")
-    assert [set_[each] for each in ("regex", "choice", "logprobs", "extract")] == [
-        None,
-        ["b"],
-        "3",
-        None,
-    ]
+    set_, names = parameters("generate", "--json"), ("regex", "choice", "logprobs", "extract")
+    assert [set_[each] for each in names] == [None, ["b"], "3", None]
     assert parameters("generate", "--extract")["logprobs"] is None
 
 

@@ -135,8 +135,7 @@ def test_a_cache_that_refuses_drafts_gets_no_forced_ones(monkeypatch: pytest.Mon
     """All forced tokens but the last were drafted."""
     monkeypatch.setattr(Cache, "draft_room", property(lambda _: 0))
     monkeypatch.setattr(Cache, "begin_draft", Mock(side_effect=AssertionError("drafted")))
-    constraint = Constraint.from_choices(["incontrovertible"])
-    assert text_of(answer(constraint)) == "incontrovertible"
+    assert text_of(answer(Constraint.from_choices(["incontrovertible"]))) == "incontrovertible"
 
 
 def test_no_thought_begins_within_a_character() -> None:

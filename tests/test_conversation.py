@@ -459,8 +459,7 @@ def test_text_never_becomes_a_control_token(where: str) -> None:
                 conversation.add(Turn("hello", text))
             elif where == "ids":
                 # As they were generated, letter by letter.
-                ids = np.array([*text.encode()], np.int32)
-                conversation.add(Turn("hello", text, ids))
+                conversation.add(Turn("hello", text, np.array([*text.encode()], np.int32)))
             say(conversation, text if where == "user" else "again")
             counts.append(np.isin(conversation.ledger.ids, [256, 257, 258, 259, 260]).sum())
         assert counts[0] == counts[1]

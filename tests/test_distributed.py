@@ -100,8 +100,7 @@ def test_all_ranks_know_what_one_knows_and_continue_with_rank_0s_token(on_ranks:
             ranks.failed(lambda: None if number == 1 else fail(SnapshotError("gone"))),
         )
 
-    known = (7, [10, 11, 12], {"from": 0}, {"from": 1}, [100], [2])
-    assert on_ranks(job) == [known] * 3
+    assert on_ranks(job) == [(7, [10, 11, 12], {"from": 0}, {"from": 1}, [100], [2])] * 3
 
 
 @pytest.mark.parametrize("rank", [0, 2])

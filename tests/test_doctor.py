@@ -12,7 +12,7 @@ import pytest
 
 from mlxchat import doctor, paths
 from mlxchat.doctor import Finding, Verdict, examine
-from tests.in_process import run_in_process
+from tests.in_process import run_in_process, write_config
 
 SECRET = "hf_secret"
 
@@ -49,8 +49,7 @@ def test_everything_is_examined_once_and_nothing_is_created(temp_home: Path):
 
 def test_a_broken_configuration_is_a_finding_among_others(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MLXCHAT_CHAT_TMEP", "1")
-    paths.config_file().parent.mkdir(parents=True)
-    paths.config_file().write_text("model = ")
+    write_config("model = ")
     found = findings("--offline", status=1)
     assert list(found) == TOPICS
     problems = [(each["found"].partition(": ")[0], each["fix"]) for each in found["configuration"]]

@@ -108,9 +108,8 @@ def test_tab_completes_commands_arguments_and_file_names(read: Read, temp_home: 
     (temp_home / "a_long_name.txt").write_text("")
     steps = [("^> /file ~/a_l$", "\t"), (r"^> /file ~/a_long_name\.txt$", "\r")]
     assert read("/file ~/a_l", *steps) == "/file ~/a_long_name.txt"
-    assert read("/hello t", ("^> /hello t$", "\t"), ("^> /hello two words$", "\r")) == (
-        "/hello two words"
-    )
+    steps = [("^> /hello t$", "\t"), ("^> /hello two words$", "\r")]
+    assert read("/hello t", *steps) == "/hello two words"
     assert read("/hel", ("/help +all\n */hello +greets", "\t\t\r")) == "/hello"
     assert read("/fi", ("/file +adds", "\t\t\r")) == "/file"
 

@@ -120,8 +120,7 @@ def test_an_interruption_takes_effect_between_tokens_and_prefill_steps(model: Mo
 
 
 def test_stats_count_what_happened(model: Model) -> None:
-    cache = make_cache(model.network, 32, 4)
-    reply = begin(model, cache)
+    reply = begin(model, make_cache(model.network, 32, 4))
     list(generate(reply))
     stats = reply.stats
     assert stats.finish_reason == "length"

@@ -22,8 +22,7 @@ from tests.gguf_files import KindOf, tiny_gguf
 
 def load(directory: Path, dtype: str = "stored") -> tuple[Model, list[str]]:
     notices: list[str] = []
-    model = load_directory(directory, "tiny", dtype=dtype, notify=notices.append)
-    return model, notices
+    return load_directory(directory, "tiny", dtype=dtype, notify=notices.append), notices
 
 
 def logits(model: Model) -> mx.array:

@@ -68,8 +68,7 @@ def chat(database: FailingDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 for piece in ("some", " thing"):
                     turns[-1] = replace(turns[-1], reply=turns[-1].reply + piece)
                     call(session.show, piece)
-                ids = np.array([n, 2])
-                turns[-1] = replace(turns[-1], ids=ids, finish_reason="stop")
+                turns[-1] = replace(turns[-1], ids=np.array([n, 2]), finish_reason="stop")
                 call(session.record, "Be kind.", turns)
                 call(session.settings, {"window": n})
             del turns[0]

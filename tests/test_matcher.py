@@ -63,8 +63,7 @@ def test_a_token_that_is_not_allowed_raises_and_keeps_raising(vocabulary: Vocabu
 
 def test_a_constraint_that_becomes_too_complex_raises(vocabulary: Vocabulary) -> None:
     """llguidance's mask would allow only the end."""
-    wide = Constraint.from_regex("(.*a.{600}|.*b.{599}c.{400}){2,9}")
-    matcher = Matcher(vocabulary, wide)
+    matcher = Matcher(vocabulary, Constraint.from_regex("(.*a.{600}|.*b.{599}c.{400}){2,9}"))
     rng = random.Random(0)
     with pytest.raises(ConstraintError, match="--regex: too large or too complex to enforce"):  # noqa: PT012
         for _ in range(20_000):
@@ -97,8 +96,7 @@ def random_answer(
 
 def test_answers_to_schemas_of_all_kinds_come_to_an_end_and_are_valid_or_have_a_problem() -> None:
     """With tokens of several bytes, as they are frequent in JSON."""
-    backend = trained_byte_level([*map(json.dumps, SCHEMAS.values())], 1_000)
-    tokenizer = make_tokenizer(backend)
+    tokenizer = make_tokenizer(trained_byte_level([*map(json.dumps, SCHEMAS.values())], 1_000))
     vocabulary, tokens = Vocabulary(tokenizer), tokenizer.token_bytes()
     closing = {id_ for id_, token in enumerate(tokens) if {*token} & {*b'"}],:'}}
     problems = 0

@@ -129,8 +129,7 @@ def test_the_outcome_for_each_model_on_each_machine(
 ) -> None:
     """A Mac refused models that fit: psutil's "available" excludes what macOS would free."""
     machine, expected = OUTCOMES[name]
-    found = [outcome(machine, model, metal, monkeypatch) for model in SIZES]
-    assert found == expected
+    assert [outcome(machine, model, metal, monkeypatch) for model in SIZES] == expected
 
 
 def test_weights_are_counted_once_before_and_after_reading(tiny_model: Path, metal: Any) -> None:
@@ -165,8 +164,7 @@ def test_free_memory_is_the_minimum_of_system_and_container(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(platform, "CGROUP", tmp_path)
-    unbounded = platform.free_memory_bytes()
-    assert unbounded > 100_000_000
+    assert platform.free_memory_bytes() > 100_000_000
     (tmp_path / "memory.max").write_text("5000000\n")
     (tmp_path / "memory.current").write_text("1000000\n")
     assert platform.free_memory_bytes() == 4_000_000

@@ -106,8 +106,7 @@ def test_a_question_that_leaves_no_room_for_the_last_answer_is_refused(
         "{% for each in messages %}{{ each.content }}{% endfor %}"
     )
     for asked in (["Ada? " * 1_160], ["--chat-template", str(thinks), "Who is Ada?"]):
-        arguments = ("--overflow", "map", "-n", "-1", *asked)
-        run = generate(*arguments, window=8_192, stdin=FILLER * 300)
+        run = generate("--overflow", "map", "-n", "-1", *asked, window=8_192, stdin=FILLER * 300)
         assert (run.returncode, run.stdout) == (1, "")
         assert TAKES in run.stderr
 

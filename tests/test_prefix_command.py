@@ -77,8 +77,7 @@ def test_checkpoints_short_prompts_and_unsaved_chats_leave_the_cache_alone(
     """Other steps of prefill round otherwise, but a run with checkpoints must be reproducible."""
     model = ("-m", str(tiny_model), "-n", "3")
     run_in_process("generate", *model, "hello")
-    line = TEXTS["long.md"].replace("\n", " ")
-    run_in_process("chat", *model, "--no-save", stdin=line)
+    run_in_process("chat", *model, "--no-save", stdin=TEXTS["long.md"].replace("\n", " "))
     assert pages() == []
     ask(*LONG)
     how = ("--stats", *LONG, "--checkpoint", "night")
@@ -89,8 +88,7 @@ def test_checkpoints_short_prompts_and_unsaved_chats_leave_the_cache_alone(
 
 def test_a_chats_next_model_has_its_own_known_prefixes(tiny_model: Path, tmp_path: Path) -> None:
     """It would have looked for them in the store of the model before."""
-    config = tiny_config(layers=1)
-    other = write_tiny_model(tmp_path / "other", config=config)
+    other = write_tiny_model(tmp_path / "other", config=tiny_config(layers=1))
 
     def reply(*, prefix_cache: bool) -> tuple[str, int]:
         setup = Setup(str(tiny_model), prefix_cache=prefix_cache, sampling={"temp": 0.0})

@@ -146,8 +146,7 @@ def test_a_chat_forgets_retries_and_is_continued(family: str, tmp_path: Path) ->
     """
     setup = setup_of(family, tmp_path, 200, sampling={"temp": 0.0})
     # In half precision, a draft's rounding may decide between two tokens of tiny random models.
-    generation = GenerationSettings(max_tokens=12, lookup=False)
-    options = ChatOptions(setup, generation=generation)
+    options = ChatOptions(setup, generation=GenerationSettings(max_tokens=12, lookup=False))
     with app_chat.Chat.open(options, session="mine") as chat:
         *_, before = [say(chat, message) for message in MESSAGES[:-1]]
         conversation = chat.conversation

@@ -124,8 +124,7 @@ def test_a_run_cut_off_anywhere_and_resumed_writes_the_same_text(
     """While it reads its prompt, which can take a night, as while it writes."""
     with TemporaryDirectory() as directory:
         night = Path(directory) / "night"
-        request = request_for(Overnight(checkpoint=night, checkpoint_every=7))
-        run = begin(request)
+        run = begin(request_for(Overnight(checkpoint=night, checkpoint_every=7)))
         for step, is_killed in cuts:
             run_until(run, step, night, is_killed=is_killed)
             if json.loads((night / "run.json").read_text())["ended"]:

@@ -31,8 +31,7 @@ def test_xtc_spares_the_end_of_the_text() -> None:
     settings = SamplingSettings(temp=1.0, xtc_probability=1.0, xtc_threshold=0.1, seed=1)
     draw = make_draw(settings, 3, spared_ids=[0])
     row = mx.array([[math.log(each) for each in (0.5, 0.3, 0.2)]])
-    found = {int(np.array(draw(row, index))[0]) for index in range(40)}
-    assert found == {0, 2}
+    assert {int(np.array(draw(row, index))[0]) for index in range(40)} == {0, 2}
 
 
 def test_penalties_and_biases_are_added_up() -> None:
@@ -41,8 +40,7 @@ def test_penalties_and_biases_are_added_up() -> None:
         SamplingSettings(presence_penalty=1.0, frequency_penalty=0.25, logit_bias=biases)
     )
     assert penalize is not None
-    latest = mx.array([1, 2, 1, 1])
-    result = np.array(penalize(latest, mx.zeros((1, 5))))[0]
+    result = np.array(penalize(mx.array([1, 2, 1, 1]), mx.zeros((1, 5))))[0]
     np.testing.assert_allclose(result, [-100, -1.75, -1.25, 1.5, 0])
 
 
@@ -63,8 +61,7 @@ def test_dry_penalizes_what_would_extend_a_repetition(
                 break
             n += 1
         if n >= allowed and ids[end] not in breakers:
-            penalty = multiplier * 1.75 ** (n - allowed)
-            expected[ids[end]] = max(expected[ids[end]], penalty)
+            expected[ids[end]] = max(expected[ids[end]], multiplier * 1.75 ** (n - allowed))
     penalize = make_dry(multiplier, 1.75, allowed, breakers)
     found = np.array(penalize(mx.array(ids, mx.int32), mx.zeros((1, 5))))[0]
     np.testing.assert_allclose(found, -expected, rtol=1e-4)

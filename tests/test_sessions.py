@@ -58,9 +58,8 @@ def test_on_a_read_only_disk_a_session_is_read_and_continues_unsaved(
         done = run_in_process("chat", *model, *options, stdin=lines(2, 5))
     assert done.returncode == 1
     events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [each["turn"] for each in events if each["event"] == "done"] == (
-        [1, 2, 3] if "new" in options else [3, 4, 5]
-    )
+    turns = [1, 2, 3] if "new" in options else [3, 4, 5]
+    assert [each["turn"] for each in events if each["event"] == "done"] == turns
     warning = f"cannot save this session in {paths.sessions_dir()}: Read-only file system: the chat"
     # The session that it continues has one exchange more than what it could lock.
     assert done.stderr.startswith(f"mlxchat: {warning} continues unsaved\nmlxchat: not saved")

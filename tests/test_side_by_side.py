@@ -53,8 +53,7 @@ class Alone:
         del self.alone[seat]
 
     def compact(self) -> None:
-        kept = self.rows.compact()
-        self.alone = {index: self.alone[seat] for index, seat in enumerate(kept)}
+        self.alone = {index: self.alone[seat] for index, seat in enumerate(self.rows.compact())}
 
     def check_step(self, tokens: Sequence[int]) -> None:
         """Compare one step; `tokens` has one for each seat."""

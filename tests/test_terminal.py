@@ -42,10 +42,7 @@ def test_a_message_is_wrapped_between_words_commands_and_figures() -> None:
     assert wrap("/undo  undo the last turn", 18, indent=7) == "/undo  undo the\n       last turn"
     figures = "prompt 1,061 tokens, 60.0 tok/s · first token 17.69 s · evicted 0"
     assert wrap(figures, 25).split("\n")[:2] == ["prompt 1,061 tokens, 60.0", "tok/s ·"]
-    assert wrap(figures, 50).split("\n") == [
-        "prompt 1,061 tokens, 60.0 tok/s ·",
-        "first token 17.69 s · evicted 0",
-    ]
+    assert wrap(figures, 50) == "prompt 1,061 tokens, 60.0 tok/s ·\nfirst token 17.69 s · evicted 0"
 
 
 def test_without_a_terminal_only_warnings_are_shown_and_figures_on_request(

@@ -106,8 +106,7 @@ def test_no_text_becomes_a_control_token_and_none_is_lost(text: str) -> None:
         assert not np.isin(tokenizer.encode(text), forbidden).any()
         harmless = tokenizer.prompt("")
         hostile = tokenizer.prompt(text, system=None)
-        count = np.isin(harmless.ids, forbidden).sum()
-        assert np.isin(hostile.ids, forbidden).sum() == count
+        assert np.isin(hostile.ids, forbidden).sum() == np.isin(harmless.ids, forbidden).sum()
     tokenizer = make_tokenizer(BACKENDS["byte level"])
     counts: list[tuple[int, int | None]] = []
     assert tokenizer.decode(tokenizer.encode(text, lambda *each: counts.append(each))) == text
@@ -149,8 +148,7 @@ def test_streamed_text_equals_the_text_decoded_at_once(ids: list[int], name: str
     tokenizer = make_tokenizer(backend)
     whole = tokenizer.decode(ids)
     decoder = StreamDecoder(tokenizer._decoder)
-    pieces = [decoder.add(id_) for id_ in ids] + [decoder.finish()]
-    streamed = "".join(pieces)
+    streamed = "".join([*map(decoder.add, ids), decoder.finish()])
     if "\ufffd" in whole and name == "sentencepiece":
         # If one byte token is invalid, its decoder discards the whole run, even if already shown.
         assert len(streamed) >= len(whole.replace("\ufffd", ""))

@@ -29,8 +29,7 @@ def test_a_mask_for_a_narrower_window_shows_only_the_latest(window_size: int, fe
     keys, _ = cache.update_and_fetch(token, token)
     positions = np.array(keys).ravel()
     seen = positions if mask is None else positions[np.array(mask)[0]]
-    latest = sorted(positions.tolist())[-window_size:]
-    assert sorted(seen.tolist()) == latest
+    assert sorted(seen.tolist()) == sorted(positions.tolist())[-window_size:]
 
 
 def test_a_layer_that_cannot_be_bounded_is_refused_by_name() -> None:

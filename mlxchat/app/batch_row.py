@@ -150,8 +150,7 @@ class RowPlanner:
 
 def row_seed(seed: int, row: Row) -> int:
     """The seed of a row without its own: it depends on the id, not on the row's place."""
-    key = seed.to_bytes(8, "little") + row.key
-    return int.from_bytes(blake2b(key, digest_size=4).digest())
+    return int.from_bytes(blake2b(seed.to_bytes(8, "little") + row.key, digest_size=4).digest())
 
 
 @lru_cache(maxsize=256)

@@ -148,6 +148,7 @@ class SectionReader:
         self._request = request
         self._documents = documents
         self._loaded, self._observer = loaded, observer
+        self._tokenizer = loaded.model.tokenizer
         self._window: int = loaded.settings.max_kv_size
         self._limit = max(MIN_ANSWER_TOKENS, min(self._window // ANSWER_SHARE, MAX_ANSWER_TOKENS))
         self._expected, self._weight = float(self._limit), READ_PER_WRITTEN
@@ -224,7 +225,7 @@ class SectionReader:
                     loaded.model.make_cache(self._window, loaded.settings.keep),
                     sampling=replace(loaded.sampling, temp=min(loaded.sampling.temp, MAX_TEMP)),
                     settings=GenerationSettings(max_tokens=self._window - len(ids)),
-                    reader=loaded.model.tokenizer.reader(ids),
+                    reader=self._tokenizer.reader(ids),
                 )
                 answer = write_brief(
                     reply,
@@ -278,15 +279,13 @@ class SectionReader:
         """The prompt with these parts before the question."""
         text = f"{SEPARATOR.join(parts)}\n{self._request.prompt}"
         variables = {**self._request.variables(), **thinking_variables(False)}
-        tokenizer = self._loaded.model.tokenizer
-        return tokenizer.prompt(text, self._request.system, variables=variables).ids
+        return self._tokenizer.prompt(text, self._request.system, variables=variables).ids
 
     def _last(self, text: str) -> Prompt:
         """The prompt with the answers, whose template may also be longer: it may think."""
         request = self._request
         final = SEPARATOR.join([ANSWERS, text, request.prompt or ""])
-        tokenizer = self._loaded.model.tokenizer
-        return tokenizer.prompt(final, request.system, variables=request.variables())
+        return self._tokenizer.prompt(final, request.system, variables=request.variables())
 
     def _count(self, text: str) -> int:
-        return len(self._loaded.model.tokenizer.encode(text, begins=False))
+        return len(self._tokenizer.encode(text, begins=False))

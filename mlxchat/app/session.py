@@ -151,8 +151,7 @@ class Saving:
 
     def record(self, state: State) -> None:
         """Save all changes of the conversation."""
-        others = others_of(state)
-        self._write(lambda session: session.record(state.system, state.turns, **others))
+        self._write(lambda session: session.record(state.system, state.turns, **others_of(state)))
         if self.session is not None and self.session.recovered:
             self._notify("saving works again; nothing is missing")
 

@@ -55,8 +55,7 @@ def verify_session(name: str, observer: Observer) -> tuple[int, int, Agreement]:
         size, pace = conversation.settings.prefill_step_size, Pace(first_step(model.network))
         with observer.counting("reading", "tokens") as show:
             prefill(model.network, fresh, held, step_size=size, pace=pace, on_progress=show)
-        probe = model.tokenizer.encode(PROBE)
-        agreement = compare(model.network, conversation.cache, fresh, probe)
+        agreement = compare(model.network, conversation.cache, fresh, model.tokenizer.encode(PROBE))
     return size_bytes, len(held), agreement
 
 

@@ -89,8 +89,7 @@ def build(kind: type[T], values: Mapping[str, Any], **others: Any) -> T:
 
 
 def _written(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    options = options_of(kind).items()
-    given = ((name, each, values.get(name)) for name, each in options)
+    given = ((name, each, values.get(name)) for name, each in options_of(kind).items())
     return {name: each.value_of(value) for name, each, value in given if value is not None}
 
 

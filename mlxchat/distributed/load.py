@@ -59,8 +59,7 @@ def load_shared(
             )
         except MlxchatError as raised:
             error = raised
-        model = _agreed(ranks, model, error)
-        model = without_overflow(model, setup.dtype, notify)
+        model = without_overflow(_agreed(ranks, model, error), setup.dtype, notify)
         # Finish everything here, since another thread computes from now on.
         platform.synchronize()
         ranks.watchdog.is_off = False
@@ -74,9 +73,8 @@ def _agreed(ranks: Ranks, model: Model | None, error: MlxchatError | None) -> Mo
         reason = ranks.same(lambda: str(error), rank)
         raise error or RanksError(f"rank {rank}: {reason}")
     assert model is not None
-    same = [model.config, str(model.dtype)]
     ranks.check_same(
-        json.dumps(same, sort_keys=True),
+        json.dumps([model.config, str(model.dtype)], sort_keys=True),
         "a different model of that name or a different dtype: make them the same, and set --dtype",
     )
     return model

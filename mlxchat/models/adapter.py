@@ -59,8 +59,7 @@ def apply_adapter(adapter: Adapter, network: nn.Module, dtype: mx.Dtype | None =
     stored = set(open_arrays(Path(adapter.name, WEIGHTS)))
     try:
         with device_failures():
-            utils = platform.import_from_mlx_lm("tuner.utils")
-            utils.load_adapters(network, adapter.name)
+            platform.import_from_mlx_lm("tuner.utils").load_adapters(network, adapter.name)
             parameters = dict(named_parameters(network))
             # mlx-lm leaves missing factors at their random or zero start.
             expected = {name for name in parameters if name.rpartition(".")[2] in FACTORS}

@@ -42,8 +42,7 @@ class KnownModel:
 
 
 def _known(alias: str, name: str, gigabytes: float, parameters: int, kv_bytes: int) -> KnownModel:
-    download_bytes = round(gigabytes * 1e9)
-    return KnownModel(alias, f"mlx-community/{name}", download_bytes, parameters, kv_bytes)
+    return KnownModel(alias, f"mlx-community/{name}", round(gigabytes * 1e9), parameters, kv_bytes)
 
 
 # By memory needed. Every window works with these families, also in 4 bits. Sizes are those of the

@@ -152,8 +152,7 @@ def _quantization(config: dict[str, Any], bytes_of_dtype: Counter[str], paramete
     bits, group_size = quantization.get("bits"), quantization.get("group_size")
     mixed = any(isinstance(value, dict) for value in quantization.values())
     if mixed or bits is None or group_size is None:
-        bits_per_weight = 8 * bytes_of_dtype.total() / max(parameters, 1)
-        return f"{bits_per_weight:.1f} bits per weight"
+        return f"{8 * bytes_of_dtype.total() / max(parameters, 1):.1f} bits per weight"
     mode = quantization.get("mode", "affine")
     return f"{bits}-bit, group {group_size}" + (f", {mode}" if mode != "affine" else "")
 

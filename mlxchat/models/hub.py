@@ -51,8 +51,7 @@ def look_up(repo_id: str) -> tuple[dict[str, Any], dict[str, int]]:
     disable_progress_bars()
     with tempfile.TemporaryDirectory() as folder, _one_line_errors(repo_id):
         path = _library().hf_hub_download(repo_id, "config.json", revision=commit, cache_dir=folder)
-        sizes = {name: size for name, (size, _) in files.items()}
-        return read_config(Path(path).parent), sizes
+        return read_config(Path(path).parent), {name: size for name, (size, _) in files.items()}
 
 
 def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
@@ -192,8 +191,7 @@ def _one_line_errors(repo_id: str, *, downloading: bool = False) -> Iterator[Non
     try:
         yield
     except (HTTPError, OSError, ValueError, RuntimeError) as error:
-        refused = _refusal(error, repo_id)
-        raise refused or _lost_connection(error, repo_id, downloading) from error
+        raise _refusal(error, repo_id) or _lost_connection(error, repo_id, downloading) from error
 
 
 def _refusal(error: BaseException, repo_id: str) -> MlxchatError | None:

@@ -131,8 +131,7 @@ def load_directory(
 def without_overflow(model: Model, dtype: str, notify: Notify) -> Model:
     """The model, converted to bfloat16 if it overflows in float16 and `dtype`, the user's choice,
     allows it. Computes a token: if the model is divided among ranks, all of them must call this."""
-    in_float16 = model.dtype == mx.float16
-    if not in_float16 or first_logits_are_finite(model.network, model.config):
+    if model.dtype != mx.float16 or first_logits_are_finite(model.network, model.config):
         return model
     name = model.name
     if dtype in DTYPES:
@@ -156,8 +155,7 @@ def _target_dtype(
         _require_memory(parameters * DTYPES[choice].size, free_bytes, notify)
         return DTYPES[choice]
     if choice == "auto":
-        suitable = suitable_dtype(parameters, free_bytes)
-        if suitable is not None:
+        if (suitable := suitable_dtype(parameters, free_bytes)) is not None:
             return suitable
         if not platform.on_gpu():
             needed_bytes = parameters * mx.float32.size

@@ -107,8 +107,7 @@ def _read_with_transformers(
     cleaned: dict[str, Any] = {}
     added = options.get("added_tokens_decoder")
     if isinstance(added, dict) and all(isinstance(each, dict) for each in added.values()):
-        flags = {id_: known_flags(each) for id_, each in added.items()}
-        cleaned["added_tokens_decoder"] = flags
+        cleaned["added_tokens_decoder"] = {id_: known_flags(each) for id_, each in added.items()}
     os.environ["TRANSFORMERS_VERBOSITY"] = "critical"
     try:
         with warnings.catch_warnings():

@@ -64,8 +64,7 @@ def fitting(directory: Path, quantized_by: object = None) -> Iterator[None]:
     except Exception as error:
         # KeyError comes from models that join the weights of their experts.
         lacking = isinstance(error, KeyError) or str(error).startswith("Missing")
-        missing = _missing_files(directory) if lacking else []
-        if missing:
+        if lacking and (missing := _missing_files(directory)):
             raise ModelBroken(f"{directory / missing[0]} is missing{INCOMPLETE}") from error
         how = "" if quantized_by is None else f", quant_method {quantized_by!r}"
         raise ModelBroken(

@@ -112,8 +112,7 @@ class Search:
                 break
         if not chosen and self._count:
             chosen = self._cut(fits[0].number if fits else 0, question, room, cost_of)
-        passages = tuple(chosen[number] for number in sorted(chosen))
-        return Found(passages, self._count, bool(fits))
+        return Found(tuple(chosen[number] for number in sorted(chosen)), self._count, bool(fits))
 
     def _cut(
         self, number: int, question: str, room: int, cost_of: Callable[[Passage], int]

@@ -104,8 +104,7 @@ class Session(AbstractContextManager["Session"]):
 
     @property
     def is_question(self) -> bool:
-        turns = len(self._turns)
-        return SessionRecord(self.name, settings=self._settings, turns=turns).is_question
+        return SessionRecord(self.name, settings=self._settings, turns=len(self._turns)).is_question
 
     @property
     def saved_turns(self) -> int:
@@ -394,8 +393,7 @@ def find(database: Database, name: str) -> SessionRecord | None:
 def existing(database: Database, name: str) -> SessionRecord:
     """Raises SessionError for an invalid name, and for a missing session."""
     records.check_name(name)
-    found = find(database, name)
-    if found is None:
+    if (found := find(database, name)) is None:
         near = get_close_matches(name, names_by_use(), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise SessionError(f"no session named {name!r}{hint}")

@@ -141,8 +141,7 @@ def to_json(value: Any) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
     try:
-        adapter = TypeAdapter[Any](type(value))
-        plain = adapter.dump_python(value, mode="json", warnings="error")
+        plain = TypeAdapter[Any](type(value)).dump_python(value, mode="json", warnings="error")
         again = from_json(type(value), plain)
     except ValueError as error:
         raise UsageError(f"cannot be stored: {error}") from error
@@ -161,8 +160,7 @@ def from_json(kind: type[T], value: Any) -> T:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        adapter = TypeAdapter(kind)
-        return adapter.validate_json(json.dumps(value), strict=True, extra="forbid")
+        return TypeAdapter(kind).validate_json(json.dumps(value), strict=True, extra="forbid")
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))

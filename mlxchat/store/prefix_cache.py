@@ -99,8 +99,7 @@ class PrefixCache:
             self.files.touch(keys[: len(pages)])
             loaded = self._joined(cache, pages)
             for i in used_layers(self.like):
-                entries = Entries(loaded[f"{i}.keys"], loaded[f"{i}.values"])
-                windows(cache)[i].fill(entries, tokens)
+                windows(cache)[i].fill(Entries(loaded[f"{i}.keys"], loaded[f"{i}.values"]), tokens)
             for i, state in enumerate(recurrent_states(cache)):
                 state.cache = [loaded.get(f"r.{i}.{j}") for j in range(len(state.cache))]
         return tokens

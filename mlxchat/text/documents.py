@@ -352,8 +352,7 @@ def read_input(
         texts.append(read(open_document(STDIN, stdin, whole=True)))
     elif prompt is not None:
         # The shell's bytes that are not UTF-8 are surrogates here.
-        data = prompt.encode("utf-8", "surrogateescape")
-        texts.append(read(document_of(data, "the prompt")))
+        texts.append(read(document_of(prompt.encode("utf-8", "surrogateescape"), "the prompt")))
     if not texts and not may_be_empty:
         raise UsageError("nothing to read: pass a text or --file, or pipe in a document")
     whole = SEPARATOR.join(texts)

@@ -154,8 +154,7 @@ class ChatTemplate:
             return list(messages)
         if self.takes_system(system):
             return [{"role": "system", "content": system}, *messages]
-        first = {**messages[0], "content": f"{system}\n\n{messages[0]['content']}"}
-        return [first, *messages[1:]]
+        return [{**messages[0], "content": f"{system}\n\n{messages[0]['content']}"}, *messages[1:]]
 
     def texts_after_answer(self) -> Iterator[str]:
         """Yield the texts that follow an answer: the last one, and one before a question."""

@@ -258,8 +258,7 @@ class Tokenizer:
         """A function that renders messages after the system text, and two characters that occur in
         none of the `texts`: one to cut control tokens with, as in `system` and `variables`."""
         template = self._require_template()
-        whole = "".join([system or "", json.dumps(variables or {}), *texts])
-        mark, span = unused_marks(whole)
+        mark, span = unused_marks("".join([system or "", json.dumps(variables or {}), *texts]))
         given = self._cut_in(variables or {}, mark)
         cut_system = None if system is None else self._encoder.cut(system, mark)
 

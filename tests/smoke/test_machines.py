@@ -20,7 +20,6 @@ from mlxchat.sessions.session import Session
 from scripts.families import write_family
 from tests.in_process import run_in_process
 
-# With plain attention, with experts, with sinks and sliding windows, with latent attention.
 PROGRAM = [sys.executable, "-m", "mlxchat"]
 SLOW = pytest.mark.slow
 
@@ -60,8 +59,7 @@ class Rank:
 
     def ends(self) -> tuple[int, str, str]:
         """Wait for its end; return its exit status, stdout and stderr."""
-        status = self.popen.wait(250)
-        return status, self.out.read_text(), self.err.read_text()
+        return self.popen.wait(250), self.out.read_text(), self.err.read_text()
 
     def reads(self, line: str, *, is_last: bool = False) -> None:
         """Send it a line of input."""

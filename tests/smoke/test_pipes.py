@@ -15,8 +15,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from mlxchat.chat.state import Turn
-from mlxchat.sessions.session import Session
+from tests.test_session_store import make_session
 
 GENERATE = [sys.executable, "-m", "mlxchat", "generate"]
 
@@ -119,8 +118,7 @@ def test_what_is_slow_to_import_is_imported_only_if_it_is_needed(tiny_model: Pat
 @pytest.mark.skipif(shutil.which("bash") is None, reason="it is bash that is asked")
 def test_completion_works_in_bash(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """All of it together: the script, the variables, bash's splitting into words, the quoting."""
-    with Session.open("my trip", create=True) as session:
-        session.record(None, [Turn("hello", "yes", finish_reason="stop")])
+    make_session("my trip")
     program = tmp_path / "mlxchat"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m mlxchat "$@"\n')
     program.chmod(0o755)
