@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mlxchat.cli.machine import doctor
 from mlxchat.errors import OutputError
 from mlxchat.terminal.output import Stdout
 from scripts.tiny_model import CHAT_TEMPLATE
@@ -62,8 +63,9 @@ def test_stdout_that_is_closed_or_full_is_an_error() -> None:
         with pytest.raises(OutputError, match="standard output: No space left on device"):
             stdout.write("text")
         patch.setattr(sys, "stdout", None)
-        with pytest.raises(OutputError, match="standard output is closed"):
-            Stdout()
+        for use in (Stdout, doctor):
+            with pytest.raises(OutputError, match="standard output is closed"):
+                use()
 
 
 def test_it_runs_without_a_writable_home(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from mlxchat.app.begin import begin
 from mlxchat.request import ChatOptions, Overnight, Request, Setup
 from mlxchat.settings import GenerationSettings
 from scripts.families import listed_verdicts, write_family
-from tests.in_process import run_in_process
+from tests.in_process import run_in_process, run_quietly
 from tests.product import TWELVE
 
 SHORT = GenerationSettings(max_tokens=4)
@@ -115,6 +115,22 @@ NEW_TOKENS = 1 + len("\nuser\n\nassistant\n") + 4 + len(MESSAGES[-1])
 def say(chat: app_chat.Chat, text: str) -> str:
     list(chat.say(text))
     return chat.conversation.turns[-1].reply
+
+
+def test_a_state_of_mlx_lms_own_form_is_read_again(tmp_path: Path) -> None:
+    """It was left out of what was saved: a resumed chat knew nothing. A batch was a traceback."""
+    model = str(write_family(tmp_path / "model", "deepseek_v41", "float32"))
+    setup = Setup(model, offline=True, window=None, sampling={"temp": 0.0})
+    options = ChatOptions(setup, generation=GenerationSettings(max_tokens=12))
+    with app_chat.Chat.open(options, save=False) as chat:
+        replies = [say(chat, message) for message in MESSAGES]
+    for message, reply in zip(MESSAGES, replies, strict=True):
+        with app_chat.Chat.open(options, session="mine") as chat:
+            assert say(chat, message) == reply
+            assert (say(chat, "More"), chat.conversation.undo().user)[1] == "More"
+    run_quietly(
+        "batch", "-m", model, "--max-kv-size", "none", "--rows", "1", stdin='{"prompt":"a"}'
+    )
 
 
 @pytest.mark.parametrize("undone", [1, 4])

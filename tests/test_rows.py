@@ -129,6 +129,15 @@ def test_a_line_that_is_too_long_is_an_error_the_rest_continues(
     assert "the line is longer than 16,000,000 characters" in str(rows[1].error)
 
 
+def test_a_file_that_is_open_is_read_from_where_it_is(tmp_path: Path) -> None:
+    """What Python had read ahead was skipped."""
+    (tmp_path / "a").write_text("head\none\ntwo\n")
+    with (tmp_path / "a").open("rb") as file:
+        file.readline()
+        rows = [*Rows(BatchInput(lines=True), file)._rows]
+    assert [row.prompt for row in rows] == ["one", "two"]
+
+
 def test_a_line_in_openais_form_as_its_library_writes_it() -> None:
     """What the library writes besides, empty, was an unknown field."""
     nothing = {"refusal": None, "annotations": [], "audio": None, "name": None}

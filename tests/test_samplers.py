@@ -34,6 +34,13 @@ def test_xtc_spares_the_end_of_the_text() -> None:
     assert {int(np.array(draw(row, index))[0]) for index in range(40)} == {0, 2}
 
 
+def test_float16_logits_are_not_too_large_for_a_low_temperature() -> None:
+    """They overflowed, and any token was as likely as any other."""
+    draw = make_draw(SamplingSettings(temp=0.0001, seed=1), 3)
+    row = mx.array([[20.0, 30.0, 10.0]], mx.float16)
+    assert {int(np.array(draw(row, index))[0]) for index in range(40)} == {1}
+
+
 def test_penalties_and_biases_are_added_up() -> None:
     biases = ("3=2.5", "0=-100", "3=1.5")
     penalize = make_penalty(

@@ -144,10 +144,11 @@ class Rows(AbstractContextManager["Rows"]):
                 return in_home(path).open("rb")
         if stdin is None:
             raise UsageError("nothing to read: name a file of rows, pipe them in, or use --files")
-        if stdin is not getattr(sys.stdin, "buffer", None):
-            return stdin
-        # A thread that still waits in sys.stdin's own reader at the exit would crash Python.
-        return os.fdopen(os.dup(stdin.fileno()), "rb")
+        may_wait = isinstance(stdin, io.BufferedReader) and not stdin.seekable()
+        if may_wait or stdin is getattr(sys.stdin, "buffer", None):
+            # A thread that still waits in its own reader would crash Python at the exit.
+            return os.fdopen(os.dup(stdin.fileno()), "rb")
+        return stdin
 
     def _found(self, stream: BinaryIO | None) -> Iterator[Found]:
         return FORMS[self.source.form](self, iter(()) if stream is None else read_lines(stream))

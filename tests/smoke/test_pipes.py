@@ -74,6 +74,13 @@ def test_other_standard_streams_may_be_closed(tiny_model: Path) -> None:
     assert done.stdout
 
 
+def test_a_batch_with_an_output_needs_no_stdout(tiny_model: Path, tmp_path: Path) -> None:
+    options = f"--lines -n 2 -m {tiny_model} -o {tmp_path}/out"
+    command = f"echo hi | {sys.executable} -m mlxchat batch {options} >&-"
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+    assert (tmp_path / "out").read_text()
+
+
 # Runs the program with each of the arguments, and then prints which of the modules are imported.
 IMPORTED = """
 import json, sys
