@@ -220,6 +220,12 @@ def test_a_file_is_attached_once_and_names_neither_the_turn_nor_a_session(
     shown.conversation.add(Turn("# a.md\n\nAda.\n\nWhere?", documents=14))
     run("/undo")
     assert run("/file").startswith('attachments of "Where?" (12 characters)\n1 attachment')
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/a.md").write_text("Ada.")
+    assert "3 attachments" in (run("/file docs") and run("/file a.md"))
+    # By its name, only that one.
+    assert run("/file off a.md").startswith("2 attachments")
+    assert run('/file off attachments of "Where?"').startswith("1 attachment")
 
 
 def test_what_was_sent_with_a_message_returns_with_it_alone(shown: ChatScreen, run: Run) -> None:

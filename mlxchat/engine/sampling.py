@@ -190,12 +190,13 @@ def make_draw(
 
     def draw(logits: mx.array, index: int) -> mx.array:
         mx.random.seed((first + index) % SEEDS)
+        # mlx-lm divides by the temperature, and float16 overflows.
+        logits = logits.astype(mx.float32)
         if settings.top_p < 1:
             # The others treat logits and log-probabilities alike.
             logits = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         # A filter that mlx-lm lacks belongs here, before mlx-lm's own.
-        # mlx-lm divides by the temperature, and float16 overflows.
-        return sampler(logits.astype(mx.float32))
+        return sampler(logits)
 
     return draw
 

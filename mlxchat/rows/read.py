@@ -144,8 +144,8 @@ class Rows(AbstractContextManager["Rows"]):
                 return in_home(path).open("rb")
         if stdin is None:
             raise UsageError("nothing to read: name a file of rows, pipe them in, or use --files")
-        may_wait = isinstance(stdin, io.BufferedReader) and not stdin.seekable()
-        if may_wait or stdin is getattr(sys.stdin, "buffer", None):
+        is_own = stdin is getattr(sys.stdin, "buffer", None)
+        if isinstance(stdin, io.BufferedReader) and (is_own or not stdin.seekable()):
             # A thread that still waits in its own reader would crash Python at the exit.
             return os.fdopen(os.dup(stdin.fileno()), "rb")
         return stdin

@@ -105,7 +105,7 @@ def restore(path: Path, empty: Cache, fingerprint: Fingerprint) -> Restored:
         raise SnapshotTooLarge(f"{path} needs {sizes} is free")
     try:
         return _restored(tensor_file.loaded(bits), own, empty)
-    except (KeyError, ValueError, TypeError) as error:
+    except (AttributeError, KeyError, ValueError, TypeError) as error:
         raise SnapshotBroken(f"{path} is inconsistent: {error}") from error
 
 

@@ -226,9 +226,11 @@ def _file(shown: ChatScreen, argument: str) -> None:
     # That of pathlib fails for an unknown user.
     path = str(in_home(named.replace("\0", "␀")))
     if off:
+        is_name = named in (name for name, _ in shown.attached.values())
+        pattern = f"/{named}" if is_name else f"*/{(named and path) or '*'}"
         below, before = f"{os.path.realpath(path)}/", len(shown.attached)
         for key, (name, _) in [*shown.attached.items()]:
-            if fnmatch(f"/{name}", f"*/{(named and path) or '*'}") or f"{key}/".startswith(below):
+            if fnmatch(f"/{name}", pattern) or f"{key}/".startswith(below):
                 del shown.attached[key]
         if named and len(shown.attached) == before:
             raise UsageError(f"{named} is not attached")
