@@ -92,6 +92,5 @@ def test_a_family_is_loaded_in_the_form_it_was_saved(name: str, form: str, tmp_p
     assert {path: array.dtype for path, array in loaded.items()} == {
         path: array.dtype for path, array in written.items()
     }
-    expected = {"float32": mx.float32, "float16": mx.float16}.get(form, mx.bfloat16)
-    assert model.dtype == expected
+    assert model.dtype == {"float32": mx.float32, "float16": mx.float16}.get(form, mx.bfloat16)
     assert (mx.uint32 in {array.dtype for array in loaded.values()}) == form.endswith("bit")

@@ -243,6 +243,14 @@ def test_a_malformed_record_is_an_error_the_rest_continues(monkeypatch: pytest.M
     assert rows[-1].prompt == "c"
 
 
+def test_names_that_are_written_alike_are_one_id(tmp_path: Path) -> None:
+    """It was a traceback."""
+    for name in (b"\xff", rb"\udcff"):
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text("hi")
+    _, row = Rows(BatchInput(pattern=str(tmp_path)))._rows
+    assert "is used by an earlier row" in str(row.error)
+
+
 def test_each_file_is_a_row_with_its_path_as_id(tmp_path: Path) -> None:
     for name, data in {"b": b"two", "a": b"\xef\xbb\xbfone\n", "c": b"\xff", "e": b" "}.items():
         (tmp_path / f"{name}.txt").write_bytes(data)

@@ -162,8 +162,8 @@ class Rows(AbstractContextManager["Rows"]):
                 fields = fields_of()
                 row = Row(number, check_id(fields.get("id", id_)))
                 if row.id is not None and row.key in seen:
-                    row = Row(number, "")
-                    raise RowError(f"id {json.dumps(fields['id'])} is used by an earlier row")
+                    used, row = row.id, Row(number, "")
+                    raise RowError(f"id {json.dumps(used)} is used by an earlier row")
                 if self.template is not None:
                     is_first, is_checked = not is_checked, True
                     fields = self._filled(fields, self.template, is_first=is_first)
