@@ -552,3 +552,5 @@ def test_only_a_turn_in_view_that_leaves_room_can_be_pinned() -> None:
     say(large, "x" * 150)
     with pytest.raises(UsageError, match=r"too large to pin: the turn has \d+ tokens, and the win"):
         large.pin(1)
+    large.state = large.state.change({1}, pinned=True)
+    large.pin(1)

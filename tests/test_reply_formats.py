@@ -11,7 +11,6 @@ from mlxchat.chat.state import Forgot, State, Turn
 from mlxchat.engine.sampling import Token
 from mlxchat.errors import CacheError, TemplateError
 from mlxchat.sessions.listing import read_session
-from mlxchat.sessions.session import Session
 from mlxchat.sessions.transcript import as_markdown
 from mlxchat.settings import GenerationSettings
 from mlxchat.text.tokens import ChatMessage
@@ -19,6 +18,7 @@ from scripts.tiny_model import CHAT_TEMPLATE
 from tests import reply_formats as formats
 from tests.conversations import converse
 from tests.scripted_model import Scripted
+from tests.test_session_store import make_session
 
 
 @pytest.fixture(params=formats.FORMATS)
@@ -59,8 +59,7 @@ def test_several_thoughts_stay_apart_on_the_screen_and_in_a_session() -> None:
     tokens = say(conversation, "hello")
     (begins,) = (n for n, token in enumerate(tokens) if token.another)
     assert spoken(tokens[:begins]) == ("Hm.", "")
-    with Session.open("mine", create=True) as session:
-        session.record(None, conversation.turns)
+    make_session("mine", *conversation.turns)
     (turn,) = read_session("mine").turns
     assert turn.thoughts == ["Hm.", "Duck?"]
     assert "Hm.\n\nDuck?\n" in as_markdown(State(turns=(turn,)))
@@ -89,8 +88,7 @@ def test_a_reply_is_split_and_kept_as_the_template_keeps_it(scripted: Scripted) 
         assert conversation.stats.cached_tokens > len("hello") + reply_tokens
     list(conversation.retry())
     assert np.array_equal(conversation.ledger.ids, before)
-    with Session.open("mine", create=True) as session:
-        session.record(None, conversation.turns)
+    make_session("mine", *conversation.turns)
     again = converse(scripted)
     again.resume(read_session("mine").state)
     for turn in (*conversation.turns, *again.turns):

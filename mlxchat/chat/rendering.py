@@ -180,7 +180,7 @@ def check_pin(rendering: Rendering, state: State, window: int | None, number: in
     if tokens == 0:
         raise UsageError("the chat template rejects this turn: the model cannot see it")
     room = room_for_more(rendering, state.change({number}, pinned=False), window)
-    if tokens > room:
+    if tokens > room and not turn.pinned:
         unpin = ", or unpin other turns (/unpin)" if state.pinned else ""
         raise UsageError(
             f"too large to pin: the turn has {tokens:,} tokens, and the window has room to pin "
