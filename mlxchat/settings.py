@@ -181,7 +181,7 @@ class GenerationSettings:
         parse=_parse_limit,
         short="n",
         common=True,
-        if_unset="-1, no limit",
+        if_unset="off, no limit",
         metavar="TOKENS",
         must=Must("be at least 1, or -1 for no limit", lambda value: value == -1 or value >= 1),
         in_chat=True,

@@ -125,7 +125,7 @@ def test_several_lines_that_begin_with_no_command_are_a_message() -> None:
     """A comment in pasted code was an unknown command, or lost its first character."""
     for text in ("/* main */\nint main() {}", "/usr/bin is\na folder", "//help me", "// a\nb"):
         assert as_command(text) is None
-    assert as_command("/edit one\ntwo") == "/edit one\ntwo"
+    assert as_command(" /edit one\ntwo") == "/edit one\ntwo"
 
 
 def test_lists_fit_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,9 +162,9 @@ def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
         "not all turns fit the window: your next message leaves at most turns 3 and 4\n"
     )
     assert [*shown.attached] == ["/a.md"]
-    make_session("full", Turn("a" * 1_540))
-    for line, fits in (("/load full", True), (f"/system {'s' * 99}", False)):
-        assert ("no room for earlier turns" not in run(line)) is fits
+    make_session("full", Turn("a" * 1_539, "b", finish_reason="length"))
+    assert run("/load full").endswith(")\nthat reply was stopped: /continue continues it\n")
+    assert "no room for earlier turns" in run(f"/system {'s' * 99}")
 
 
 def test_model_and_think_change_the_conversation_that_goes_on(
@@ -328,6 +328,8 @@ def test_the_note_can_be_edited_and_removed(
 
 
 def test_an_export_is_what_session_show_prints(shown: ChatScreen, run: Run, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="empty"):
+        run(f"/export {tmp_path}/a.md")
     shown.say("I am Bo.")
     shown.conversation.set_note("Ada:\n> a cat")
     run("/remember Be kind.")

@@ -111,7 +111,7 @@ def test_tab_completes_commands_arguments_and_file_names(read: Read, temp_home: 
     steps = [("^> /hello t$", "\t"), ("^> /hello two words$", "\r")]
     assert read("/hello t", *steps) == "/hello two words"
     assert read("/hel", ("/help +all\n */hello +greets", "\t\t\r")) == "/hello"
-    assert read("/fi", ("/file +adds", "\t\t\r")) == "/file"
+    assert read("/fi", ("/file +adds", "\t\t\r")) == "/file "
 
 
 def test_a_message_survives_in_a_private_history_with_a_long_paste_that_the_prompt_collapses(

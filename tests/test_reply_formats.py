@@ -44,8 +44,7 @@ def check(turn: Turn, scripted: Scripted) -> None:
     assert (turn.thought, turn.reply) == (scripted.thought, scripted.answer)
     assert turn.finish_reason == "stop"
     assert turn.ids is not None
-    replies = scripted.tokenizer().replies
-    segments = replies.segments(turn.ids.tobytes(), turn.reply, turn.thought)
+    segments = scripted.tokenizer().replies.segments(turn.ids.tobytes(), turn.reply, turn.thought)
     assert all(each.ids is not None for each in segments)
 
 

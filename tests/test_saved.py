@@ -49,8 +49,7 @@ def test_a_conversation_is_the_same_after_export_and_import(
         transcript.export(path, exported)
         # Nothing is lost without the last line end.
         path.write_bytes(path.read_bytes().rstrip(b"\n"))
-        saved = read_messages(path)
-    assert saved.state == exported
+        assert read_messages(path).state == exported
 
 
 def test_an_import_makes_a_new_session_of_what_can_be_encoded(path: Path) -> None:

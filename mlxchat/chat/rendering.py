@@ -163,8 +163,8 @@ def check_room(rendering: Rendering, state: State, window: int | None) -> int:
         note, lines = "note" * (state.note is not None), "remembered lines" * bool(state.remembered)
         texts = ", ".join(filter(None, ["system prompt", note, lines]))
         raise WindowTooSmall(
-            f"--max-kv-size {window} is too small for a {texts} and chat "
-            f"template of {pinned} tokens: use {pinned + 2 * RESERVE} or more"
+            f"--max-kv-size {window} is too small for a {texts} and chat template of {pinned} "
+            f"tokens, a message and its reply: use {pinned + 2 * RESERVE} or more"
         )
     return pinned
 

@@ -142,8 +142,7 @@ def import_(
 
     file = Path("/dev/stdin") if str(file) == "-" else file
     name = file.stem if name is None else name
-    turns = import_messages(file, name)
-    write(f"imported {count(turns, 'turn')} as {name}\n")
+    write(f"imported {count(import_messages(file, name), 'turn')} as {name}\n")
 
 
 @session_app.command(epilog='Example: sqlite3 "$(mlxchat session path)" "SELECT value FROM turns"')

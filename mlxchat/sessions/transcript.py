@@ -40,6 +40,8 @@ def export(path: Path, state: State, *, thoughts: bool = True) -> None:
         text = "".join(map(json_line, messages_of(state)))
     else:
         text = as_markdown(state, thoughts=thoughts)
+    if not text:
+        raise OutputError("the conversation is empty: there is nothing to write")
     with reported_as(OutputError, f"write {path}"):
         write_atomically(path, text.encode("utf-8", "replace"))
 

@@ -214,6 +214,8 @@ class ChatScreen(Talk):
             view.add(turns[-1].reply)
         if not turns[-1].reply:
             self.screen.say("no reply: /retry asks again")
+        elif turns[-1].finish_reason in ("interrupted", "length"):
+            self.screen.say("that reply was stopped: /continue continues it")
 
     def _show(
         self, begin: Begin, kept: str, constraint: Constraint | None = None, after: str = ""

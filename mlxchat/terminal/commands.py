@@ -88,7 +88,8 @@ def as_command(text: str) -> str | None:
     """The command in a typed line; None for a message."""
     if text.strip().lower() in EXIT_WORDS:
         return "/exit"
-    return text if is_command(text, COMMANDS) else None
+    line = text.lstrip(" ")
+    return line if is_command(line, COMMANDS) else None
 
 
 def run_command(shown: ChatScreen, line: str) -> str | None:

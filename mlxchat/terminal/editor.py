@@ -310,9 +310,10 @@ class _ChatCompleter(Completer):
     ) -> Iterable[Completion]:
         typed = document.text_before_cursor
         if _is_command_name(typed):
-            for name, (_, description) in self._commands.items():
+            for name, (usage, description) in self._commands.items():
                 if name.startswith(typed):
-                    yield Completion(name, -len(typed), display_meta=description)
+                    whole = name + " " * (usage != name)
+                    yield Completion(whole, -len(typed), name, display_meta=description)
         elif typed.startswith("/") and complete_event.completion_requested:
             command, _, argument = typed.partition(" ")
             argument = argument.lstrip(" ")

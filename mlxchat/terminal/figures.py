@@ -135,8 +135,7 @@ def _rows(usage: Usage, state: State, attached_tokens: int) -> Iterator[tuple[st
     if state.note is not None:
         yield f"note: {state.note}", usage.note
     for turn, tokens in usage.turns:
-        pinned = " (pinned)" if turn.pinned else ""
-        yield f"{numbers[id(turn)]}{pinned}: {turn.question}", tokens
+        yield f"{numbers[id(turn)]}{' (pinned)' * turn.pinned}: {turn.question}", tokens
     if attached_tokens:
         yield "attached to your next message", attached_tokens
     if usage.window is not None:

@@ -38,7 +38,7 @@ def _run(request: BatchRequest, shown: Shown, worker: Worker) -> int:
 def _run_rows(batch: BatchRun, messages: Messages, worker: Worker) -> ExitStatus | None:
     """Run all rows; return the exit status of the signal that stopped it, if any."""
     with progress(messages.quiet) as line, worker.stoppable() as stop:
-        show = Count(line, "finished", "rows")
+        show = Count(line, "done", "rows")
         for _ in batch.results(stop.requested, lambda now: show(now.done, now.total, _pace(now))):
             pass
     return stop.status
@@ -53,8 +53,7 @@ def _report(batch: BatchRun, messages: Messages, shown: Shown, stopped: ExitStat
         first = beginning(figures.first_error or "", MAX_ERROR_CHARS)
         messages.warn(f"{count(figures.failed, 'row')} failed; {first}")
     if figures.incomplete:
-        answers = "answer is" if figures.incomplete == 1 else "answers are"
-        messages.warn(f"{figures.incomplete:,} {answers} not complete")
+        messages.warn(f"{count(figures.incomplete, 'answer is', 'answers are')} not complete")
     if stopped is not None:
         return stopped
     if not figures.done:

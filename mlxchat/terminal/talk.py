@@ -295,8 +295,7 @@ class PipedChat(Talk):
     def _start(self) -> str:
         conversation, session = self.conversation, self.chat.session
         model, settings = conversation.model, conversation.settings
-        name = None if session is None else session.name
-        facts = {"session": name, "keep": conversation.window.pinned}
+        facts = {"session": session and session.name, "keep": conversation.window.pinned}
         events = EventWriter(model.tokenizer)
         return events.start(model.name, facts, settings, conversation.sampling)
 
