@@ -294,8 +294,7 @@ def launched_rank() -> int | None:
     with suppress(OSError, KeyError):
         if not Path(os.environ["MLX_HOSTFILE"]).read_bytes().strip():
             return None
-    names = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-    ranks = [os.environ.get(name, "") for name in names]
+    ranks = [os.environ.get(name, "") for name in ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")]
     return next((int(rank) for rank in ranks if rank.isdecimal()), None)
 
 

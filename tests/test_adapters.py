@@ -224,8 +224,7 @@ def test_a_session_keeps_its_adapter_for_its_model_and_notices_another_one(
         assert adapter.name == str(lora)
         assert list(chat.conversation.ledger.ids) == held
         assert chat.notices == []
-    changed = ChatOptions(Setup(str(tiny_model), adapter=str(louder)))
-    with Chat.open(changed, session="one") as chat:
+    with Chat.open(ChatOptions(Setup(str(tiny_model), adapter=str(louder))), session="one") as chat:
         assert chat.conversation.turns[0].user == "hello"
         notice = "with a different adapter: the text will be read again"
         assert any(each.endswith(notice) for each in chat.notices)

@@ -159,8 +159,7 @@ def test_the_message_and_each_token_are_saved_before_they_are_yielded(options: O
 
 
 def test_chosen_settings_override_those_of_the_session(options: Options, tiny_model: Path) -> None:
-    first = options(recalls=1, template_args={"mood": "calm"})
-    with Chat.open(first, session="mine") as chat:
+    with Chat.open(options(recalls=1, template_args={"mood": "calm"}), session="mine") as chat:
         say(chat, "hello")
 
     def reopened(**others: Any) -> tuple[Any, ...]:

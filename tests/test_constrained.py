@@ -86,9 +86,8 @@ def text_of(reply: Reply, pause_after: int = -1) -> str:
     ids=str,
 )
 def test_every_sampler_obeys_and_drafts_and_pauses_change_nothing(sampler: dict[str, Any]) -> None:
-    constraint = Constraint.from_schema(SCHEMA)
     one_by_one, drafted = (
-        answer(constraint, lookup=lookup, sampling=sampler, max_tokens=120)
+        answer(Constraint.from_schema(SCHEMA), lookup=lookup, sampling=sampler, max_tokens=120)
         for lookup in (False, True)
     )
     text = text_of(one_by_one)

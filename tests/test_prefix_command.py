@@ -44,8 +44,7 @@ def ask(tiny_model: Path) -> Any:
 
     def ask(*arguments: str, question: str = "What is this?") -> dict[str, Any]:
         how = ("generate", "-m", str(tiny_model), "--json", "--temp", "0", "-n", "10")
-        events = run_quietly(*how, "--ignore-eos", *arguments, question)
-        return json.loads(events.splitlines()[-1])
+        return json.loads(run_quietly(*how, "--ignore-eos", *arguments, question).splitlines()[-1])
 
     return ask
 
@@ -92,8 +91,7 @@ def test_a_chats_next_model_has_its_own_known_prefixes(tiny_model: Path, tmp_pat
 
     def reply(*, prefix_cache: bool) -> tuple[str, int]:
         setup = Setup(str(tiny_model), prefix_cache=prefix_cache, sampling={"temp": 0.0})
-        options = ChatOptions(setup, generation=GenerationSettings(max_tokens=9))
-        with Chat.open(options) as chat:
+        with Chat.open(ChatOptions(setup, generation=GenerationSettings(max_tokens=9))) as chat:
             list(chat.say(TEXTS["long.md"][: 9 * PAGE]))
             chat.change_model(chat.find(str(other)))
             text = "".join(said.text for said in chat.say("and then?"))
@@ -123,8 +121,7 @@ def test_documents_are_read_once_in_any_order(ask: Any) -> None:
     again = ask(*blocks("a.md", "b.md"))
     assert again["cached_tokens"] == TOKENS["a.md"] + TOKENS["b.md"]
     assert again["text"] == first["text"]
-    other = ask(*blocks("b.md", "c.md", "a.md"))
-    assert other["cached_tokens"] == TOKENS["b.md"] + TOKENS["a.md"]
+    assert ask(*blocks("b.md", "c.md", "a.md"))["cached_tokens"] == TOKENS["b.md"] + TOKENS["a.md"]
     assert ask(*blocks("c.md"), "-f", "a.md")["cached_tokens"] == TOKENS["c.md"]
     assert ask("--raw", *blocks("a.md"))["text"] == ask("--raw", "-f", "a.md")["text"]
     assert len(pages()) == 4, "a.md alone has no template before it"

@@ -256,8 +256,7 @@ def test_only_what_is_forgotten_and_not_cleared_away_is_recalled() -> None:
     assert Memory().find(f"> {HEAD}\n> \n{LEADS}", state, 2) == []
     assert Memory().find(LEADS, state.forget([6]), 2) == [1, 6]
     more = (Turn(f"Be brief.\n{HEAD}"), *turns[1:])
-    remembering = State(turns=more, remembered=("Be brief.",)).forget([1])
-    assert Memory().find(LEADS, remembering, 2) == [1]
+    assert Memory().find(LEADS, State(turns=more, remembered=("Be brief.",)).forget([1]), 2) == [1]
     cleared = State(turns=tuple(turns[1:5] + turns[:1])).clear()
     assert Memory().find(LEADS, cleared.add(turns[-1]), 2) == []
 

@@ -64,8 +64,7 @@ def test_several_thoughts_stay_apart_on_the_screen_and_in_a_session() -> None:
     assert "Hm.\n\nDuck?\n" in as_markdown(State(turns=(turn,)))
     # And after one that the prompt opened.
     reply = "Hm, <|think:end|><|think:start|>duck?<|think:end|>Yes!<|im_end|>"
-    opened = formats.TAGGED["<|think:start|> opened"]
-    tokens = say(converse(replace(opened, reply=reply)), "hello")
+    tokens = say(converse(replace(formats.TAGGED["<|think:start|> opened"], reply=reply)), "hello")
     assert [token.text for token in tokens if token.another] == [""]
     assert spoken(tokens) == ("Hm, duck?", "Yes!")
 

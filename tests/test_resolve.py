@@ -220,8 +220,7 @@ def test_a_snapshot_is_complete_with_all_listed_files_that_a_model_needs(missing
     assert (cached_snapshot("org/tiny") == snapshot) is is_complete
     tree = snapshot.parents[1] / "trees" / f"{snapshot.name}.json"
     tree.parent.mkdir()
-    listed = {"format_version": 1, "files": dict.fromkeys(tiny_model_files())}
-    tree.write_text(json.dumps(listed))
+    tree.write_text(json.dumps({"format_version": 1, "files": dict.fromkeys(tiny_model_files())}))
     assert (cached_snapshot("org/tiny") == snapshot) is needless
     (snapshot / missing).write_bytes(whole)
     assert cached_snapshot("org/tiny") == snapshot

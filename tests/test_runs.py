@@ -109,8 +109,7 @@ def test_a_long_document_does_not_evict_the_system_prompt_which_must_fit(request
             text = run.model.tokenizer.decode(run.prompt.ids[: run.loaded.keep].tolist())
             # Without its control tokens, which decoding omits.
             assert text == f"system\nBe brief.\nuser\n{kept}"
-    message = "of 116 tokens: use 117 or more$"
-    with pytest.raises(WindowTooSmall, match=message) as refused:
+    with pytest.raises(WindowTooSmall, match=r"of 116 tokens: use 117 or more$") as refused:
         begin(request_for(raw=False, system="Be brief. " * 10))
     assert refused.value.exit_status == ExitStatus.USAGE
 

@@ -38,8 +38,7 @@ def test_events_separate_thoughts_from_answers_or_omit_them(run: Run) -> None:
 def test_a_piped_chat_and_a_session_contain_only_answers_if_thoughts_are_hidden(run: Run) -> None:
     done = run("--think", "hide", "--session", "quiet", stdin="hello\nagain\n")
     assert (done.returncode, done.stdout) == (0, "Yes!\nYes!\n")
-    shown = run("--session", "quiet", stdin="more\n")
-    assert shown.stdout == "<think>Hm, duck?</think>\n\nYes!\n"
+    assert run("--session", "quiet", stdin="more\n").stdout == "<think>Hm, duck?</think>\n\nYes!\n"
 
 
 def test_an_argument_is_parsed_as_json_if_possible_and_may_not_replace_the_programs_own() -> None:

@@ -61,8 +61,7 @@ def verify_session(name: str, observer: Observer) -> tuple[int, int, Agreement]:
 
 def compare(network: nn.Module, restored: Cache, fresh: Cache, probe: TokenIds) -> Agreement:
     """Let forks of both states read `probe: (N,)`, and compare what they predict."""
-    tokens = mx.array(probe)[None]
-    logits = (network(tokens, cache=each.fork())[0] for each in (restored, fresh))
+    logits = (network(mx.array(probe)[None], cache=each.fork())[0] for each in (restored, fresh))
     a, b = (np.array(each.astype(mx.float32), np.float64) for each in logits)
     log_a, log_b = (x - np.logaddexp.reduce(x, axis=-1, keepdims=True) for x in (a, b))
     return Agreement(

@@ -43,5 +43,4 @@ class Subject:
 
     def prompt_ids(self, count: int) -> TokenIds:
         """`count` ids of plain sentences, repeated as necessary."""
-        once = self.model.tokenizer.encode("\n".join(SENTENCES) + "\n")
-        return np.resize(once, count)
+        return np.resize(self.model.tokenizer.encode("\n".join(SENTENCES) + "\n"), count)

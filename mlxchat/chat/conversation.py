@@ -68,11 +68,10 @@ class Conversation(Means):
         drafter: Drafter | None = None,
         recalls: int = 0,
     ) -> None:
-        rendering = Rendering(model.tokenizer, dict(variables or {}), dict(template_args or {}))
         super().__init__(
             model,
             settings or CacheSettings(keep=0),
-            rendering,
+            Rendering(model.tokenizer, dict(variables or {}), dict(template_args or {})),
             sampling or SamplingSettings(),
             generation or GenerationSettings(),
             begin_prefix,

@@ -110,8 +110,7 @@ def _hints() -> dict[str, str]:
     ours = {names: ours for rows in OURS.values() for names, ours in rows.items()}
     uses = {names: f"use {each.partition(';')[0]}" for names, each in ours.items()}
     none = {names: f"mlxchat has none: {reason}" for reason, names in MISSING.items()}
-    found = (none | uses).items()
-    return {_key(name): hint for names, hint in found for name in names.split(", ")}
+    return {_key(name): hint for names, hint in (none | uses).items() for name in names.split(", ")}
 
 
 def _key(name: str) -> str:

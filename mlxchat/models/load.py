@@ -158,9 +158,8 @@ def _target_dtype(
         if (suitable := suitable_dtype(parameters, free_bytes)) is not None:
             return suitable
         if not platform.on_gpu():
-            needed_bytes = parameters * mx.float32.size
             notify(
-                f"float32 weights need {format_bytes(needed_bytes)}, but only "
+                f"float32 weights need {format_bytes(parameters * mx.float32.size)}, but only "
                 f"{format_bytes(free_bytes)} is free: keeping the stored dtype, which is slow "
                 "on a CPU"
             )

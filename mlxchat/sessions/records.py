@@ -410,9 +410,8 @@ class ReplyFile:
         if not is_forcing and time.monotonic() - self._forced_s >= FORCE_EVERY_S:
             self._forced_s = time.monotonic()
             # A descriptor of its own: the file may be closed meanwhile.
-            copy = os.dup(self._descriptor)
             self._forcing = threading.Thread(
-                target=self._force, args=(copy,), name="reply", daemon=True
+                target=self._force, args=(os.dup(self._descriptor),), name="reply", daemon=True
             )
             self._forcing.start()
 

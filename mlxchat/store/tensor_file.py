@@ -85,8 +85,7 @@ def write(
     """
     header: dict[str, Any] = {"__metadata__": {"facts": json.dumps(facts)}}
     end = 0
-    checksum = np.zeros(CHECKSUM_BYTES, np.uint8)
-    for name, bits in [*tensors.items(), (CHECKSUM, checksum)]:
+    for name, bits in [*tensors.items(), (CHECKSUM, np.zeros(CHECKSUM_BYTES, np.uint8))]:
         offsets = [end, end := end + bits.nbytes]
         header[name] = {"dtype": NAMES[bits.dtype], "shape": bits.shape, "data_offsets": offsets}
     text = json.dumps(header).encode()
