@@ -64,7 +64,6 @@ def test_an_import_makes_a_new_session_of_what_can_be_encoded(path: Path) -> Non
 @pytest.mark.parametrize(
     "line",
     [
-        "",
         "1",
         '{"role": "tool", "content": ""}',
         '{"role": "user", "content": null}',
@@ -76,8 +75,8 @@ def test_an_import_makes_a_new_session_of_what_can_be_encoded(path: Path) -> Non
 def test_an_invalid_line_is_refused_with_its_number(path: Path, line: str) -> None:
     write_lines(path, USER, ANSWER)
     with path.open("a") as file:
-        file.write(f"{line}\n")
-    with pytest.raises(SessionError, match=r"talk.jsonl, line 3: [^\n]*$"):
+        file.write(f" \n{line}\n")
+    with pytest.raises(SessionError, match=r"talk.jsonl, line 4: [^\n]*$"):
         import_messages(path, "mine")
     assert names_by_use() == []
 

@@ -88,7 +88,8 @@ def read_messages(path: Path) -> Saved:
     with reported_as(SessionError, f"read {path}"), path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                _add(saved, _parsed(line))
+                if line.strip():
+                    _add(saved, _parsed(line))
             except ValueError as error:
                 raise SessionError(f"{path}, line {number}: {error}") from error
     return saved
