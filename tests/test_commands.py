@@ -18,7 +18,7 @@ from mlxchat.request.commands import ChatShown
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
 from mlxchat.terminal.chat_screen import ChatScreen
-from mlxchat.terminal.commands import COMMANDS, as_command, run_command, suggestions
+from mlxchat.terminal.commands import COMMANDS, as_command, run_command, suggestions, takes_slash
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.settable import as_in_chat
 from mlxchat.terminal.worker import Worker
@@ -123,8 +123,10 @@ def test_options_are_named_as_in_a_chat() -> None:
 
 def test_several_lines_that_begin_with_no_command_are_a_message() -> None:
     """A comment in pasted code was an unknown command, or lost its first character."""
-    for text in ("/* main */\nint main() {}", "/usr/bin is\na folder", "//help me", "// a\nb"):
+    for text in ("/* main */\nint main() {}", "/usr/bin is\na folder", "//help", "// a\nb", "\n\n"):
         assert as_command(text) is None
+    typed = {"/clear it\nall": True, "/one": True, "/ is": False, "// a\nb": False, "a /b": False}
+    assert {message: takes_slash(message) for message in typed} == typed
     assert as_command(" /edit one\ntwo") == "/edit one\ntwo"
 
 
@@ -296,6 +298,8 @@ def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
     run("/remember off the record")
     run("/remember 1")
     assert run("/forget 3") == "turns 1 to 3 leave the window with your next message\n"
+    with pytest.raises(UsageError, match="usage: /forget N"):
+        run(f"/forget {'9' * 5_000}")
     monkeypatch.setattr(shown, "screen", Screen(answer := StringIO()))
     shown.conversation.recalls = 1
     shown.say("What is my name?")
@@ -334,7 +338,7 @@ def test_an_export_is_what_session_show_prints(shown: ChatScreen, run: Run, tmp_
     shown.conversation.set_note("Ada:\n> a cat")
     run("/remember Be kind.")
     with pytest.raises(OutputError, match="No such file or directory"):
-        run(f"/export {tmp_path}/none/a.md")
+        run(f"/export {tmp_path}/no\0ne/a.md")
     for name, form in (("a.jsonl", ["--json"]), ("a.md", [])):
         run(f"/export {tmp_path / name}")
         written = run_in_process("session", "show", "mine", *form).stdout

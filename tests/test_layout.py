@@ -36,8 +36,8 @@ CEILINGS = {
     "rows": 892,
     "distributed": 595,
     "app": 3_260,
-    "bench": 883,
-    "terminal": 3_906,
+    "bench": 880,
+    "terminal": 3_909,
     "doctor": 209,
     "cli": 1_600,
 }

@@ -42,8 +42,8 @@ def test_a_piped_chat_and_a_session_contain_only_answers_if_thoughts_are_hidden(
 
 
 def test_an_argument_is_parsed_as_json_if_possible_and_may_not_replace_the_programs_own() -> None:
-    written = ["a=high", "b=false", 'd={"e": ["x"]}', "f=NaN", "g=a=b", "h="]
-    parsed = {"a": "high", "b": False, "d": {"e": ["x"]}, "f": "NaN", "g": "a=b", "h": ""}
+    written = ["a=1e999", "b=false", 'd={"e": ["x"]}', "f=NaN", "g=a=b", "h="]
+    parsed = {"a": "1e999", "b": False, "d": {"e": ["x"]}, "f": "NaN", "g": "a=b", "h": ""}
     assert parse_template_args(written) == parsed
     for wrong in ("effort", "=high", "a-b=c", "messages=x", "add_generation_prompt=x", "self=x"):
         with pytest.raises(ValueError, match=f"must be KEY=VALUE|'{wrong[:-2]}'"):

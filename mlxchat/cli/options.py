@@ -166,7 +166,7 @@ def _type(option: Option, *, optional: bool) -> Any:
 
 
 MORE = """
-Every option can be configured: mlxchat help configuration
+Options can be configured: mlxchat help configuration
 Variables and exit statuses: mlxchat help files
 """
 

@@ -191,7 +191,7 @@ def allows_thinking(variables: Mapping[str, Any]) -> bool:
 
 def _value(written: str) -> Any:
     try:
-        value = json.loads(written, parse_constant=finite)
+        value = json.loads(written, parse_float=finite, parse_constant=finite)
         # JSON can encode a lone surrogate, which no tokenizer takes.
         json.dumps(value, ensure_ascii=False).encode()
         return value

@@ -92,6 +92,11 @@ def as_command(text: str) -> str | None:
     return line if is_command(line, COMMANDS) else None
 
 
+def takes_slash(message: str) -> bool:
+    """Whether it is typed with one more "/". What is pasted, such as a comment, is not."""
+    return is_command(message, COMMANDS) or re.fullmatch(r"/\S.*", message) is not None
+
+
 def run_command(shown: ChatScreen, line: str) -> str | None:
     """Run the command; return a draft for the next prompt. Raises UsageError if it is unknown."""
     # The text after it may begin on the next line.
@@ -130,7 +135,7 @@ def suggestions(shown: ChatScreen, name: str, typed: str) -> Iterator[str]:
 def _number(name: str, argument: str, default: int) -> int:
     if not argument:
         return default
-    if not (argument.isdecimal() and int(argument)):
+    if not re.fullmatch(r"0*[1-9]\d{0,8}", argument):
         raise UsageError(f"usage: {COMMANDS[name].usage}")
     return int(argument)
 
@@ -184,8 +189,7 @@ def _undo(shown: ChatScreen, _: str) -> str:
     # In a resumed chat, the note stays.
     if turn.forgotten and shown.conversation.state.note is not None:
         shown.screen.say("the note may still speak of it: /compact off removes the note")
-    # As it is typed.
-    return re.sub(r"\A/(?=.*\Z)", "//", turn.question)
+    return "/" * takes_slash(turn.question) + turn.question
 
 
 @command("/edit [TEXT]", "write a message in your editor", needs_model=False)
@@ -225,7 +229,7 @@ def _file(shown: ChatScreen, argument: str) -> None:
         words = shlex.split(named)
         named = words[0] if len(words) == 1 and not os.path.lexists(named) else named
     # That of pathlib fails for an unknown user.
-    path = str(in_home(named.replace("\0", "␀")))
+    path = str(in_home(named))
     if off:
         is_name = named in (name for name, _ in shown.attached.values())
         pattern = f"/{named}" if is_name else f"*/{(named and path) or '*'}"
@@ -272,7 +276,7 @@ def _context(shown: ChatScreen, _: str) -> None:
 
 @command("/recall WORDS [#N]", "search the whole chat; #N quotes match N")
 def _recall(shown: ChatScreen, argument: str) -> None:
-    ((words, number),) = re.findall(r"(?s)\A(.+?)(?:\s+#(\d+))?\Z", argument)
+    ((words, number),) = re.findall(r"(?s)\A(.+?)(?:\s+#(\d{1,9}))?\Z", argument)
     matches = shown.conversation.state.recall(words)
     found = len(matches)
     if not matches:
@@ -439,7 +443,7 @@ def _stats(shown: ChatScreen, _: str) -> None:
 
 @command("/copy", "copy the last reply to the clipboard")
 def _copy(shown: ChatScreen, _: str) -> None:
-    shown.screen.say(copy_to_clipboard(shown.conversation.last_turn().reply.strip()))
+    shown.screen.say(copy_to_clipboard(shown.conversation.last_turn().reply.strip("\n")))
 
 
 @command("/export FILE", "write the conversation as Markdown, or to a .jsonl file")

@@ -111,7 +111,8 @@ class Editor:
         """Return the next message, edited from `draft`; Ctrl-G returns /edit with the text. Raises
         EndOfInput, or what has ended the prompt."""
         self._warned, self._error = False, None
-        self._draft, self._pushed = draft or self._pushed, ""
+        self._draft = draft or self._pushed
+        self._pushed *= bool(draft) and is_command(draft, self._names)
         # What was typed before a draft came back is a message of its own. Enters alone are nothing.
         keys = [*get_typeahead(self._session.input), *self._session.input.flush_keys()]
         keys = [*dropwhile(lambda key: self._draft.strip() and key.key in ("c-j", "c-m"), keys)]
@@ -210,7 +211,7 @@ class Editor:
             self._pushed = ""
         elif is_open(buffer.text):
             buffer.insert_text("\n")
-        elif message_of(buffer.text).strip():
+        elif message_of(buffer.text, self._pastes.texts).strip():
             buffer.validate_and_handle()
 
     def _recall(self, event: KeyPressEvent) -> None:
@@ -416,9 +417,9 @@ class PlainInput:
 
 
 def is_command(text: str, names: Collection[str]) -> bool:
-    """Whether it begins with "/", and is no message: after `//`, or `/` before several lines."""
-    is_text = "\n" in text and text.split(maxsplit=1)[0] not in names
-    return text[:1] == "/" != text[1:2] and not is_text
+    """Whether it begins with "/", and is no message: `//`, `/ ` or, in several lines, a path."""
+    has_slash = text[:1] == "/" and text[1:2] not in ("/", " ")
+    return has_slash and ("\n" not in text or text.split(maxsplit=1)[0] in names)
 
 
 def is_open(typed: str) -> bool:
