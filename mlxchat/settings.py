@@ -183,7 +183,7 @@ class GenerationSettings:
         common=True,
         if_unset="off, no limit",
         metavar="TOKENS",
-        must=Must("be at least 1, or -1 for no limit", lambda value: value == -1 or value >= 1),
+        must=Must("be at least 1, or -1 (off)", lambda value: value == -1 or value >= 1),
         in_chat=True,
     )
     min_tokens: int = option(
@@ -198,7 +198,7 @@ class GenerationSettings:
         "Maximum tokens of thoughts before the answer begins, or off",
         metavar="TOKENS",
         parse=_parse_limit,
-        must=Must("be at least 0, or -1, which is off", lambda value: value >= -1),
+        must=Must("be at least 0, or -1 (off)", lambda value: value >= -1),
         if_unset="off",
         in_chat=True,
     )

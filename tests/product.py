@@ -421,8 +421,7 @@ def try_ways(family: str, form: str, ways: Sequence[str], directory: Path) -> Ou
         except Refused as error:
             refused[way] = str(error)
     verdict = judge(case.model.network, case.cache_or_error)
-    dtype = str(case.model.dtype).removeprefix("mlx.core.")
-    return Outcome(verdict, dtype, case.errors, refused)
+    return Outcome(verdict, str(case.model.dtype).removeprefix("mlx.core."), case.errors, refused)
 
 
 # The maximum error of a step. In half precision, the cache and the reference round moved keys at

@@ -44,10 +44,9 @@ class Case:
 
     def load(self) -> Model:
         """Load the model as a new process would."""
-        directory = self.directory / "model"
         with ThreadPoolExecutor(1) as worker:
             return worker.submit(
-                load_directory, directory, self.family, dtype="stored", notify=print
+                load_directory, self.directory / "model", self.family, dtype="stored", notify=print
             ).result()
 
     def cache(self, window: int = WINDOW) -> Cache:

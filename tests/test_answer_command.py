@@ -103,9 +103,8 @@ def test_a_question_stopped_early_has_no_code(ask: Run, monkeypatch: pytest.Monk
 
 def test_a_thought_alone_is_not_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say_scripts(monkeypatch)
-    model = str(MISTRAL.write(tmp_path))
     for command in (["generate"], ["chat", "--no-save"]):
-        how = (*command, "-m", model, "--choice", "left", "--json", "Which?")
+        how = (*command, "-m", str(MISTRAL.write(tmp_path)), "--choice", "left", "--json", "Which?")
         # What is said to the template counts more.
         for thinking in ((), ("--think", "off", "--template-arg", "enable_thinking=true")):
             cut_off = run_in_process(*how, "-n", "5", *thinking)

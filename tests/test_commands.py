@@ -178,7 +178,7 @@ def test_model_and_think_change_the_conversation_that_goes_on(
     assert shown.conversation.model is before
     run(f"/model {copytree(tiny_model, tmp_path / 'other')}")
     assert shown.conversation.model is not before
-    assert run("/think off") == "thoughts: off\n"
+    assert run("/think off") == run("/think") == "thoughts: off\n"
     assert shown.conversation.rendering.variables["enable_thinking"] is False
     without = patch.object(type(shown.conversation.model.tokenizer), "thinks", False)
     with without, pytest.raises(UsageError, match="this model's replies have no thoughts"):

@@ -200,8 +200,7 @@ def test_nearly_all_that_is_valid_may_be_written() -> None:
     """Rejecting everything would be valid, too."""
     written = possible = 0
     for schema in FRAGMENTS:
-        check = jsonschema.Draft202012Validator(schema | DEFINITIONS)
-        possible += sum(map(check.is_valid, VALUES))
+        possible += sum(map(jsonschema.Draft202012Validator(schema | DEFINITIONS).is_valid, VALUES))
         written += len(accepted(Constraint.from_schema(schema | DEFINITIONS), TEXTS))
     assert written > 0.8 * possible
 

@@ -28,7 +28,7 @@ CEILINGS = {
     "passages": 475,
     "constraint": 850,
     "cache": 2_326,
-    "models": 3_568,
+    "models": 3_563,
     "engine": 2_165,
     "chat": 1_810,
     "store": 1_330,
@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 595,
     "app": 3_260,
     "bench": 880,
-    "terminal": 3_909,
+    "terminal": 3_914,
     "doctor": 209,
     "cli": 1_600,
 }

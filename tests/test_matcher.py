@@ -150,8 +150,7 @@ def test_forced_text_that_the_tokenizer_normalizes_is_not_drafted_wrongly(text: 
     """Its tokens spell other text, which llguidance must not be led to believe."""
     backend = byte_tokenizer()
     backend.normalizer = normalizers.NFKC()
-    vocabulary = Vocabulary(Tokenizer(backend, None, [258]))
-    matcher = Matcher(vocabulary, Constraint.from_choices([text]))
+    matcher = Matcher(Vocabulary(Tokenizer(backend, None, [258])), Constraint.from_choices([text]))
     forced = matcher.forced()
     assert matcher.accepts(forced) == len(forced)
     assert not set(forced) & {256, 257, 258}

@@ -236,6 +236,20 @@ def test_every_word_is_read_once_and_in_order_however_long_a_document_is(
             prompts.clear()
 
 
+def test_sections_of_a_passage_that_does_not_fit_have_their_own_lines(
+    asked: Request, report: Path
+) -> None:
+    report.write_text("".join(f"{n:04}\n" * (n % 9 > 0) or "\n" for n in range(1, 400)))
+    with mlxchat.begin(asked) as run:
+        assert run.reader is not None
+        run.reader._room = 64
+        sections = [*run.reader._sections()]
+    assert len(sections) > 6
+    for place, text in sections:
+        wanted = report.read_text().split("\n")[place.first - 1 : place.last]
+        assert text.partition("]\n")[2].strip() == "\n".join(wanted)
+
+
 def test_answers_from_several_documents_are_combined_until_they_fit(
     generate: Generate, tmp_path: Path, prompts: list[str]
 ) -> None:
@@ -276,9 +290,9 @@ def test_progress_is_in_time_and_counts_what_will_be_combined(
     monkeypatch.setattr(Reply, "stats", Stats("stop", generated_tokens=WINDOW // 8, **rates))
     with mlxchat.begin(asked, mlxchat.Observer(counting=counting)) as run:
         run.write()
-    assert [*parts][1:] == ["part 1 of 3:", "part 2 of 3:", "part 3 of 3:"]
+    assert [*parts][1:] == ["part 1 of 3: about", "part 2 of 3: about", "part 3 of 3:"]
     # After the first section, which shows what a written token takes.
-    left = [s * (total - done) / done for s, done, total in parts["part 1 of 3:"] if done > 120]
+    left = [s * (end - done) / done for s, done, end in parts["part 1 of 3: about"] if done > 120]
     assert len(left) > 1_000
     assert all(each < 1.1 * least for each, least in zip(left, accumulate(left, min), strict=True))
 
@@ -302,8 +316,9 @@ def test_stopped_reading_writes_what_there_is(
     assert re.fullmatch(r"\[.*, lines 1-\d+\]\n.*\n\n\[.*\]\n.*\n", text, re.DOTALL)
 
 
-def test_a_deadline_ends_the_reading(generate: Generate, report: Path) -> None:
-    run = generate("--overflow", "map", "--for", "0.000001s", "--json", "-f", str(report), QUESTION)
+@pytest.mark.parametrize("way", ["map", "roll"])
+def test_a_deadline_ends_the_reading(way: str, generate: Generate, report: Path) -> None:
+    run = generate("--overflow", way, "--for", "0.000001s", "--json", "-f", str(report), QUESTION)
     assert run.returncode == 4
     done = events_of(run.stdout)[-1]
     assert (done["finish_reason"], done["complete"]) == ("time", False)

@@ -157,6 +157,14 @@ def test_no_more_is_read_than_there_is_room_for_and_the_best_passage_is_cut() ->
         assert sum(each.span.end - each.span.start for each in passages) <= room + 2
 
 
+def test_a_passage_that_is_cut_keeps_its_lines_and_their_places() -> None:
+    rows = [f"{n},{n % 7}" if n != 44 else "zanzibar,1" for n in range(60)]
+    for room in (20, 60, 100):
+        (cut,) = found(search_in("\n".join(rows)), "What follows zanzibar?", room).passages
+        assert cut.text == "\n".join(rows[cut.span.first_line - 1 : cut.span.last_line])
+        assert rows[44] in cut.text
+
+
 def test_no_question_is_taken_for_a_query() -> None:
     search = search_in(report({5: "ก็ ความ"}))
     for question in ("", "???", '"', "a OR b", "NEAR(x", "col:x", "*", "ก็ ความ", "𝒜", "\0", "'"):
@@ -204,8 +212,7 @@ def test_a_kept_index_finds_what_a_new_one_finds_and_a_damaged_one_is_never_beli
         except Outdated:
             return None
 
-    new = {each.text for each in found(Search([made]), "Ada born").passages}
-    assert texts(sound) == new
+    assert texts(sound) == {each.text for each in found(Search([made]), "Ada born").passages}
     read = [texts(sound[:at] + b"\xff" * 8 + sound[at + 8 :]) for at in range(0, len(sound), 97)]
     assert None in read
     assert all(each is None or each <= genuine for each in read)

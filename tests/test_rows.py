@@ -33,12 +33,11 @@ def one(record: Any, template: str | None = None) -> Row:
 
 
 def chat(**body: Any) -> dict[str, Any]:
-    messages = [{"role": "user", "content": "hi"}]
     return {
         "custom_id": "x",
         "method": "POST",
         "url": "/v1/chat/completions",
-        "body": {"model": "gpt", "messages": messages, **body},
+        "body": {"model": "gpt", "messages": [{"role": "user", "content": "hi"}], **body},
     }
 
 
@@ -62,8 +61,7 @@ def test_an_id_is_kept_as_given_and_belongs_to_one_row(ids: list[Any]) -> None:
         kept = "" if is_used else None if id_ == "" else id_
         assert (row.number, row.id, row.error) == (number, kept, error)
     results = [Result(row, finish_reason="stop") for row in rows if row.error is None]
-    lines = [json.loads(each.line()) for each in results]
-    for result, line in zip(results, lines, strict=True):
+    for result, line in zip(results, [json.loads(each.line()) for each in results], strict=True):
         row = result.row
         named = (row.number, row.number) if row.id is None else (row.id, None)
         assert (line["id"], line.get("row")) == named
@@ -123,8 +121,7 @@ def test_a_line_that_is_too_long_is_an_error_the_rest_continues(
     if form == "json":
         texts = [json.dumps({"prompt": text[:8]}) + " " * len(text[30:]) for text in texts]
     source = BatchInput(lines=form == "lines", csv=form == "csv")
-    data = "\n".join(["prompt"] * source.csv + texts).encode()
-    rows = [*Rows(source, io.BytesIO(data))._rows]
+    rows = [*Rows(source, io.BytesIO("\n".join(["prompt"] * source.csv + texts).encode()))._rows]
     assert [row.error is None for row in rows] == [True, False, False, True, True]
     assert "the line is longer than 16,000,000 characters" in str(rows[1].error)
 

@@ -50,8 +50,7 @@ def turns() -> int:
 def destroy_a_page(database: Path) -> None:
     """The first of the turns."""
     # Another connection would bring the file up to date.
-    address = f"{database.as_uri()}?immutable=1"
-    with closing(sqlite3.connect(address, uri=True)) as connection:
+    with closing(sqlite3.connect(f"{database.as_uri()}?immutable=1", uri=True)) as connection:
         query = "SELECT rootpage FROM sqlite_master WHERE name = 'turns'"
         (page,) = connection.execute(query).fetchone()
     with database.open("r+b") as file:

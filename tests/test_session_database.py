@@ -39,10 +39,9 @@ def test_a_session_on_a_full_disk_continues_unsaved(monkeypatch: pytest.MonkeyPa
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
     monkeypatch.setattr(database_module, "connect", Mock(side_effect=error))
-    with Session.open("mine") as session:
-        turns = [*session.contents.turns, Turn("more")]
-        with pytest.raises(SessionError, match="disk I/O error: the chat continues unsaved"):
-            session.record(None, turns)
+    unsaved = pytest.raises(SessionError, match="disk I/O error: the chat continues unsaved")
+    with Session.open("mine") as session, unsaved:
+        session.record(None, [*session.contents.turns, Turn("more")])
     assert [turn.user for turn in read_session("mine").turns] == ["hello"]
 
 

@@ -215,7 +215,7 @@ class SectionReader:
             share = min((read + self._weight * written) / most, 1)
             on_progress(int(done + share * tokens), int(whole))
 
-        with self._observer.counting(f"part {part} of 3:", "tokens") as on_progress:
+        with self._observer.counting(f"part {part} of 3: about", "tokens") as on_progress:
             for key, text in texts:
                 done, tokens = done + tokens, len(text.encode()) / BYTES_A_TOKEN
                 ids = self._asked(text, FROM_SECTION if part == 1 else COMBINE)
@@ -248,11 +248,14 @@ class SectionReader:
             passages = ((span, data.decode("utf-8", "replace")) for span, data in split(document))
             for group in self._groups(passages, lambda passage: passage[1]):
                 first, last = group[0][0], group[-1][0]
-                place = LineRange(document.name, first.first_line, last.last_line)
+                line = first.first_line
                 data = document.bytes_at(first.start, last.end - first.start)
-                pieces = self._pieces(data.decode("utf-8", "replace").strip())
-                for piece in filter(str.strip, pieces):
-                    yield place, heading(place) + piece
+                for piece in self._pieces(data.decode("utf-8", "replace").strip()):
+                    # With what precedes its text, and without the end of its last line.
+                    begins = line + piece[: len(piece) - len(piece.lstrip())].count("\n")
+                    ends, line = line + piece.rstrip().count("\n"), line + piece.count("\n")
+                    place = LineRange(document.name, begins, ends)
+                    yield from [(place, heading(place) + piece)] if piece.strip() else []
 
     def _groups(self, items: Iterable[T], text_of: Callable[[T], str]) -> Iterator[list[T]]:
         """Neighbours, as many as fit in one prompt."""
@@ -269,10 +272,10 @@ class SectionReader:
             yield group
 
     def _pieces(self, text: str) -> list[str]:
-        """The text of a single passage may be too long."""
+        """The text of a single passage may be too long: cut at a line if possible."""
         if len(text) < 2 or self._count(text) <= self._room:
             return [text]
-        half = len(text) // 2
+        half = text.rfind("\n", 1, len(text) // 2) + 1 or len(text) // 2
         return [*self._pieces(text[:half]), *self._pieces(text[half:])]
 
     def _asked(self, *parts: str) -> TokenIds:

@@ -151,14 +151,16 @@ class Run(AbstractContextManager["Run"]):
     @property
     def stats(self) -> Stats:
         """The figures so far; once the run has ended, `finish_reason` is the reason. `complete` is
-        also whether there is code to extract, and whether the documents were read to their end."""
+        also whether there is code to extract, and whether the input was read to its end."""
         if self._reply is None:
             # Stopped before there was a prompt.
             stats = Stats("interrupted") if self.reader is None else self.reader.stats
             complete = None if self.reader is None else False
             return replace(stats, finish_reason=self._stopped or "interrupted", complete=complete)
         stats = self._text.judged(self._reply.stats)
-        return replace(stats, complete=False) if self._lacks_answer else stats
+        # What was read of it is in the checkpoint, if there is one.
+        is_unread = stats.finish_reason == "time" and not stats.ttft_s and self.saver is None
+        return replace(stats, complete=False) if self._lacks_answer or is_unread else stats
 
     @property
     def _lacks_answer(self) -> bool:

@@ -75,12 +75,11 @@ def comparisons(subject: Subject) -> list[Comparison[Case, Generated]]:
     sides: dict[str, Generate] = {OURS: _together}
     if subject.against:
         sides[THEIRS] = theirs.generate_batch
-    alone = {ALONE: _one_by_one}
     return [
         Comparison(
             "rows",
             DIFFERENT,
-            _sides(sides | alone, subject, by_rows, amounts.tokens),
+            _sides(sides | {ALONE: _one_by_one}, subject, by_rows, amounts.tokens),
             amounts.rounds,
             partial(_figures, subject, by_rows, amounts.tokens),
         ),

@@ -34,8 +34,7 @@ def comparisons(subject: Subject) -> list[Comparison[str, float]]:
         run = partial(process_seconds, command)
         # The first run compiles everything, and reads the model's files.
         sides[until] = Side(until, run, warm_up=run)
-    rounds = QUICK_ROUNDS if subject.quick else ROUNDS
-    return [Comparison("start", TITLE, sides, rounds, _figures)]
+    return [Comparison("start", TITLE, sides, QUICK_ROUNDS if subject.quick else ROUNDS, _figures)]
 
 
 def process_seconds(command: Sequence[str]) -> float:

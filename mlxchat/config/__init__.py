@@ -262,8 +262,7 @@ def set_key(path: Path, key: tuple[str, ...], values: list[str]) -> bool:
     elif was_set:
         del table[rest[0]]
     changed = tomlkit.dumps(document)
-    check = check_text if values else _parsed
-    check(path, changed)
+    (check_text if values else _parsed)(path, changed)
     install(path, changed, instead_of=text)
     return was_set
 

@@ -220,8 +220,7 @@ class Schema:
                 properties |= {name: {"allOf": [properties[name], schema]} for name in names}
 
     def _look_for_misspelled(self, schema: dict[str, Any]) -> None:
-        known = self.keywords | _SCHEMAS | _DROPPED | {"const"}
-        for key in schema.keys() - known:
+        for key in schema.keys() - (self.keywords | _SCHEMAS | _DROPPED | {"const"}):
             for meant in _closest(key, self.keywords, 1, 0.75):
                 self.misspelled[f"{key!r} has no effect: did you mean {meant!r}?"] = None
 

@@ -102,8 +102,7 @@ def configuration() -> Iterator[Finding]:
         for name in COMMANDS:
             by_field(name, variables_for(name))
     except ConfigError as error:
-        fix = "unset the variable, or give it another value"
-        yield Finding(str(error), fix, is_problem=True)
+        yield Finding(str(error), "unset the variable, or give it another value", is_problem=True)
 
 
 def model() -> Iterator[Finding]:

@@ -163,8 +163,7 @@ def first_logits_are_finite(network: nn.Module, config: dict[str, Any]) -> bool:
     token = begin if isinstance(begin, int) else 0
     logits = network(mx.array([[token]]), cache=make_prompt_cache(network))
     # Some models exclude tokens with a logit of minus infinity.
-    overflowed = mx.isnan(logits) | mx.isposinf(logits)
-    return not bool(mx.any(overflowed).item())
+    return not bool(mx.any(mx.isnan(logits) | mx.isposinf(logits)).item())
 
 
 def activation_dtype(network: nn.Module) -> mx.Dtype:

@@ -214,5 +214,4 @@ def suitable_dtype(parameters: int, free_bytes: int) -> mx.Dtype | None:
     """
     if platform.on_gpu():
         return None
-    fits = parameters * mx.float32.size <= WEIGHTS_SHARE * free_bytes
-    return mx.float32 if fits else None
+    return mx.float32 if parameters * mx.float32.size <= WEIGHTS_SHARE * free_bytes else None

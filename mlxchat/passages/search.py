@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
 from mlxchat.passages.index import Passage, PassageIndex
-from mlxchat.recall.choice import COMMON, EMPTY_WORDS, by_share, excerpt, words
+from mlxchat.recall.choice import COMMON, EMPTY_WORDS, by_share, excerpt, informative, words
 
 # Numbers that are one: a section, a date, a time.
 JOINED = re.compile(r"\d+(?:[.:/-]\d+)+")
@@ -117,14 +117,21 @@ class Search:
     def _cut(
         self, number: int, question: str, room: int, cost_of: Callable[[Passage], int]
     ) -> dict[int, Passage]:
-        """The part of a passage that says most of what is asked, if it has room."""
-        passage = self._passage(number)
-        chars = len(passage.text)
-        while (chars := chars // 2) >= MIN_CHARS:
-            text = excerpt(passage.text, question, chars)
-            span = replace(passage.span, end=passage.span.start + len(text.encode()))
-            cut = replace(passage, text=text, span=span)
-            if cost_of(cut) <= room:
+        """The lines of a passage about the one that says most of what is asked, or a part of that
+        one, if they have room."""
+        passage, wanted = self._passage(number), {*informative(question)}
+        lines = passage.text.split("\n")
+        best = max(range(len(lines)), key=lambda n: len(wanted.intersection(words(lines[n]))))
+        size, chars = len(lines), len(lines[best])
+        while size > 1 or (chars := chars // 2) >= MIN_CHARS:
+            size = max(size // 2, 1)
+            first = max(min(best - size // 4, len(lines) - size), 0)
+            text = "\n".join(lines[first : first + size])
+            text = excerpt(text, question, chars) if chars < len(lines[best]) else text
+            at = passage.span.first_line + first
+            end = passage.span.start + len(text.encode())
+            span = replace(passage.span, end=end, first_line=at, last_line=at + size - 1)
+            if cost_of(cut := replace(passage, text=text, span=span)) <= room:
                 return {number: cut}
         return {}
 

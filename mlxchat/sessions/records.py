@@ -94,9 +94,9 @@ class SessionRecord:
 
     @property
     def title(self) -> str:
-        """What it is about, and who has it."""
+        """What it is about, and whether a process has it."""
         title = self.error or self.first
-        return title if self.open_in is None else f"(open in process {self.open_in}) {title}"
+        return title if self.open_in is None else f"(open) {title}"
 
 
 @dataclass(slots=True)

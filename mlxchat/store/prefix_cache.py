@@ -175,8 +175,7 @@ class PrefixCache:
             size = min(tokens, windows(cache)[i].max_size or tokens)
             for name in (f"{i}.keys", f"{i}.values"):
                 bits = pages[0][name]
-                shape = (*bits.shape[:2], size, *bits.shape[3:])
-                whole[name] = np.zeros(shape, bits.dtype)
+                whole[name] = np.zeros((*bits.shape[:2], size, *bits.shape[3:]), bits.dtype)
         states = {name: pages[-1][name] for name in states_of(self.like)}
         # Copied from the mapped files without the device, which waits only once, for all pages.
         while pages:

@@ -17,6 +17,7 @@ from mlxchat.request.commands import ChatShown
 from mlxchat.terminal import Terminated
 from mlxchat.terminal.editor import edit
 from mlxchat.terminal.figures import compacted_line, first_words, incomplete, turn_line, window_line
+from mlxchat.terminal.output import TerminalLine
 from mlxchat.terminal.reply import PlainView, reply_view
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.talk import Attached, Begin, Found, Talk
@@ -225,6 +226,7 @@ class ChatScreen(Talk):
         later: list[Change] = []
         named = set[int]()
         has_begun, undone = False, ""
+        self.stop.before_leaving = lambda: TerminalLine.announce(self.saved())
         with self.answering(begin) as reply, self._new_view(constraint, after) as view:
             for said in reply:
                 if not isinstance(said, Change):

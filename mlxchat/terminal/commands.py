@@ -425,15 +425,16 @@ def _set(shown: ChatScreen, argument: str) -> None:
     shown.screen.say(f"{option.name} {settable.text_of(option, shown.conversation)} (was {before})")
 
 
-@command("/think on|off|hide", "show, disable or hide the model's thoughts")
+@command("/think [on|off|hide]", "show, disable or hide the model's thoughts")
 def _think(shown: ChatScreen, argument: str) -> None:
-    if argument not in COMMANDS["/think"].words:
+    if argument not in ("", *COMMANDS["/think"].words):
         raise UsageError(f"usage: {COMMANDS['/think'].usage}")
     if not shown.conversation.model.tokenizer.thinks:
         raise UsageError("this model's replies have no thoughts")
-    shown.chat.think(argument != "off")
-    shown.think = argument
-    shown.screen.say(f"thoughts: {argument}")
+    if argument:
+        shown.chat.think(argument != "off")
+    shown.think = argument or shown.think
+    shown.screen.say(f"thoughts: {shown.think}")
 
 
 @command("/stats", "figures for the last reply", needs_model=False)

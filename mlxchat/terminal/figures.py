@@ -146,7 +146,9 @@ def summary(usage: Usage, attached_tokens: int, forgotten: int, recalled: Sequen
     """The total, the turns the last message recalled, and whether the next will push some out."""
     used, window = usage.tokens + attached_tokens, usage.window
     limit = "" if window is None else f" of {window:,}"
-    parts = [f"{used:,}{limit} tokens", f"{count(forgotten, 'turn')} forgotten"]
+    is_over = window is not None and used > window
+    held = f"{used:,} tokens for a window{limit}" if is_over else f"{used:,}{limit} tokens"
+    parts = [held, f"{count(forgotten, 'turn')} forgotten"]
     if recalled:
         parts.append(f"recalled {' and '.join(f'turn {number}' for number in recalled)}")
     if window is not None and used + RESERVE > window and usage.turns:

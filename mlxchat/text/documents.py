@@ -264,7 +264,7 @@ def files_in(path: str) -> list[str] | None:
     if os.path.isdir(path):  # noqa: PTH112
         with reported_as(InputError, f"read {name_of(path)}"):
             os.scandir(path).close()
-        found, problem = _below(path), "the folder has no files"
+        found, problem = _below(path), "the folder has no files, or only hidden ones"
     elif not os.path.lexists(path) and re.search(r"[*?[]", path):
         found, problem = _matches(path), "no file matches"
     else:

@@ -157,8 +157,7 @@ def infer_format(tokens: Collection[str], template: str) -> ReplyFormat:
         each for each in (*as_tokens, *as_text) if any(text in template for text in each.needs)
     )
     named = (each for each in as_tokens if not each.has_channels)
-    unnamed = KIMI_VL if MOONSHOT in template else NO_THOUGHTS
-    return next(chain(mentioned, named), unnamed)
+    return next(chain(mentioned, named), KIMI_VL if MOONSHOT in template else NO_THOUGHTS)
 
 
 # What a marker that may be text begins, by place: a reply without a thought, with the closing tag.

@@ -193,8 +193,7 @@ class Reader:
 
     def ends(self, id_: int) -> bool:
         """Whether this token ends the turn here, even if it does not elsewhere."""
-        is_answer = self.place is Place.ANSWER or self._has_no_header
-        return is_answer and self.role(id_) is Place.END
+        return (self.place is Place.ANSWER or self._has_no_header) and self.role(id_) is Place.END
 
     def add(self, id_: int, *, counts: bool = True) -> list[Piece]:
         """Take one more token and return the text completed by it, in pieces. In a thought, it

@@ -172,8 +172,7 @@ def build_tokenizer(file: GgufFile, vocabulary: TokenTable) -> Tokenizer:
     model = file.get(f"{PREFIX}.model", str)
     if model not in ("gpt2", "llama"):
         raise file.unsupported(f"unsupported kind of tokenizer {model!r}; supported: gpt2, llama")
-    build = _byte_level if model == "gpt2" else _sentencepiece
-    tokenizer = build(file, vocabulary)
+    tokenizer = (_byte_level if model == "gpt2" else _sentencepiece)(file, vocabulary)
     special = vocabulary.of_kind(TokenType.CONTROL, TokenType.UNKNOWN)
     tokenizer.add_tokens([AddedToken(each, special=True, normalized=False) for each in special])
     # Matched anywhere in a text.

@@ -137,8 +137,7 @@ def _packed(rows: np.ndarray, kind: Kind, prefix: str) -> dict[str, mx.array]:
         pieces.append(_packed_piece(np.ascontiguousarray(rows[start : start + step]), kind))
         mx.eval(pieces[-1])
     whole = [mx.concatenate(list(each)) for each in zip(*pieces, strict=True)]
-    names = (f"{prefix}weight", f"{prefix}scales", f"{prefix}biases")
-    return dict(zip(names, whole, strict=True))
+    return dict(zip((f"{prefix}weight", f"{prefix}scales", f"{prefix}biases"), whole, strict=True))
 
 
 def _packed_piece(rows: np.ndarray, kind: Kind) -> tuple[mx.array, ...]:
