@@ -180,7 +180,7 @@ def changed(value: Any, changes: Mapping[str, Any]) -> Any:
 
 def in_home(path: str | Path) -> Path:
     """The path, in the home directory if it begins with ~, as a shell would."""
-    return Path(os.path.expanduser(str(path).replace("\0", "␀")))  # noqa: PTH111
+    return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
 def _completed(declared: Field[Any], hint: Any) -> Option:

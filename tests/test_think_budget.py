@@ -137,8 +137,7 @@ def test_a_thought_ends_at_its_budget_and_the_answer_follows(
         assert thought.startswith(kept)
         # Newlines that are there already are not repeated.
         assert thought.removeprefix(kept) in ((words, words[1:], words[2:]) if kept else ("",))
-        within = GRACE if "<" in text else 3
-        assert budget <= tokens <= min(budget + within, len(whole))
+        assert budget <= tokens <= min(budget + (GRACE if "<" in text else 3), len(whole))
     segments = replies.segments(np.array(ids, np.int32).tobytes(), answer, thought)
     assert all(each.ids is not None for each in segments)
     again = thinker.write(budget, ids[: stopped % len(ids)])

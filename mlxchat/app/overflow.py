@@ -250,7 +250,7 @@ class SectionReader:
                 first, last = group[0][0], group[-1][0]
                 line = first.first_line
                 data = document.bytes_at(first.start, last.end - first.start)
-                for piece in self._pieces(data.decode("utf-8", "replace").strip()):
+                for piece in self._pieces(data.decode("utf-8", "replace").rstrip()):
                     # With what precedes its text, and without the end of its last line.
                     begins = line + piece[: len(piece) - len(piece.lstrip())].count("\n")
                     ends, line = line + piece.rstrip().count("\n"), line + piece.count("\n")

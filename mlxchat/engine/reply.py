@@ -33,9 +33,9 @@ class Stats:
 
     `prefilled_tokens` are the prompt tokens computed: not cached ones, nor those left unread if the
     generation was stopped. Rates and times of stages that did not run are 0. `complete` is whether
-    the answer is one that the constraint describes, None without a constraint; `problem` is why an
-    answer that was not cut off is not. The model wrote `thought_tokens` of the generated ones in
-    thoughts, and `thought_cut` is whether the budget closed one.
+    the answer is one that the constraint describes, None without one, False if the input was not
+    read; `problem` is why an answer that was not cut off is not. The model wrote `thought_tokens`
+    of the generated ones in thoughts, and `thought_cut` is whether the budget closed one.
     """
 
     finish_reason: FinishReason

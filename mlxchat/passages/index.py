@@ -153,7 +153,7 @@ class PassageIndex:
         data = document.bytes_at(found.start, found.end - found.start)
         if zlib.crc32(data) != checksum:
             raise Outdated(f"{document.name}: passage {number} has changed")
-        return Passage(document, number, found, data.decode("utf-8", "replace").strip())
+        return Passage(document, number, found, data.strip().decode("utf-8", "replace"))
 
     def close(self) -> None:
         self._database.close()

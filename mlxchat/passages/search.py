@@ -123,8 +123,8 @@ class Search:
         lines = passage.text.split("\n")
         best = max(range(len(lines)), key=lambda n: len(wanted.intersection(words(lines[n]))))
         size, chars = len(lines), len(lines[best])
-        while size > 1 or (chars := chars // 2) >= MIN_CHARS:
-            size = max(size // 2, 1)
+        while size > 1 or chars > MIN_CHARS:
+            size, chars = max(size // 2, 1), chars if size > 1 else max(chars // 2, MIN_CHARS)
             first = max(min(best - size // 4, len(lines) - size), 0)
             text = "\n".join(lines[first : first + size])
             text = excerpt(text, question, chars) if chars < len(lines[best]) else text

@@ -1,5 +1,6 @@
 """A chat on a terminal: read a line, answer it or run its command, repeat."""
 
+import re
 import signal
 from contextlib import suppress
 
@@ -15,7 +16,7 @@ from mlxchat.errors import (
 )
 from mlxchat.terminal import is_dumb
 from mlxchat.terminal.chat_screen import ChatScreen
-from mlxchat.terminal.commands import COMMANDS, as_command, run_command, suggestions, takes_slash
+from mlxchat.terminal.commands import COMMANDS, as_command, run_command, suggestions
 from mlxchat.terminal.editor import Editor, EndOfInput, PlainInput
 from mlxchat.terminal.settable import as_in_chat
 from mlxchat.terminal.worker import ending_by
@@ -60,7 +61,8 @@ class ChatLoop(ChatScreen):
                 command = as_command(text)
                 if command is not None:
                     return run_command(self, command) or ""
-                message = text[text.startswith("/") and takes_slash(text[1:]) :]
+                # Not a comment in what is pasted.
+                message = text.removeprefix("/") if re.fullmatch(r"//\S.*", text) else text
                 return "" if self.say(message) else text
         except KeyboardInterrupt:
             # Something other than a reply was interrupted: keep the typed text.

@@ -226,7 +226,9 @@ class ChatScreen(Talk):
         later: list[Change] = []
         named = set[int]()
         has_begun, undone = False, ""
-        self.stop.before_leaving = lambda: TerminalLine.announce(self.saved())
+        # A terminal that is held up is restored, too.
+        restored = self.worker.keys.restore
+        self.stop.before_leaving = lambda: (restored(), TerminalLine.announce(self.saved()))
         with self.answering(begin) as reply, self._new_view(constraint, after) as view:
             for said in reply:
                 if not isinstance(said, Change):

@@ -88,13 +88,7 @@ def as_command(text: str) -> str | None:
     """The command in a typed line; None for a message."""
     if text.strip().lower() in EXIT_WORDS:
         return "/exit"
-    line = text.lstrip(" ")
-    return line if is_command(line, COMMANDS) else None
-
-
-def takes_slash(message: str) -> bool:
-    """Whether it is typed with one more "/". What is pasted, such as a comment, is not."""
-    return is_command(message, COMMANDS) or re.fullmatch(r"/\S.*", message) is not None
+    return text if is_command(text, COMMANDS) else None
 
 
 def run_command(shown: ChatScreen, line: str) -> str | None:
@@ -189,7 +183,9 @@ def _undo(shown: ChatScreen, _: str) -> str:
     # In a resumed chat, the note stays.
     if turn.forgotten and shown.conversation.state.note is not None:
         shown.screen.say("the note may still speak of it: /compact off removes the note")
-    return "/" * takes_slash(turn.question) + turn.question
+    # As it is typed: with one more slash, or, in several lines, after a space.
+    typed = re.sub(r"\A/(?=\S.*\Z)", "//", turn.question)
+    return f" {typed}" if is_command(typed, COMMANDS) else typed
 
 
 @command("/edit [TEXT]", "write a message in your editor", needs_model=False)
@@ -229,7 +225,7 @@ def _file(shown: ChatScreen, argument: str) -> None:
         words = shlex.split(named)
         named = words[0] if len(words) == 1 and not os.path.lexists(named) else named
     # That of pathlib fails for an unknown user.
-    path = str(in_home(named))
+    path = str(in_home(named.replace("\0", "␀")))
     if off:
         is_name = named in (name for name, _ in shown.attached.values())
         pattern = f"/{named}" if is_name else f"*/{(named and path) or '*'}"
@@ -449,6 +445,6 @@ def _copy(shown: ChatScreen, _: str) -> None:
 
 @command("/export FILE", "write the conversation as Markdown, or to a .jsonl file")
 def _export(shown: ChatScreen, argument: str) -> None:
-    path = in_home(argument)
+    path = in_home(argument.replace("\0", "␀"))
     transcript.export(path, shown.conversation.state, thoughts=shown.think == "on")
     shown.screen.say(f"wrote {path}")

@@ -396,7 +396,7 @@ class PlainInput:
                 continue
             text = message_of(typed) if typed else draft
             if text.strip():
-                self._draft = draft if text[:1] == "/" != text[1:2] else ""
+                self._draft = draft if is_command(text.partition("\n")[0], ()) else ""
                 return text
 
     def _next_line(self, prompt: str) -> str:
