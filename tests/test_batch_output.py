@@ -95,8 +95,7 @@ def test_an_error_of_the_input_is_written_once_and_one_of_the_run_is_tried_again
     assert (second.skipped, second.finished, second.failed) == (1, 1, 4)
     third = run(fails=False).figures
     assert (third.skipped, third.finished, third.failed) == (2, 0, 4)
-    written = [(each["id"], each.get("row"), each.get("error")) for each in records(out)]
-    assert written == [
+    assert [(each["id"], each.get("row"), each.get("error")) for each in records(out)] == [
         (None, 1, "invalid JSON: expected ident at column 2; --lines reads text"),
         (1, None, None),
         (None, 3, "id 1 is used by an earlier row"),

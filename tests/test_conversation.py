@@ -22,7 +22,7 @@ from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.text import encoder
 from tests import chat_templates
 from tests.conftest import examples
-from tests.conversations import END_IDS, check_in_step, make_conversation, say
+from tests.conversations import END_IDS, check_in_step, make_conversation, prompt_of, say
 
 # Each action, and the number it draws.
 ACTIONS = {
@@ -483,6 +483,12 @@ def test_tokenizing_a_long_text_can_be_stopped(monkeypatch: pytest.MonkeyPatch) 
         stats = conversation.stats
         assert stats is not None
         assert (stats.finish_reason, stats.complete) == ("interrupted", complete)
+
+
+def test_a_message_stopped_before_its_first_token_is_seen_is_taken_back() -> None:
+    chat = make_conversation()
+    say(chat, "one", should_stop=lambda: len(chat.ledger) >= len(prompt_of(chat)))
+    assert not chat.turns
 
 
 def test_each_reply_has_its_own_random_stream() -> None:

@@ -272,8 +272,7 @@ def check_text(read: Tokenizer, wanted: Any) -> None:
             tokens = wanted.convert_ids_to_tokens([id_ for id_ in ids if id_ not in specials])
             decoded = decoders.ByteLevel().decode(tokens)
             of_token = read.token_bytes()
-            shown = b"".join(of_token[id_] for id_ in ids if id_ not in specials)
-            assert shown.decode() == decoded
+            assert b"".join(of_token[id_] for id_ in ids if id_ not in specials).decode() == decoded
         assert read.decode(ids) == decoded
     opening = [id_ for id_ in wanted.encode("") if id_ not in read.eos_ids]
     assert read.raw_prompt("").ids.tolist() == opening

@@ -52,8 +52,7 @@ def test_a_broken_configuration_is_a_finding_among_others(monkeypatch: pytest.Mo
     write_config("model = ")
     found = findings("--offline", status=1)
     assert list(found) == TOPICS
-    problems = [(each["found"].partition(": ")[0], each["fix"]) for each in found["configuration"]]
-    assert problems == [
+    assert [(each["found"].partition(": ")[0], each["fix"]) for each in found["configuration"]] == [
         (str(paths.config_file()), "mlxchat config edit"),
         ("MLXCHAT_CHAT_TMEP", "unset the variable, or give it another value"),
     ]

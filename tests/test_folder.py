@@ -81,5 +81,5 @@ def test_nothing_found_is_an_error_that_names_it(path: str) -> None:
     Path("empty/.env").write_text("secret")
     with pytest.raises(InputError) as raised:
         read_input("Why?", [path], None)
-    error = "the folder has no files" if path == "empty" else "no file matches"
+    error = "the folder has no files, or only hidden ones" if path == "empty" else "no file matches"
     assert str(raised.value) == f"{path}: {error}".replace("\n", "\\n")

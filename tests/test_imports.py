@@ -96,8 +96,7 @@ def test_responses_of_llm_become_sessions(tmp_path: Path, monkeypatch: pytest.Mo
     connection.close()
     names = imported(tmp_path / "x", tmp_path / "out", monkeypatch)
     assert names == ["Other", "Pelicans all", "llm"]
-    texts = {name: [(t.user, t.reply) for t in read_session(name).turns] for name in names}
-    assert texts == {
+    assert {name: [(t.user, t.reply) for t in read_session(name).turns] for name in names} == {
         "llm": [("alone", "yes")],
         "Pelicans all": [("first\nsecond\na story", "A pelican."), ("and then?", "It flew.")],
         "Other": [("hi", "hello\n\nIt is noon.")],

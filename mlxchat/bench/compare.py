@@ -157,8 +157,7 @@ def _cell(name: str, value: Spread | float | str | None) -> str:
     if name.endswith("_ratio") and abs(value.median - 1) <= TIE:
         return f"{cell} tie"
     # Whether the runs disagree about which side has more.
-    is_unclear = name.endswith("_ratio") and value.min <= 1 <= value.max
-    return f"{cell} unclear" if is_unclear else cell
+    return f"{cell} unclear" if name.endswith("_ratio") and value.min <= 1 <= value.max else cell
 
 
 def _digits(value: float) -> str:

@@ -44,9 +44,9 @@ def process_seconds(command: Sequence[str]) -> float:
     """
     with tempfile.TemporaryFile() as errors:
         started_s = time.perf_counter()
-        with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
-        ) as process:
+        # In its own group, Ctrl-C does not end it.
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors}
+        with subprocess.Popen(command, process_group=0, **pipes) as process:
             assert process.stdout is not None
             try:
                 process.stdout.read(1)

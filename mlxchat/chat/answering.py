@@ -225,6 +225,9 @@ class Answering:
         in_place = True
         try:
             for token in after_reading([begun] if begun.text else [], tokens):
+                # A token that came after that has not been seen.
+                if not self.has_answer and self.watch.should_stop():
+                    break
                 if token.id is not None:
                     generated.append(token.id)
                 if token.text and token is not begun:

@@ -264,6 +264,7 @@ class Conversation(Means):
         try:
             with device_failures():
                 compacted = write_note(self, self.window, self.state, words, seed=seed, watch=watch)
+            compacted = None if watch.should_stop() else compacted
             if compacted is not None:
                 self.set_note(compacted.note, compacted.numbers)
             return compacted

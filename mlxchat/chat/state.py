@@ -228,8 +228,7 @@ class State:
 
     def forgotten_only_in(self, later: State) -> frozenset[int]:
         """The turns that an action has made `later` forget, if it has done nothing else."""
-        is_same = 0 < len(self.turns) == len(later.turns)
-        if not is_same or self.changed_in(later) != "forgotten":
+        if not 0 < len(self.turns) == len(later.turns) or self.changed_in(later) != "forgotten":
             return frozenset()
         return frozenset(self.in_view) - {*later.in_view}
 

@@ -168,8 +168,7 @@ def _target_dtype(
 
 
 def _require_memory(needed_bytes: int, free_bytes: int, notify: Notify) -> None:
-    share = 1 if platform.shortage_is_certain() else NEARLY_ALL
-    if needed_bytes > share * free_bytes:
+    if needed_bytes > (1 if platform.shortage_is_certain() else NEARLY_ALL) * free_bytes:
         report_shortage(
             f"the model's weights need {format_bytes(needed_bytes)} of memory, and "
             f"{format_bytes(free_bytes)} is free: choose a smaller or more heavily quantized model",

@@ -134,8 +134,7 @@ def is_standing(message: str) -> bool:
     def begins(name: str) -> bool:
         return any(said[: len(each)] == each for each in map(words, _LISTS[name].split(",")))
 
-    is_question = first.endswith(_QUESTION_MARKS)
-    return begins("standing") and not begins("not_standing") and not is_question
+    return begins("standing") and not begins("not_standing") and not first.endswith(_QUESTION_MARKS)
 
 
 def is_typed(text: str) -> bool:

@@ -203,8 +203,7 @@ def _update(
     """Raises SessionError if the row is gone, which SQL does not report."""
     text = _as_json(value)
     statement = f"UPDATE {table} SET {_KEYS[table]} = ?, value = ?, checksum = ? WHERE id = ?"
-    columns = (key, text, _checksum(table, key, text), id_)
-    if connection.execute(statement, columns).rowcount != 1:
+    if connection.execute(statement, (key, text, _checksum(table, key, text), id_)).rowcount != 1:
         raise SessionError(f"a row of {table} has disappeared from the database")
 
 

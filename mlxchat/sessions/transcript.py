@@ -29,6 +29,7 @@ NOTE_BEGINS = "<details><summary>Note on forgotten turns</summary>\n\n"
 NOTE_ENDS = "\n\n</details>\n"
 # A line of a reply that quotes something.
 QUOTATION = re.compile("^( {0,2}>)", re.MULTILINE)
+FENCE = re.compile("^ {0,3}```", re.MULTILINE)
 
 
 def export(path: Path, state: State, *, thoughts: bool = True) -> None:
@@ -78,6 +79,8 @@ def as_markdown(state: State, *, thoughts: bool = True) -> str:
         thought = "\n\n".join(turn.thoughts) if thoughts else ""
         folded = f"{THOUGHTS_BEGIN}{thought}{THOUGHTS_END}" if thought else ""
         answer = QUOTATION.sub(r" \1", f"{folded}{turn.reply}")
+        # A code block that was cut off.
+        answer += "\n```" * (len(FENCE.findall(turn.reply)) % 2)
         parts.append(f"{quoted}\n\n{answer}\n")
     return "\n".join(parts)
 

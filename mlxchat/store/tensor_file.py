@@ -93,8 +93,7 @@ def write(
 
     def pieces() -> Iterator[bytes | memoryview]:
         digest = hashlib.blake2b(digest_size=CHECKSUM_BYTES)
-        beginning = struct.pack("<Q", len(text)) + text
-        for piece in [beginning, *map(_bytes, tensors.values())]:
+        for piece in [struct.pack("<Q", len(text)) + text, *map(_bytes, tensors.values())]:
             digest.update(piece)
             yield piece
         yield digest.digest()

@@ -157,9 +157,8 @@ def wrap(text: str, columns: int, indent: int = 0) -> str:
     copied, stay whole; longer words and commands are left for the terminal to break."""
     figure = rf"(?:^|(?<=· ))[^·]{{1,{max(columns - 2, 1)}}}(?: ·|$)| ·"
     spaced = "".join(char + _WIDE * (east_asian_width(char) in "WF") for char in text)
-    glued = re.sub(f"{_WHOLE}|{figure}", lambda found: found[0].replace(" ", _GLUE), spaced)
     wrapped = textwrap.fill(
-        glued,
+        re.sub(f"{_WHOLE}|{figure}", lambda found: found[0].replace(" ", _GLUE), spaced),
         columns,
         subsequent_indent=" " * indent,
         break_long_words=False,

@@ -56,8 +56,10 @@ def run(
         in_prompt = constraint if answer.schema_prompt else None
         chat.revise_system(partial(with_schema, constraint=in_prompt))
         is_new = shown.session is None and not shown.latest
-        if chat.session is not None and is_new and (question is not None or template is not None):
-            chat.session.settings({QUESTION: True})
+        session, is_one = chat.session, question is not None or template is not None
+        if session and (is_new if is_one else session.contents.settings.get(QUESTION)):
+            # A question that is continued in a chat is one no more.
+            session.settings({QUESTION: is_one})
         return chat
 
     def converse(ranks: Alone, worker: Worker) -> int:

@@ -96,8 +96,7 @@ class Talk:
 
     def wait_for_model(self) -> None:
         """Wait until the conversation has begun. Raises what loading raises, and for a signal."""
-        quiet = self.messages.quiet or self.begun.done()
-        with waiting(f"loading {self.chat.model_name} …", quiet):
+        with waiting(f"loading {self.chat.model_name} …", self.messages.quiet or self.begun.done()):
             self.worker.wait(self.begun)
 
     def work(self, job: Callable[[], T]) -> T:

@@ -383,8 +383,7 @@ def enclosed(segments: Sequence[Segment], opened: str, closes: str) -> list[Segm
     has_opening = Kind.MARKER in kinds[: kinds.index(Kind.THOUGHT)]
     has_closing = Kind.MARKER in kinds[len(kinds) - from_end :]
     before = [] if has_opening else [Segment(opened, kind=Kind.MARKER)]
-    after = [] if has_closing else [Segment(closes, kind=Kind.MARKER)]
-    return [*before, *segments, *after]
+    return [*before, *segments, *([] if has_closing else [Segment(closes, kind=Kind.MARKER)])]
 
 
 # Renders each segment as the function given has it.

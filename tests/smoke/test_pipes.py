@@ -103,11 +103,10 @@ def test_what_is_slow_to_import_is_imported_only_if_it_is_needed(tiny_model: Pat
         "COMP_WORDS": "mlxchat\ngenerate\n-m\nsmol",
         "COMP_CWORD": "3",
     }
-    answer = ["generate", "-m", str(tiny_model), "-n", "1", "Hello"]
     for calls, variables, slow in (
         (helps, {}, (*SLOW_FOR_ALL, *SLOW_FOR_HELP, "pydantic")),
         ([[]], tab, (*SLOW_FOR_ALL, *SLOW_FOR_HELP)),
-        ([answer], {}, SLOW_FOR_ALL),
+        ([["generate", "-m", str(tiny_model), "-n", "1", "Hello"]], {}, SLOW_FOR_ALL),
     ):
         done = subprocess.run(
             [sys.executable, "-c", IMPORTED % (slow,), json.dumps(calls)],
