@@ -356,8 +356,7 @@ class SideBySide:
             return
         yield from self._advance(self._batch.step())
         for run in [*self._batch.rows]:
-            held = len(run.prompt.ids) - 1 + run.drawn
-            if self._window is not None and held >= self._window:
+            if self._window is not None and len(run.prompt.ids) - 1 + run.drawn >= self._window:
                 # The next step would evict a token of this row: generate the rest of it alone.
                 cache = self._make_cache()
                 yield from self._advance(self._batch.move(run, cache))

@@ -50,7 +50,7 @@ from mlxchat.options import options_of
 from mlxchat.request import ChatOptions, Setup
 from mlxchat.request.written import thinking_variables
 from mlxchat.sessions.listing import read_session
-from mlxchat.sessions.records import folded
+from mlxchat.sessions.records import QUESTION, folded
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings, SamplingSettings
 from mlxchat.store.prefix_cache import PrefixCache
@@ -391,6 +391,12 @@ class Chat(AbstractContextManager["Chat"]):
         if self._saving is not None:
             self._saving.describe(model_settings(self._found, self._setup.dtype))
             self._saving.keep(sent, self._options.system)
+
+    def mark_question(self, is_single: bool) -> None:
+        """Save whether this is a single question. One that goes on in a chat is not any more."""
+        was_single = self.session is not None and self.session.contents.settings.get(QUESTION)
+        if self._saving is not None and bool(was_single) is not is_single:
+            self._saving.describe({QUESTION: is_single})
 
     def save_as(self, name: str) -> None:
         """Rename the session, or start saving an unsaved chat. Raises SessionError."""

@@ -126,8 +126,7 @@ def table(title: str, figures: Sequence[Figures]) -> Table:
     columns = {name: column for name, column in cells.items() if any(column)}
     same: list[str] = []
     for name, column in list(columns.items()):
-        is_one = len(figures) > 1 == len({*column})
-        if is_one and not isinstance(figures[0][name], Spread):
+        if len(figures) > 1 == len({*column}) and not isinstance(figures[0][name], Spread):
             same.append(f"{_words(name)} {columns.pop(name)[0]}")
     runs = [each.runs for row in figures for each in row.values() if isinstance(each, Spread)]
     if max(runs, default=1) > 1:

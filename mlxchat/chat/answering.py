@@ -225,7 +225,7 @@ class Answering:
         in_place = True
         try:
             for token in after_reading([begun] if begun.text else [], tokens):
-                # A token that came after that has not been seen.
+                # Nothing has been shown yet: the message can still be taken back.
                 if not self.has_answer and self.watch.should_stop():
                     break
                 if token.id is not None:

@@ -63,12 +63,11 @@ class Turn:
     def plus(self, token: Token) -> Turn:
         """With the text of one more token."""
         thought, reply = (token.text, "") if token.thought else ("", token.text)
-        later = (len(self.thought),) if token.another else ()
         return replace(
             self,
             thought=self.thought + thought,
             reply=self.reply + reply,
-            later_thoughts=(*self.later_thoughts, *later),
+            later_thoughts=(*self.later_thoughts, *((len(self.thought),) if token.another else ())),
         )
 
 

@@ -294,8 +294,7 @@ def _problem(validator: Any, value: Any) -> str | None:
     if error is None:
         return None
     text = error.message
-    short = text if len(text) <= 300 else f"{text[:150]} … {text[-150:]}"
-    return f"{error.json_path}: {short}"
+    return f"{error.json_path}: {text if len(text) <= 300 else f'{text[:150]} … {text[-150:]}'}"
 
 
 def _draft_of(schema: Any) -> Any:

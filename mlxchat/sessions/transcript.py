@@ -19,6 +19,7 @@ from mlxchat.chat.state import REMEMBERED_BEGINS, State, Turn
 from mlxchat.errors import OutputError, SessionError
 from mlxchat.files import reported_as, write_atomically
 from mlxchat.sessions.records import NOTE, REMEMBERED, Saved
+from mlxchat.text.extract import closing_fence
 from mlxchat.units import json_line
 
 # Of the time of a message.
@@ -29,7 +30,6 @@ NOTE_BEGINS = "<details><summary>Note on forgotten turns</summary>\n\n"
 NOTE_ENDS = "\n\n</details>\n"
 # A line of a reply that quotes something.
 QUOTATION = re.compile("^( {0,2}>)", re.MULTILINE)
-FENCE = re.compile("^ {0,3}```", re.MULTILINE)
 
 
 def export(path: Path, state: State, *, thoughts: bool = True) -> None:
@@ -79,9 +79,7 @@ def as_markdown(state: State, *, thoughts: bool = True) -> str:
         thought = "\n\n".join(turn.thoughts) if thoughts else ""
         folded = f"{THOUGHTS_BEGIN}{thought}{THOUGHTS_END}" if thought else ""
         answer = QUOTATION.sub(r" \1", f"{folded}{turn.reply}")
-        # A code block that was cut off.
-        answer += "\n```" * (len(FENCE.findall(turn.reply)) % 2)
-        parts.append(f"{quoted}\n\n{answer}\n")
+        parts.append(f"{quoted}\n\n{answer}{closing_fence(turn.reply)}\n")
     return "\n".join(parts)
 
 

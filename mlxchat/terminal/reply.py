@@ -339,8 +339,7 @@ def reopened(above: str, below: str) -> str:
     while marks and text.startswith(marks[-1]):
         text = text.removeprefix(marks.pop())
     lines = above.split("\n")
-    is_block = lines[-1].startswith("#") or any(map(_ITEM.match, lines))
-    if is_block and not find_cuts(above).opening:
+    if (lines[-1].startswith("#") or any(map(_ITEM.match, lines))) and not find_cuts(above).opening:
         # Else the next line would join it, such as an item that does not begin at 1.
         text = text.replace("\n", "\n\n", 1)
     return "".join(marks) + text

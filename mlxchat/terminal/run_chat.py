@@ -12,7 +12,6 @@ from mlxchat.errors import UsageError
 from mlxchat.models.model import Alone
 from mlxchat.request import Answer, ChatOptions
 from mlxchat.request.commands import ChatShown
-from mlxchat.sessions.records import QUESTION
 from mlxchat.terminal.output import Messages, Stdout
 from mlxchat.terminal.progress import observer_of
 from mlxchat.terminal.talk import PipedChat
@@ -56,10 +55,9 @@ def run(
         in_prompt = constraint if answer.schema_prompt else None
         chat.revise_system(partial(with_schema, constraint=in_prompt))
         is_new = shown.session is None and not shown.latest
-        session, is_one = chat.session, question is not None or template is not None
-        if session and (is_new if is_one else session.contents.settings.get(QUESTION)):
-            # A question that is continued in a chat is one no more.
-            session.settings({QUESTION: is_one})
+        is_single = question is not None or template is not None
+        if is_new is is_single:
+            chat.mark_question(is_single)
         return chat
 
     def converse(ranks: Alone, worker: Worker) -> int:

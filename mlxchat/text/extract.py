@@ -35,6 +35,12 @@ def is_settled(text: str) -> bool:
     return block is not None and block["end"] != ""
 
 
+def closing_fence(text: str) -> str:
+    """What closes the code block in which the text ends; empty if it ends in none."""
+    *_, last = [None, *_BLOCK.finditer(text)]
+    return "" if last is None or last["end"] else f"\n{' ' * len(last['indent'])}{last['fence']}"
+
+
 class OuterWhitespace:
     """Strips a text that arrives in pieces: `add` returns what can be shown so far."""
 

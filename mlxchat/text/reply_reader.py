@@ -176,8 +176,7 @@ class Reader:
 
     @property
     def state(self) -> State:
-        counted = self.place.value, self._held, self.leads, self.thought_tokens
-        return *counted, *self._decoder.state
+        return self.place.value, self._held, self.leads, self.thought_tokens, *self._decoder.state
 
     def restore(self, state: State) -> None:
         """Continue from a `state`."""
@@ -351,8 +350,7 @@ class StopTexts:
 
 def length_begun(text: str, searched: Sequence[str]) -> int:
     """Length of the longest suffix of `text` that begins one of the texts searched for."""
-    longest = min(max(map(len, searched), default=1) - 1, len(text))
-    ends = (text[-n:] for n in range(longest, 0, -1))
+    ends = (text[-n:] for n in range(min(max(map(len, searched), default=1) - 1, len(text)), 0, -1))
     return next((len(end) for end in ends if any(each.startswith(end) for each in searched)), 0)
 
 

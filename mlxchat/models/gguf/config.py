@@ -185,8 +185,7 @@ def _llama3_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, An
     if not (np.isfinite(factor) and factor > 0):
         raise file.broken(f"tensor {ROPE_FACTORS!r} contains {factor}")
     # Source: https://github.com/meta-llama/llama-models, `apply_scaling`.
-    wavelengths = 2 * np.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
-    turns = LLAMA3_ORIGINAL_CONTEXT / wavelengths
+    turns = LLAMA3_ORIGINAL_CONTEXT / (2 * np.pi * theta ** (np.arange(0, head_dim, 2) / head_dim))
     share = (turns - LLAMA3_LOW_FREQ_FACTOR) / (LLAMA3_HIGH_FREQ_FACTOR - LLAMA3_LOW_FREQ_FACTOR)
     smooth = np.clip(share, 0, 1)
     if not np.allclose(stored, 1 / ((1 - smooth) / factor + smooth), rtol=1e-4):
