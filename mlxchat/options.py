@@ -34,7 +34,6 @@ FINITE = Must("be a finite number", math.isfinite)
 NOT_EMPTY = Must("not be empty", bool)
 A_FILE = Must("be a file (leave it out for stdout)", lambda path: str(path) != "-")
 
-
 # Of options whose text may be that of a path, which may have any bytes.
 OF_PATHS = ("DIR", "FILE", "MODEL", "PATTERN", "SCHEMA")
 

@@ -1,8 +1,8 @@
 """Numbers and texts as people read them, lines of JSON, and the callbacks that report progress."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,8 @@ def _log(level: str, text: str) -> None:
     getattr(logging.getLogger("mlxchat"), level)(text)
 
 
-@contextmanager
-def _unseen(*_: str) -> Iterator[Progress]:
-    yield lambda done, total: None
+def _unseen(*_: str) -> AbstractContextManager[Progress]:
+    return nullcontext(lambda done, total: None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,6 @@ ABSOLUTE = {"hunyuan", "hunyuan_v1_dense", "llama4", "ministral3", "mistral3", "
 # tokens see the future, and one has a mask one token wider than its cache.
 INEXACT = {"minimax_m3_vl", "phi3small", "plamo3"}
 
-
 # A window slightly larger than a page, so that a prefix of one page can be reused.
 LONG, ROOMY = PAGE + 30, 512
 HEAD, BLOCK = 5, 40

@@ -82,9 +82,8 @@ def test_only_the_first_code_block_is_written_and_if_cut_off_it_has_its_own_stat
         ("Sorry, I cannot.", 99, (4, "")),
     ):
         script = Scripted(chat_templates.CHATML, (), f"{text}<|im_end|>", ends=("<|im_end|>",))
-        model = str(script.write(tmp_path / text[:5]))
         how = ("-x", "--stats", "-n", str(tokens), "A bash line.")
-        run = run_in_process(*command, "-m", model, *how)
+        run = run_in_process(*command, "-m", str(script.write(tmp_path / text[:5])), *how)
         assert (run.returncode, run.stdout) == expected
         assert run.stderr.count("mlxchat: the answer ") == (run.returncode == 4)
         assert "interrupted" not in run.stderr

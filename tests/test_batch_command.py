@@ -16,14 +16,10 @@ from tests.in_process import run_in_process, run_quietly
 
 
 @pytest.fixture(autouse=True)
-def place(
-    tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    place = tmp_path_factory.mktemp("place")
-    monkeypatch.chdir(place)
+def place(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLXCHAT_MODEL", str(tiny_model))
     monkeypatch.setenv("MLXCHAT_BATCH_MAX_TOKENS", "6")
-    return place
 
 
 def write(name: str, *records: Any) -> str:

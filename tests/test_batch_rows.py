@@ -249,8 +249,7 @@ def test_the_schema_of_a_row_is_never_read_from_a_file(tiny_model: Path, tmp_pat
     path = tmp_path / "schema.json"
     path.write_text('{"enum": [5]}')
     named = {"id": "named", "prompt": "a", "schema": str(path), "max_tokens": 3}
-    short = {"id": "short", "prompt": "a", "schema": "ok bool"}
-    results = run_batch(tiny_model, [named, short])
+    results = run_batch(tiny_model, [named, {"id": "short", "prompt": "a", "schema": "ok bool"}])
     assert "error" in results["named"]
     assert results["short"]["value"]["ok"] in (True, False)
 

@@ -29,7 +29,6 @@ COMMON = {
     *("machine", "figures"),
 }
 
-
 TINY_BATCH = batch.Amounts((1, 2), tokens=3, rounds=1, prompts=5, shared=40, shared_tokens=3)
 
 

@@ -21,7 +21,6 @@ from tests.test_prefix_cache import text as ids_of
 HEAD, LENGTHS = 5, (70, 97, 64)
 LLAMA = build_random_model()
 
-
 TEXTS = [ids_of(length, seed) for seed, length in enumerate(LENGTHS)]
 
 

@@ -58,7 +58,6 @@ operation = st.one_of(
     st.tuples(st.just("fork"), st.integers(1, 3)),
 )
 
-
 Operations = list[tuple[str, int]]
 
 

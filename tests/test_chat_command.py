@@ -165,8 +165,7 @@ def test_a_chat_reports_the_failure_in_a_line_and_continues(
         typed = Mock(side_effect=["one " * 20, "two " * 30, "/retry", "three", EndOfInput])
         monkeypatch.setattr(chat_loop, "PlainInput", lambda *_, typed=typed: Mock(read=typed))
         with Session.open(f"mine{number}", create=True) as session, Worker() as worker:
-            shows = ChatShown(plain=True)
-            status = chat_loop.ChatLoop(Chat(options, session), worker, shows).run()
+            status = chat_loop.ChatLoop(Chat(options, session), worker, ChatShown(plain=True)).run()
         failed = device.has_failed
         device.repair()
         shown = capsys.readouterr()

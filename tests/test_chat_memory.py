@@ -275,8 +275,7 @@ def test_a_note_must_fit_next_to_what_is_pinned_and_not_be_empty() -> None:
         conversation.set_note(" \n")
     conversation.pin(4)
     before = conversation.state
-    without = replace(conversation.state, note="")
-    room = int(room_for_more(conversation.rendering, without, WINDOW))
+    room = int(room_for_more(conversation.rendering, replace(before, note=""), WINDOW))
     with pytest.raises(UsageError, match=f"the note does not fit: it has {room + 1:,} tokens, and"):
         conversation.set_note("y" * (room + 1))
     assert conversation.state == before

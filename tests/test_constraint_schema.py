@@ -17,7 +17,6 @@ from tests.constrained import accepted, assert_works_or_is_refused, refusal
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
-
 PERSON = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 NAMES = {"^(a|b)$": {"maximum": 9}}
 CENTS = {"type": "number", "multipleOf": 0.01}

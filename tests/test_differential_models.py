@@ -250,7 +250,6 @@ LEFT_OVER: dict[str, Any] = {
     "text": "4-bit",
 }
 
-
 QUANTIZATIONS: dict[str, Change] = {
     "bits of other layers": both(packed(embed=AFFINE | {"bits": 8}), config(quantization=AFFINE)),
     "beside plain weights": config(quantization=AFFINE),

@@ -296,8 +296,7 @@ def prompt_of_theirs(wanted: Any, chat: list[tuple[str, str]]) -> list[int] | No
     parts = [m | {"content": [{"type": "text", "text": m["content"]}]} for m in plain]
     for messages in (plain, parts):
         with suppress(Exception):
-            text = wanted.apply_chat_template(messages, tokenize=False)
-            if chat[-1][1].strip() in text:
+            if chat[-1][1].strip() in wanted.apply_chat_template(messages, tokenize=False):
                 return wanted.apply_chat_template(
                     messages, add_generation_prompt=True, return_dict=False
                 )

@@ -310,7 +310,6 @@ REFUSED: dict[str, Callable[[TinyGguf], object]] = {
     ),
 }
 
-
 BAD_FILES = {
     "run git lfs pull in": b"version https://git-lfs.github.com/spec/v1\n",
     "big-endian": b"GGUF" + struct.pack(">I", 3),

@@ -63,12 +63,11 @@ def imported(export: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> lis
 def test_the_conversations_of_an_archive_become_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    image = {"content_type": "image_asset_pointer"}
     thoughts = {"content_type": "thoughts", "thoughts": [{"content": "Hm."}]}
     said = [
         None,
         message("system", "Be brief."),
-        message("user", image, "Where to?"),
+        message("user", {"content_type": "image_asset_pointer"}, "Where to?"),
         {**message("assistant"), "content": thoughts},
         message("assistant", "search()", recipient="browser"),
         message("tool", "a page"),

@@ -18,12 +18,7 @@ from mlxchat.errors import ModelError, ModelUnsupported
 from mlxchat.models.load import load_directory
 from mlxchat.models.model import Model, automatic_window, check_window
 from mlxchat.models.precision import dequantize, in_dtype
-from mlxchat.models.skeleton import (
-    MODULE_OF_TYPE,
-    build_skeleton,
-    named_parameters,
-    read_config,
-)
+from mlxchat.models.skeleton import MODULE_OF_TYPE, build_skeleton, named_parameters, read_config
 from mlxchat.models.tokenizer_files import load_tokenizer
 from scripts.families import build_family, write_family
 from scripts.tiny_model import tiny_config

@@ -23,7 +23,6 @@ from mlxchat.text.documents import READ_BYTES, Document, open_documents
 
 FILLER = "The committee met on the usual day and talked about the budget at some length. "
 
-
 OPEN: list[Document | PassageIndex] = []
 
 
@@ -58,8 +57,7 @@ def report(facts: dict[int, str], length: int = 60) -> str:
 
 
 def search_in(*texts: str) -> Search:
-    documents = [document_of(text.encode()) for text in texts]
-    return Search([indexed(document) for document in documents])
+    return Search([indexed(document_of(text.encode())) for text in texts])
 
 
 def found(search: Search, question: str, room: int = 1_000) -> Found:

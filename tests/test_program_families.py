@@ -52,8 +52,7 @@ def test_generate_keeps_its_window_and_resumes_after_a_kill(family: str, tmp_pat
 
     Recurrent layers evict nothing, but the program used to claim they did.
     """
-    sampling = {"temp": 0.7}
-    setup = setup_of(family, tmp_path, WINDOW, prefill_step_size=32, sampling=sampling, seed=3)
+    setup = setup_of(family, tmp_path, WINDOW, prefill_step_size=32, sampling={"temp": 0.7}, seed=3)
     window = [] if setup.window is None else ["--max-kv-size", str(WINDOW)]
     model = str(setup.model)
     whole = run_in_process(

@@ -131,8 +131,7 @@ def test_a_file_that_is_open_is_read_from_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("head\none\ntwo\n")
     with (tmp_path / "a").open("rb") as file:
         file.readline()
-        rows = [*Rows(BatchInput(lines=True), file)._rows]
-    assert [row.prompt for row in rows] == ["one", "two"]
+        assert [row.prompt for row in Rows(BatchInput(lines=True), file)._rows] == ["one", "two"]
 
 
 def test_a_line_in_openais_form_as_its_library_writes_it() -> None:

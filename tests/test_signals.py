@@ -87,10 +87,9 @@ def test_a_finished_loop_may_take_time_to_save() -> None:
 
 def test_ctrl_c_counts_even_if_it_has_ended_the_reader_first() -> None:
     """A shell's loop around `mlxchat … | tee` went on."""
-    write = Mock(side_effect=ClosedPipe)
     for numbers, ending in (([signal.SIGINT], KeyboardInterrupt), ([], ClosedPipe)):
         with pytest.raises(ending):
-            stopped_by(numbers, write)
+            stopped_by(numbers, Mock(side_effect=ClosedPipe))
 
 
 def test_a_signal_that_ends_the_program_stops_every_later_part_too() -> None:

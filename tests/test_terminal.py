@@ -59,9 +59,8 @@ def test_without_a_terminal_only_warnings_are_shown_and_figures_on_request(
 
 
 def test_bytes_are_written_with_three_digits() -> None:
-    sizes = (0, 1000, 9996, 999_499, 999_500, 10**16)
     written = ["0 B", "1.00 kB", "10.0 kB", "999 kB", "1.00 MB", "10000 TB"]
-    assert [format_bytes(size) for size in sizes] == written
+    assert [*map(format_bytes, (0, 1000, 9996, 999_499, 999_500, 10**16))] == written
 
 
 # `mlxchat` on a terminal

@@ -108,9 +108,8 @@ class Thinker:
 
     def begin(self, budget: int, window: int | None = None, **how: Any) -> Reply:
         chosen = GenerationSettings(think_budget=budget, max_tokens=200, logprobs=0)
-        kept = make_cache(self.model.network, window, 4)
         how |= {"reader": self.tokenizer.reader(self.prompt), "settings": chosen}
-        return Reply(self.model, self.prompt, kept, **how)
+        return Reply(self.model, self.prompt, make_cache(self.model.network, window, 4), **how)
 
 
 # Characters of one to four bytes, and the first of a tag's.

@@ -26,7 +26,6 @@ ENGLISH = (
     "\tdon't and   spaces. Ünïcödé ∑ 漢字 🙂!\r\nelse {\n    x = [1, 2];\n}\n"
 )
 
-
 SPECIAL = [*CONTROL_TOKENS, "<unk>", "<s>", "</s>"]
 # Spaces as ▁, with a leading one.
 SPACES = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])

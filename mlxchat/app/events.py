@@ -47,10 +47,9 @@ class EventWriter:
 
     def start(self, model: str, facts: dict[str, Any], *settings: Any) -> str:
         """The first line: the model's name, other facts, and the fields of the settings."""
-        begun = {"event": "start", "version": __version__, "model": model}
         for each in settings:
             facts = asdict(each) | facts
-        return json_line(begun | facts)
+        return json_line({"event": "start", "version": __version__, "model": model} | facts)
 
     def passages(self, read: Read) -> str:
         """Which passages of larger documents are in the prompt."""

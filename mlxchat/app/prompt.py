@@ -144,8 +144,7 @@ def fitting(
     """The prompt with the whole documents, if the window has room for it."""
     window = loaded.settings.max_kv_size
     room = None if window is None else room_for_prompt(request, window)
-    size_bytes = sum(each.size_bytes for each in documents)
-    if room is not None and size_bytes > room * MAX_BYTES_A_TOKEN:
+    if room is not None and sum(each.size_bytes for each in documents) > room * MAX_BYTES_A_TOKEN:
         return None
     headings = has_headings(request.files)
     texts = [(heading(each.name) if headings else "") + each.text() for each in documents]

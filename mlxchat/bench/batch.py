@@ -184,9 +184,8 @@ def _together(subject: Subject, prompts: Sequence[str], rows: int, tokens: int) 
     loaded = Loaded(model.name, model, settings, SamplingSettings(seed=0), cache)
     lines = "\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)
     pending = Pending(Rows(BatchInput(), io.BytesIO(lines.encode())), lambda _: None)
-    runner = SideBySide(request, loaded, pending, lambda: False, subject.notify)
     taken = 0
-    for result in runner.results():
+    for result in SideBySide(request, loaded, pending, lambda: False, subject.notify).results():
         if result is not None and result.error is not None:
             raise ModelError(result.error)
         yield pending.figures.generated_tokens - taken

@@ -66,14 +66,12 @@ def _read_ours(model: Model, step_size: int, ids: TokenIds) -> Reading:
     settings = GenerationSettings(max_tokens=1, ignore_eos=True)
     reply = Reply(model, ids, model.make_cache(), settings=settings)
     list(generate(reply, step_size=step_size))
-    stats = reply.stats
-    return stats.prefill_tokens_per_s, stats.peak_memory_bytes
+    return reply.stats.prefill_tokens_per_s, reply.stats.peak_memory_bytes
 
 
 def _read_theirs(model: Model, tokenizer: Any, ids: TokenIds) -> Reading:
     mx.reset_peak_memory()
-    last = list(theirs.generate(model, tokenizer, ids, 1))[-1]
-    return last.prompt_tps, mx.get_peak_memory()
+    return list(theirs.generate(model, tokenizer, ids, 1))[-1].prompt_tps, mx.get_peak_memory()
 
 
 def _figures(

@@ -323,8 +323,7 @@ class Answering:
         if not self.recalled:
             return
         state = replace(self.state, quote="")
-        remembered = bool(recurrent_states(self.window.cache))
-        if remembered or (self.state.quote and not self._shrink(state)):
+        if recurrent_states(self.window.cache) or (self.state.quote and not self._shrink(state)):
             self.state = state
             self.window.become(self.rendering.ids(state), self._earlier_windows())
             self.window.turns = state.in_view[:-1]

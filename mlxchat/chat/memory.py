@@ -222,7 +222,6 @@ def _quote(
 def _when(turn: Turn) -> str:
     """The local time, to the minute; empty if it is unknown."""
     try:
-        time = datetime.fromisoformat(turn.time).astimezone()
+        return f" ({datetime.fromisoformat(turn.time).astimezone():%Y-%m-%d %H:%M})"
     except ValueError:
         return ""
-    return f" ({time:%Y-%m-%d %H:%M})"

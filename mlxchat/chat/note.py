@@ -61,13 +61,12 @@ def write_note(
     ids = prompt(count)
     # It begins as the conversation does, and is no part of it.
     cached = (aside := window.fork()).become(ids)
-    sampling = replace(means.sampling, temp=min(means.sampling.temp, MAX_TEMP), seed=seed)
     most = limit + THOUGHT_TOKENS if size is None else size - len(ids)
     reply = Reply(
         means.model,
         ids,
         aside.cache,
-        sampling=sampling,
+        sampling=replace(means.sampling, temp=min(means.sampling.temp, MAX_TEMP), seed=seed),
         settings=GenerationSettings(max_tokens=most, think_budget=means.generation.think_budget),
         cached_tokens=cached,
         reader=means.model.tokenizer.reader(ids),

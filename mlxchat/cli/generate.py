@@ -116,12 +116,11 @@ def batch(
     from mlxchat.text.documents import STDIN
 
     leave_template_out(context, values)
-    source = Path(path) if path not in (None, STDIN) else None
     request = build(
         BatchRequest,
         values,
         setup=setup_of(values),
-        input=build(BatchInput, values, path=source),
+        input=build(BatchInput, values, path=None if path in (None, STDIN) else Path(path)),
         answer=build(Answer, values),
     )
     raise typer.Exit(run(request, build(Shown, values)))

@@ -103,10 +103,9 @@ class Constraint:
         if GBNF.search(text):
             _refuse("grammar", NOT_GBNF)
         try:
-            grammar = lark_grammar(compile_lark(text))
+            return cls._of_text("grammar", lark_grammar(compile_lark(text)))
         except GrammarError as error:
             _refuse("grammar", str(error))
-        return cls._of_text("grammar", grammar)
 
     def problem(self, answer: str) -> str | None:
         """Why an answer that the grammar allows is not valid, with the place; None if it is."""

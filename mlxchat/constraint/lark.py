@@ -79,14 +79,13 @@ def _schema_at(text: str, position: int) -> tuple[dict[str, Any], int]:
     begin = position + len(text[position:]) - len(text[position:].lstrip())
     try:
         schema, end = json.JSONDecoder().raw_decode(text, begin)
-        compiled = Schema(schema).grammar
+        return Schema(schema).grammar, end
     except json.JSONDecodeError as error:
         _refuse(text, error.pos, f"%json: {error.msg}")
     except SchemaError as error:
         _refuse(text, begin, f"%json: {error}")
     except RecursionError:
         _refuse(text, begin, "%json: nested too deeply")
-    return compiled, end
 
 
 def _refuse(text: str, position: int, reason: str) -> NoReturn:

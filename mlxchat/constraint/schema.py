@@ -123,7 +123,9 @@ class Schema:
         closed = closed and place not in self._open and self._by_pointer
         if not isinstance(schema, dict):
             return _ANYTHING if schema is True and closed else schema
-        self._look_for_misspelled(schema)
+        for key in schema.keys() - (self.keywords | _SCHEMAS | _DROPPED | {"const"}):
+            for meant in _closest(key, self.keywords, 1, 0.75):
+                self.misspelled[f"{key!r} has no effect: did you mean {meant!r}?"] = None
         used = self.keywords & schema.keys()
         alone = closed and len(used - {"type"}) == 1
         if "$ref" in used:
@@ -218,11 +220,6 @@ class Schema:
             if names and not matches_others(pattern, properties):
                 schema = patterns.pop(pattern)
                 properties |= {name: {"allOf": [properties[name], schema]} for name in names}
-
-    def _look_for_misspelled(self, schema: dict[str, Any]) -> None:
-        for key in schema.keys() - (self.keywords | _SCHEMAS | _DROPPED | {"const"}):
-            for meant in _closest(key, self.keywords, 1, 0.75):
-                self.misspelled[f"{key!r} has no effect: did you mean {meant!r}?"] = None
 
 
 def _bound_numbers(written: dict[str, Any]) -> bool:

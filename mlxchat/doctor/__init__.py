@@ -139,9 +139,8 @@ def _directory(topic: str, directory: Path, fix: str) -> Finding:
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         return Finding(f"{directory} cannot be written", fix, is_problem=True, topic=topic)
     free_bytes = shutil.disk_usage(nearest).free
-    is_full = free_bytes <= MIN_FREE_BYTES
     found = f"{directory}, {format_bytes(free_bytes)} free"
-    return Finding(found, "free some space" if is_full else None, topic=topic)
+    return Finding(found, "free some space" if free_bytes <= MIN_FREE_BYTES else None, topic=topic)
 
 
 def terminal() -> Iterator[Finding]:

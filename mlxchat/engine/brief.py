@@ -45,9 +45,8 @@ def write_brief(
             on_tokens(tokens)
         if token.text.rstrip(" ").endswith(tuple(SENTENCE_ENDS)):
             repeated = said_once(text)[1]
-    text = text.strip()
     if reply.finish_reason != "stop":
-        text = up_to_a_sentence(text)
+        text = up_to_a_sentence(text.strip())
     text = said_once(text)[0]
     # Characters that were generated in part have more tokens than were generated.
     while (size := len(reply.model.tokenizer.encode(text))) > limit:

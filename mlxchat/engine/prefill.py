@@ -70,8 +70,7 @@ class Pace:
         """Report a completed step."""
         affordable = _power_of_two(TARGET_S * tokens / max(seconds, 1e-9))
         # A full step takes no longer per token than a short one, which does not predict its time.
-        longer = affordable > self._size
-        if seconds > TOO_LONG_S or longer:
+        if seconds > TOO_LONG_S or affordable > self._size:
             self._size = affordable
 
 

@@ -156,8 +156,7 @@ class Chooser:
         if self._logprobs is None:
             return Drawn(mx.array([id_]))
         top = min(self._logprobs, 1)
-        scores = mx.zeros(1), mx.array([[id_]])[:, :top], mx.zeros((1, top))
-        return Drawn(mx.array([id_]), scores)
+        return Drawn(mx.array([id_]), (mx.zeros(1), mx.array([[id_]])[:, :top], mx.zeros((1, top))))
 
     @property
     def is_over(self) -> bool:
@@ -289,10 +288,8 @@ def make_dry(
 
 def _lengths(latest: mx.array, stopping: mx.array) -> mx.array:
     """For each token but the last `(N - 1,)`: how many tokens up to it equal those at the end."""
-    most = min(MAX_REPETITION, len(latest) - 1)
-    ends = mx.arange(len(latest) - 1)
-    back = mx.arange(most)[:, None]
-    places = ends - back
+    back = mx.arange(min(MAX_REPETITION, len(latest) - 1))[:, None]
+    places = mx.arange(len(latest) - 1) - back
     own = latest[len(latest) - 1 - back]
     same = (latest[mx.maximum(places, 0)] == own) & (places >= 0)
     if len(stopping):

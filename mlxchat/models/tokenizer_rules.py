@@ -199,8 +199,7 @@ def _kind(config: Mapping[str, Any], options: Mapping[str, Any], text: str) -> C
         return _FILE
     if not isinstance(name, str):
         return None
-    is_llama = name.removesuffix("Fast") == "LlamaTokenizer"
-    if name in _PLAIN or (is_llama and '"ByteLevel"' in text):
+    if name in _PLAIN or (name.removesuffix("Fast") == "LlamaTokenizer" and '"ByteLevel"' in text):
         return _FILE
     return CLASSES.get(name.removesuffix("Fast"))
 

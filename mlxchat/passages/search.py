@@ -99,10 +99,9 @@ class Search:
             fits = often if len(best) <= max(COMMON, self._count // MOST_ALIKE) else []
         enough = ENOUGH_OF_BEST * fits[0].share if fits else 0.0
         ranked = [fit.number for fit in fits if fit.share >= enough]
-        wanted = self._with_neighbours(ranked) if fits else iter(range(self._count))
         chosen: dict[int, Passage] = {}
         too_long = 0
-        for number in wanted:
+        for number in self._with_neighbours(ranked) if fits else range(self._count):
             passage = self._passage(number)
             cost = cost_of(passage)
             if cost <= room:

@@ -51,8 +51,7 @@ def messages_of(state: State) -> list[dict[str, Any]]:
     """The messages in order, in the form chat templates and other programs use. What is remembered
     and the note on forgotten turns are system messages with names."""
     said: list[Any] = [] if state.system is None else [{"role": "system", "content": state.system}]
-    for line in state.remembered:
-        said.append({"role": "system", "content": line, "name": REMEMBERED})
+    said += [{"role": "system", "content": line, "name": REMEMBERED} for line in state.remembered]
     if state.note is not None:
         said.append({"role": "system", "content": state.note, "name": NOTE})
     for turn in state.turns:

@@ -246,15 +246,13 @@ class Recorder:
     def _write(self, place: int, page: Tensors) -> int:
         files = self.prefixes.files
         # A page could not be reached after one that another process deleted.
-        if self.is_stopped or (place and not files.present([self.keys[place - 1]])):
-            self.is_stopped = True
-            return 0
-        try:
-            return files.write(self.keys[place], page, self.now - place * OLDER_S)
-        except OSError as error:
-            self.prefixes.error = error
-            self.is_stopped = True
-            return 0
+        if not self.is_stopped and (not place or files.present([self.keys[place - 1]])):
+            try:
+                return files.write(self.keys[place], page, self.now - place * OLDER_S)
+            except OSError as error:
+                self.prefixes.error = error
+        self.is_stopped = True
+        return 0
 
 
 class DiskBlocks:

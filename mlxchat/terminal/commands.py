@@ -387,10 +387,9 @@ def _sessions(shown: ChatScreen, _: str) -> None:
 @command("/model [NAME|PATH]", "show or change the model", lambda *_: all_names())
 def _model(shown: ChatScreen, argument: str) -> None:
     if argument:
-        chat = shown.chat
-        found = chat.find(argument)
+        found = shown.chat.find(argument)
         with waiting(f"loading {found.name} …", quiet=False):
-            chat.change_model(found, shown.stop.requested)
+            shown.chat.change_model(found, shown.stop.requested)
     shown.screen.say(f"model: {shown.conversation.model.name}")
     _say_what_stays(shown)
 

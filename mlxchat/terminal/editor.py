@@ -261,8 +261,7 @@ class _Pastes(Processor):
     def paste(self, event: KeyPressEvent) -> None:
         pasted = re.sub("\r\n?", "\n", event.data)
         text = pasted.rstrip("\n")
-        is_long = len(text) > MAX_PASTED_CHARS or text.count("\n") >= MAX_PASTED_LINES
-        if is_long:
+        if len(text) > MAX_PASTED_CHARS or text.count("\n") >= MAX_PASTED_LINES:
             self.add(text)
         event.current_buffer.insert_text(self.fold(text) + pasted[len(text) :])
 

@@ -23,25 +23,21 @@ def run(request: BatchRequest, shown: Shown) -> int:
 
 def _run(request: BatchRequest, shown: Shown, worker: Worker) -> int:
     messages = Messages(shown.quiet)
-    observer = observer_of(messages)
     write = Stdout().write if request.output is None else lambda _: None
-    with open_batch(request, observer, write=write, piped=piped_stdin()) as batch:
+    with open_batch(request, observer_of(messages), write=write, piped=piped_stdin()) as batch:
         try:
-            stopped = _run_rows(batch, messages, worker)
+            with progress(messages.quiet) as line, worker.stoppable() as stop:
+                show = Count(line, "done", "rows")
+                results = batch.results(
+                    stop.requested, lambda now: show(now.done, now.total, _pace(now))
+                )
+                for _ in results:
+                    pass
         except MlxchatError as error:
             if batch.figures.generated_tokens:
                 raise type(error)(f"{error}; {_how_to_continue(batch)}") from error
             raise
-    return _report(batch, messages, shown, stopped)
-
-
-def _run_rows(batch: BatchRun, messages: Messages, worker: Worker) -> ExitStatus | None:
-    """Run all rows; return the exit status of the signal that stopped it, if any."""
-    with progress(messages.quiet) as line, worker.stoppable() as stop:
-        show = Count(line, "done", "rows")
-        for _ in batch.results(stop.requested, lambda now: show(now.done, now.total, _pace(now))):
-            pass
-    return stop.status
+    return _report(batch, messages, shown, stop.status)
 
 
 def _report(batch: BatchRun, messages: Messages, shown: Shown, stopped: ExitStatus | None) -> int:

@@ -178,11 +178,10 @@ class Worker:
         """Remove what is drawn, restore the terminal and its cursor, and start a new line."""
         TerminalLine.clear()
         self.keys.restore()
-        cursor = b"" if is_dumb() else b"\x1b[?25h"
         terminal = next(filter(os.isatty, (2, 1)), None)
         if terminal is not None:
             with suppress(OSError):
-                os.write(terminal, cursor + b"\r\n")
+                os.write(terminal, b"\r\n" if is_dumb() else b"\x1b[?25h\r\n")
 
     # Jobs
 

@@ -221,16 +221,12 @@ def _steps(decoder: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield decoder
 
 
-def _alphabet() -> dict[int, int]:
-    """The byte of each character's code in byte-level BPE. Source: GPT-2's encoder."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: byte for byte in printable} | {
-        0x100 + number: byte for number, byte in enumerate(others)
-    }
-
-
-_ALPHABET = _alphabet()
+# The byte of each character's code in byte-level BPE. Source: GPT-2's encoder.
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_ALPHABET = {byte: byte for byte in _PRINTABLE} | {
+    0x100 + number: byte for number, byte in enumerate(_OTHERS)
+}
 
 
 def _byte_level(text: str) -> bytes:

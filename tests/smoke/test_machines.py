@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,10 @@ import pytest
 from mlxchat.sessions.session import Session
 from scripts.families import write_family
 from tests.in_process import run_in_process
+from tests.test_signals import wait_until
 
 PROGRAM = [sys.executable, "-m", "mlxchat"]
 SLOW = pytest.mark.slow
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 100
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def free_ports(count: int) -> list[int]:

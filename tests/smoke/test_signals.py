@@ -66,9 +66,8 @@ def test_ctrl_c_announces_the_stop_and_the_second_one_quits(
     command = [sys.executable, "-c", SLOW, "-m", str(tiny_model), "--session", "mine"]
     terminal = PseudoTerminal(command, columns=120)
     terminal.shows(PROMPT)
-    terminal.send("Hello there\r")
     # Drawn during the first step.
-    terminal.shows(r"reading 0/\d+ tokens")
+    terminal.send("Hello there\r", shows=r"reading 0/\d+ tokens")
     terminal.send(CTRL_C, shows=f"^{WILL_STOP}$")
     terminal.send(CTRL_C)
     assert terminal.ends() == -signal.SIGINT

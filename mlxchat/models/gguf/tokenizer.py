@@ -197,8 +197,7 @@ def _splitting(file: GgufFile) -> str:
 
 
 def _adds_bos(file: GgufFile) -> bool:
-    sentencepiece = file.get(f"{PREFIX}.model", str) == "llama"
-    default = sentencepiece or _splitting(file) in LIKE_LLAMA3
+    default = file.get(f"{PREFIX}.model", str) == "llama" or _splitting(file) in LIKE_LLAMA3
     return file.get(f"{PREFIX}.add_bos_token", bool, default)
 
 
