@@ -79,6 +79,8 @@ def test_what_is_typed_ahead_of_a_draft_that_comes_back_is_apart(read: Read) -> 
         *((f"{PASTED}b\r", f"{LONG}\nb"), (f"ab{LEFT}{CTRL_D}\r", "a")),
         *((f"{CTRL_C}x\x7f{CTRL_C}again\r", "again"), (f"text{CTRL_C}{CTRL_C}again\r", "again")),
         *(("\x0fhello\x0f", "hello"), ("größe 😀\r", "größe 😀")),
+        # A color is read as a mouse, which is not used.
+        ("a\x1b[31mb\r", "ab"),
         # Invalid bytes do not reach the tokenizer.
         ("a\udcffb\r", "a?b"),
     ],
@@ -131,6 +133,7 @@ def test_an_unusable_editor_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -
     for editor, complaint in {
         "no-such": "exited with status 127: nothing was changed; set $VISUAL or $EDITOR",
         "rm": "saved a file that is not UTF-8 text",
+        "false": "exited with status 1: nothing was changed",
     }.items():
         monkeypatch.setenv("EDITOR", editor)
         with pytest.raises(InputError) as refused:

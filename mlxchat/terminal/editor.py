@@ -49,6 +49,8 @@ _PASTES = range(0xD800, 0xDC00)
 _QUOTES = '"""'
 # In the order in which prompt_toolkit and Debian try them.
 _EDITORS = ("editor", "nano", "pico", "vi", "emacs")
+# The shell's exit statuses for a program that it cannot start or find.
+_NOT_STARTED = (126, 127)
 
 # Suggests arguments of a command, given their typed beginning.
 Suggest = Callable[[str, str], Iterable[str]]
@@ -201,6 +203,8 @@ class Editor:
         for key in ("up", "c-p", "down", "c-n"):
             keys.add(key, filter=at_prompt)(self._recall)
         keys.add("<sigint>")(self._interrupt)
+        # Pasted colors look like reports of a mouse, which the library may fail to read.
+        keys.add(Keys.Vt100MouseEvent)(lambda _: None)
         return keys
 
     def _send(self, event: KeyPressEvent) -> None:
@@ -457,9 +461,8 @@ def edit(text: str, file_name: str = "message.md") -> str:
         status = subprocess.run(command, check=False).returncode
         edited = file.read_bytes() if file.exists() else b"\xff"
     if status != 0:
-        raise InputError(
-            f"{editor} exited with status {status}: nothing was changed; set $VISUAL or $EDITOR"
-        )
+        hint = "; set $VISUAL or $EDITOR" if status in _NOT_STARTED else ""
+        raise InputError(f"{editor} exited with status {status}: nothing was changed{hint}")
     try:
         return edited.decode().removesuffix("\n")
     except UnicodeDecodeError:
