@@ -78,6 +78,7 @@ def test_the_program_understands_every_documented_call() -> None:
         ("generate --ctx-size 512 hi", "no such option: --ctx-size; use --max-kv-size"),
         ("-sys Briefly. hi", "no such option: -sys; use --system"),
         ("help --tem", "nothing in the manual about '--tem'; see `mlxchat help`\n"),
+        ("help chatt", "nothing in the manual about 'chatt'; did you mean `mlxchat help chat`?\n"),
         ("chat -x --json hi", "--extract and --json cannot be combined\n"),
         ("generate --regex caf\udce9 hi", "--regex is not UTF-8 text\n"),
         ("config set chat.system caf\udce9", "chat.system is not UTF-8 text\n"),

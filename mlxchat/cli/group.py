@@ -185,4 +185,8 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
         pages, _, places = zip(*found, strict=True)
         write_finds([each[:2] for each in found], pages, places)
     else:
-        raise UsageError(f"nothing in the manual about {' '.join(words)!r}; see `mlxchat help`")
+        from difflib import get_close_matches
+
+        near = get_close_matches(words[0], [*manual.PAGES, *root.commands], n=1)
+        hint = f"did you mean `mlxchat help {near[0]}`?" if near else "see `mlxchat help`"
+        raise UsageError(f"nothing in the manual about {' '.join(words)!r}; {hint}")
