@@ -86,7 +86,8 @@ def test_a_rejected_message_in_a_pipe_costs_that_message(tmp_path: Path) -> None
     given = "one\na forbidden word\ntwo\n"
     done = run_in_process(*chat, stdin=given)
     assert done.returncode == 1
-    assert done.stderr == f'mlxchat: error: {NOT_THIS}; not answered: "a forbidden word"\n'
+    which = 'line 2 of standard input, "a forbidden word"'
+    assert done.stderr == f"mlxchat: error: {NOT_THIS}; not answered: {which}\n"
     assert [turn.user for turn in read_session("mine").turns] == ["one", "two"]
     done = run_in_process(*chat, "--json", stdin=given)
     events = [json.loads(line) for line in done.stdout.splitlines()]

@@ -142,6 +142,7 @@ class Talk:
     def watching(self, is_enough: Callable[[], bool] = lambda: False) -> Iterator[Watch]:
         """Shows the progress of a turn, and stops it if signals ask for it, or it `is_enough`."""
         with progress(self.messages.quiet) as line:
+            self._wrote = Count(line, "writing", "tokens")
 
             def on_end() -> None:
                 self.stop.over()
@@ -231,7 +232,8 @@ class PipedChat(Talk):
             if isinstance(error, DeviceError | RanksError | OutputError):
                 raise
             self._stdout.end_line()
-            whose = "" if spoken.error else f'; not answered: "{first_words(spoken.text)}"'
+            line = f"{spoken.line}, " if spoken.line else ""
+            whose = "" if spoken.error else f'; not answered: {line}"{first_words(spoken.text)}"'
             show_error(f"{error}{whose}")
             self._status = error.exit_status
 
@@ -250,7 +252,7 @@ class PipedChat(Talk):
         documents = len(attached) + spoken.documents
         prefill = prefill or self._form.prefill
         say = partial(self.chat.say, attached + spoken.text, documents=documents, prefill=prefill)
-        last = ""
+        last, is_seen = "", self._stdout.is_seen and not self._form.extract
         try:
             with self.answering(
                 partial(say, constraint=self._obeyed), lambda: self._text.has_code
@@ -258,10 +260,12 @@ class PipedChat(Talk):
                 self._has_begun = True
                 if self.shown.events:
                     self.stop.before_leaving = lambda: self._stdout.write(self._done())
-                for said in reply:
+                for count, said in enumerate(reply, 1):
                     text = self._written(said)
                     self._stdout.write(text)
                     last = text or last
+                    if not is_seen:
+                        self._wrote(count, None)
                 text = self._done() if self.shown.events else self._text.end()
                 # Without code to extract, there is no line to end.
                 is_open = not (text or last).endswith("\n") and (text or not self._form.extract)

@@ -373,7 +373,8 @@ def heading(name: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Spoken:
     """One turn of a piped chat: its `role`, "user" or "system", its text, with the `documents` of
-    its Input, and the other fields of its line, which may constrain the answer; or an `error`."""
+    its Input, and the other fields of its line, which may constrain the answer; or an `error`. The
+    `line` says which one it was, if it was one."""
 
     role: str
     text: str
@@ -381,6 +382,7 @@ class Spoken:
     others: Mapping[str, Any] = field(default_factory=dict[str, Any])
     error: InputError | None = None
     documents: int = 0
+    line: str = ""
 
 
 def read_turns(stream: BinaryIO) -> Iterator[Spoken]:
@@ -410,7 +412,7 @@ def _spoken(line: str, name: str, notice: str | None) -> Spoken:
     # Another object with a role is someone's data.
     is_role = value.get("role") in ("user", "system", "developer")
     if not (is_role or {"role", "content"} <= value.keys()):
-        return Spoken("user", line, notice)
+        return Spoken("user", line, notice, line=name)
     role, content = value.pop("role"), value.pop("content", None)
     # As OpenAI's library writes them.
     role = "system" if role == "developer" else role
@@ -418,7 +420,7 @@ def _spoken(line: str, name: str, notice: str | None) -> Spoken:
         content = "\n".join(part["text"] for part in content)
     if role not in ("user", "system") or not isinstance(content, str):
         raise InputError(f"{name}: role must be user or system, and content a string")
-    return Spoken(role, content, notice, value)
+    return Spoken(role, content, notice, value, line=name)
 
 
 def _is_text_part(part: Any) -> bool:
