@@ -117,6 +117,14 @@ def test_a_stopped_question_is_not_called_saved(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("ordinary_terminal")
+def test_what_is_not_shown_as_it_is_written_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
+    for extracts in ([], ["-x"]):
+        _, terminal = on_terminal("Write.", "-n", "60", "--seed", "1", *extracts, steps=[])
+        assert ("writing" in terminal.written) is bool(extracts)
+
+
+@pytest.mark.usefixtures("ordinary_terminal")
 def test_a_question_that_is_cut_off_says_how_to_go_on() -> None:
     _, terminal = on_terminal("What is a lighthouse?", "-n", "2", steps=[])
     how = r"\nmlxchat: stopped \(length\): saved; resume with: mlxchat --session [\d-]+\n"
