@@ -13,7 +13,7 @@ from mlxchat.app.events import value_of
 from mlxchat.constraint.constraint import Constraint
 from mlxchat.sessions.listing import read_session
 from mlxchat.terminal.worker import Stop
-from mlxchat.text.extract import extract_code
+from mlxchat.text.extract import closing_fence, extract_code
 from tests import chat_templates
 from tests.in_process import run_in_process
 from tests.reply_formats import MISTRAL
@@ -168,4 +168,8 @@ def test_an_answer_that_python_cannot_hold_has_no_value(answer: str) -> None:
     ],
 )
 def test_forms_of_a_block(text: str, code: str) -> None:
+    """One that was cut off can be closed, as an export does."""
     assert extract_code(text) == code
+    closing = closing_fence(text)
+    assert bool(closing) is (text.count("`") % 2 == 1)
+    assert extract_code(f"{text}{closing}\n") == (f"{code}\n" if closing and code else code)

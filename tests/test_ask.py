@@ -15,6 +15,7 @@ from mlxchat.app.prompt import read_into
 from mlxchat.errors import UsageError
 from mlxchat.sessions.listing import listing, read_session
 from mlxchat.terminal import progress
+from tests.failing_database import FailingDatabase
 from tests.in_process import run_in_process, run_quietly, write_config
 from tests.terminal import interrupt, on_terminal
 
@@ -59,6 +60,17 @@ def test_continue_asks_in_the_last_session_which_is_listed_and_has_a_cache_from_
     assert asked() == [["one question", "another question", "a third one"]]
     assert run_in_process("--session", "mine", "a question").returncode == 0
     assert len(listing()) == 2
+
+
+def test_a_question_goes_on_in_a_chat_that_a_full_disk_cannot_save(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_in_process("one question")
+    FailingDatabase(monkeypatch).failing = range(10_000)
+    done = run_in_process("-c", stdin="another\n")
+    assert (done.returncode, done.stdout > "") == (1, True)
+    assert "the chat continues unsaved" in done.stderr
+    assert asked() == [["one question"]]
 
 
 def test_a_piped_document_goes_before_the_question() -> None:
