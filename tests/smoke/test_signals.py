@@ -69,7 +69,7 @@ def test_ctrl_c_announces_the_stop_and_the_second_one_quits(
     # Drawn during the first step.
     terminal.send("Hello there\r", shows=r"reading 0/\d+ tokens")
     terminal.send(CTRL_C, shows=f"^{WILL_STOP}$")
-    terminal.send(CTRL_C)
+    terminal.send(CTRL_C, shows="^saved; resume with: mlxchat --session mine$")
     assert terminal.ends() == -signal.SIGINT
     assert terminal.written.rstrip().endswith("\x1b[?25h")
     assert "reading" not in terminal.text()
