@@ -125,7 +125,7 @@ def test_an_unreachable_hub_is_an_error_that_says_what_to_do(read_environment: C
         "http://127.0.0.1:9": "Connection refused",
     }
     for endpoint, reason in reasons.items():
-        read_environment(HF_ENDPOINT=endpoint)
+        read_environment(HF_ENDPOINT=endpoint.replace("//", "//me:secret@"))
         assert pull_error().startswith(f"cannot reach {endpoint}: {reason}; check the ")
     # The catalogue's facts are shown.
     done = run_in_process("models", "info", "qwen3-4b")

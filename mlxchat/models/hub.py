@@ -5,6 +5,7 @@ what to do; `hub_cache` finds downloaded models without it.
 """
 
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -246,4 +247,6 @@ def _reason(error: BaseException) -> str:
 
 
 def _endpoint() -> str:
-    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
+    """Its address as a message may show it: without a password."""
+    written = os.environ.get("HF_ENDPOINT", "").rstrip("/")
+    return re.sub("//[^/]*@", "//", written) or "https://huggingface.co"
