@@ -178,6 +178,9 @@ def test_model_and_think_change_the_conversation_that_goes_on(
     assert shown.conversation.model is not before
     assert run("/think off") == run("/think") == "thoughts: off\n"
     assert shown.conversation.rendering.variables["enable_thinking"] is False
+    assert run("/think on") == "thoughts: on\n"
+    run("/set template-arg enable_thinking=false")
+    assert run("/think") == "thoughts: off\n"
     without = patch.object(type(shown.conversation.model.tokenizer), "thinks", False)
     with without, pytest.raises(UsageError, match="this model's replies have no thoughts"):
         run("/think on")

@@ -24,7 +24,6 @@ from mlxchat.engine.reply import LoopDetector, Reply, Stats, asked, nothing_done
 from mlxchat.engine.sampling import SEEDS, Token
 from mlxchat.errors import WindowFull
 from mlxchat.models.model import Model
-from mlxchat.request.written import allows_thinking
 from mlxchat.settings import CacheSettings, GenerationSettings, SamplingSettings
 from mlxchat.text.encoder import TokenIds
 from mlxchat.text.tokens import Prompt
@@ -260,10 +259,8 @@ class Answering:
         """The constraint on the reply that the prompt asks for, and may have begun."""
         if self.constraint is None:
             return None
-        variables = {**self.rendering.variables, **self.rendering.template_args}
-        return Constrained(
-            self.constraint, self.rendering.tokenizer, prompt, may_think=allows_thinking(variables)
-        )
+        rendering = self.rendering
+        return Constrained(self.constraint, rendering.tokenizer, prompt, may_think=rendering.thinks)
 
     def _within_window(self, written: int) -> GenerationSettings:
         """The settings with no more tokens than there is room for, next to the pinned turns."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from mlxchat.chat.state import State, Turn
 from mlxchat.errors import InputError, TemplateError, UsageError, WindowTooSmall
-from mlxchat.request.written import thinking_variables
+from mlxchat.request.written import allows_thinking, thinking_variables
 from mlxchat.text.encoder import TokenIds, common_length
 from mlxchat.text.tokens import ChatMessage, Tokenizer
 from mlxchat.units import Progress
@@ -89,6 +89,11 @@ class Rendering:
         )
         self.notices = prompt.notices
         return prompt.ids
+
+    @property
+    def thinks(self) -> bool:
+        """Whether its variables leave thinking on."""
+        return allows_thinking({**self.variables, **self.template_args})
 
     def with_thinking(self, wanted: bool) -> Rendering:
         """The same with thinking on or off, whatever the user's own variables say."""

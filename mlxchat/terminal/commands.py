@@ -429,7 +429,8 @@ def _think(shown: ChatScreen, argument: str) -> None:
     if argument:
         shown.chat.think(argument != "off")
     shown.think = argument or shown.think
-    shown.screen.say(f"thoughts: {shown.think}")
+    # A template's argument turns them off, too.
+    shown.screen.say(f"thoughts: {shown.think if shown.conversation.rendering.thinks else 'off'}")
 
 
 @command("/stats", "figures for the last reply", needs_model=False)
