@@ -213,7 +213,7 @@ def record_of(request: Request, loaded: Loaded) -> RunRecord:
     setup, long = request.setup, request.overnight
     model = setup.model
     if model is None or Path(model).expanduser().exists():
-        model = loaded.found
+        model = loaded.name
     until_s = long.deadline_s(time.time())
     setup = replace(
         setup,

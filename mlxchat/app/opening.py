@@ -39,9 +39,9 @@ POSITIONS_RUN_ON = (
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model and an empty cache for it. `found` is the model's directory."""
+    """A model and an empty cache for it. `name` finds it again."""
 
-    found: str
+    name: str
     model: Model
     settings: CacheSettings
     sampling: SamplingSettings
@@ -195,7 +195,7 @@ def open_found(
     own = [name for name, value in setup.sampling.items() if value != recommended.get(name)]
     for message in sampling.without_effect(own):
         notify(message)
-    return Loaded(str(found.directory.resolve()), model, settings, sampling)
+    return Loaded(found.name, model, settings, sampling)
 
 
 def _keeping(settings: CacheSettings, pinned: int) -> CacheSettings:
