@@ -106,12 +106,18 @@ def test_what_other_programs_call_a_command_works(theirs: str, ours: str) -> Non
 
 
 def test_help_finds_words_on_every_page() -> None:
-    """A terminal shows the part of the line that has them."""
+    """A terminal shows the part of the line that has them. What is about them comes first."""
     for words, page in (("repeats itself", "troubleshooting"), ("--overflow", "documents")):
         lines = run_in_process("help", *words.split()).stdout.splitlines()
         found = [line.split("\t") for line in lines]
-        assert {page, "chat"} <= {name for name, _ in found} <= {*PAGES}
+        assert {page, "chat"} <= {name.partition(" · ")[0] for name, _ in found} <= {*PAGES}
         assert all(words in around(text.index(words), text) for _, text in found)
+    for words, section in (
+        ("session remembers", "sessions"),
+        ("documents map", "documents · Map"),
+        ("EXIT status", "files · Exit statuses"),
+    ):
+        assert run_in_process("help", *words.split()).stdout.startswith(f"{section}\t")
 
 
 def test_names_of_other_programs_lead_to_ours_which_exist() -> None:

@@ -158,6 +158,12 @@ Topic = Annotated[
 ]
 
 
+def _is_command(group: Any, names: list[str]) -> bool:
+    first, *others = names or [""]
+    found = getattr(group, "commands", {}).get(first)
+    return found is not None and (not others or _is_command(found, others))
+
+
 def help_(context: typer.Context, topic: Topic = None) -> None:
     """Show a page of the manual, list all pages, or search them.
 
@@ -178,10 +184,9 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
         from mlxchat.terminal.table import show_page
 
         show_page(manual.read_page(words[0].lower()))
-    elif words[0] in root.commands:
-        command = [each for each in words if not each.startswith("-")]
+    elif _is_command(root, command := [each.lower() for each in words if each[0] != "-"]):
         root.main([*command, "--help"], prog_name="mlxchat", standalone_mode=False)
-    elif found := list(manual.search(" ".join(words))):
+    elif found := manual.search(" ".join(words)):
         pages, _, places = zip(*found, strict=True)
         write_finds([each[:2] for each in found], pages, places)
     else:

@@ -5,7 +5,6 @@ Each page begins with a title and a one-sentence summary. How a page looks is fo
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from mlxchat.manual.equivalents import PAGE as SWITCHING
@@ -31,15 +30,28 @@ def summary(name: str) -> str:
     return read_page(name).split("\n\n")[1].replace("`", "").strip()
 
 
-def search(words: str) -> Iterator[tuple[str, str, int]]:
-    """The page of each paragraph, row of a table, item of a list or line of code with all the
-    words, in any case (a flag only whole), its text, and the place of the first of them."""
+def search(words: str) -> list[tuple[str, str, int]]:
+    """The page and section of each paragraph, row of a table, item of a list or line of code where
+    all the words are, in any case (a flag only whole), its text, and the place of the first of them
+    in it. Those in sections whose headings have most of the words come first."""
     escaped = map(re.escape, words.split())
     wanted = [rf"(?<![\w-]){w}(?![\w-])" if w[:2] == r"\-" else rf"(?<!\w){w}" for w in escaped]
+
+    def having(text: str) -> list[re.Match[str]]:
+        found = (re.search(word, text, re.IGNORECASE) for word in wanted)
+        return [match for match in found if match]
+
+    finds: list[tuple[int, tuple[str, str, int]]] = []
     for name in PAGES:
+        heading = ""
         for part in re.split(r"\n\n|\n(?=[|-]|    )", read_page(name)):
             plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", part).replace("`", "")
             text = " ".join(plain.split()).strip("|# ")
-            found = [re.search(word, text, re.IGNORECASE) for word in wanted]
-            if all(found):
-                yield name, text, min(match.start() for match in found if match)
+            if part.startswith("#") or not re.search(r"\w", text):
+                heading = f" · {text}" if part.startswith("##") else heading
+                continue
+            found, said = having(text), len(having(heading))
+            if len(having(f"{name}{heading} {text}")) == len(wanted) and (found or said):
+                place = min((match.start() for match in found), default=0)
+                finds.append((-said, (f"{name}{heading}", text, place)))
+    return [find for _, find in sorted(finds, key=lambda find: find[0])]

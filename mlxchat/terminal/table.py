@@ -24,7 +24,7 @@ GAP = 2
 # A column that is cut to fit is at least this wide.
 MIN_WIDTH = 16
 # How much of a line is shown around what is found, and before it.
-CHARS_FOUND, CHARS_BEFORE = 160, 60
+CHARS_FOUND, CHARS_BEFORE = 240, 60
 # The widths of a finding's first two columns, and of a terminal that has room for the third.
 VERDICT, TOPIC, WIDE = 8, 17, 80
 # The table of models.
@@ -143,6 +143,7 @@ def around(at: int, line: str) -> str:
     far = max(at - CHARS_BEFORE, 0)
     begin = line.rfind(" ", 0, far) + 1 or far
     end = begin + CHARS_FOUND
+    end = max(line.rfind(" ", begin, end + 1), begin + 1) if end < len(line) else end
     return f"{'… ' * (begin > 0)}{line[begin:end]}{' …' * (end < len(line))}"
 
 
