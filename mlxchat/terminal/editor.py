@@ -440,6 +440,8 @@ def message_of(typed: str, pastes: Mapping[int, str] | None = None) -> str:
     bare = typed.strip()
     if bare.startswith(_QUOTES) and bare.endswith(_QUOTES) and not is_open(bare):
         typed = bare.removeprefix(_QUOTES).removesuffix(_QUOTES).removeprefix("\n")
+        # What is quoted is no command.
+        typed = f" {typed}" if typed.startswith("/") else typed
     # Invalid UTF-8 arrives as lone surrogates, which no tokenizer accepts.
     return typed.rstrip("\n").translate(pastes or {}).encode("utf-8", "replace").decode()
 
