@@ -57,7 +57,7 @@ def write_note(
 
     count = bisect_right(range(1, len(turns) + 1), False, key=is_too_long)
     if count == 0:
-        raise UsageError("no room in the window to write a note")
+        raise UsageError("no room in the window to write a note: forget a turn first")
     ids = prompt(count)
     # It begins as the conversation does, and is no part of it.
     cached = (aside := window.fork()).become(ids)

@@ -417,8 +417,7 @@ class LoopDetector:
         """Add the next token of the sequence."""
         self._place += 1
         self._ngram = (*self._ngram, id_)[-NGRAM:]
-        before = self._places.pop(self._ngram, -LOOK_BACK)
-        repeats = self._place - before <= LOOK_BACK
+        repeats = self._place - self._places.pop(self._ngram, -LOOK_BACK) <= LOOK_BACK
         if len(self._ngram) == NGRAM:
             self._places[self._ngram] = self._place
         if len(self._places) > LOOK_BACK:

@@ -172,8 +172,7 @@ def excerpt(text: str, message: str, limit: int) -> str:
         # From the next word on.
         start += len(line[start:]) - len(line[start:].partition(" ")[2] or line[start:])
     cut = line[start : start + limit].rstrip()
-    after = "…" if start + limit < len(line) else ""
-    return f"{'…' if start > 0 else ''}{cut}{after}"
+    return f"{'…' if start > 0 else ''}{cut}{'…' if start + limit < len(line) else ''}"
 
 
 def _requests(sentence: str) -> bool:
@@ -306,8 +305,7 @@ def closest(index: Index, message: str) -> list[Fit]:
             continue
         if EVERYDAY_WORDS.issuperset(fit.words) and (own < 2 or fit.share < MOST_OF_IT):
             continue
-        share_of_text = min(1.0, len(fit.words) / min(text.amount, MOST_AMOUNT))
-        closeness = sqrt(fit.share * share_of_text)
+        closeness = sqrt(fit.share * min(1.0, len(fit.words) / min(text.amount, MOST_AMOUNT)))
         if closeness >= _enough(len(index), own, len(fit.words)):
             found.append(replace(fit, closeness=closeness))
     return sorted(found, key=lambda each: (round(each.closeness, 6), each.number), reverse=True)

@@ -20,6 +20,7 @@ from mlxchat.sessions.database import Database, session_errors
 from mlxchat.sessions.records import Saved, SessionRecord
 from mlxchat.sessions.session import Session, existing, read_contents
 from mlxchat.sessions.transcript import read_messages
+from mlxchat.text.documents import name_of
 
 MOST_FINDS = 50
 # More turns are not ranked, which takes seconds for thousands: the latest come first.
@@ -105,14 +106,14 @@ def import_messages(path: Path, name: str) -> int:
     records.check_name(name)
     saved = read_messages(path)
     if not saved.turns:
-        raise SessionError(f"{path} has no message of a user")
+        raise SessionError(f"{name_of(str(path))} has no message of a user")
     with Session.open(name, create=True) as session:
         if session.snapshot_path is not None:
             raise records.already_exists(session.name)
         try:
             session.record(saved.system, saved.turns, **saved.settings)
         except SessionError as error:
-            raise SessionError(f"cannot import {path}: {session.outage}") from error
+            raise SessionError(f"cannot import {name_of(str(path))}: {session.outage}") from error
     return len(saved.turns)
 
 

@@ -19,6 +19,7 @@ from mlxchat.chat.state import REMEMBERED_BEGINS, State, Turn
 from mlxchat.errors import OutputError, SessionError
 from mlxchat.files import reported_as, write_atomically
 from mlxchat.sessions.records import NOTE, REMEMBERED, Saved
+from mlxchat.text.documents import name_of
 from mlxchat.text.extract import closing_fence
 from mlxchat.units import json_line
 
@@ -84,14 +85,14 @@ def as_markdown(state: State, *, thoughts: bool = True) -> str:
 
 def read_messages(path: Path) -> Saved:
     """Read a conversation for a new one. Raises SessionError, naming the file and the line."""
-    saved = Saved()
-    with reported_as(SessionError, f"read {path}"), path.open("rb") as file:
+    saved, read = Saved(), name_of(str(path))
+    with reported_as(SessionError, f"read {read}"), path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 if line.strip():
                     _add(saved, _parsed(line))
             except ValueError as error:
-                raise SessionError(f"{path}, line {number}: {error}") from error
+                raise SessionError(f"{read}, line {number}: {error}") from error
     return saved
 
 

@@ -225,7 +225,7 @@ def _file(shown: ChatScreen, argument: str) -> None:
         words = shlex.split(named)
         named = words[0] if len(words) == 1 and not os.path.lexists(named) else named
     # That of pathlib fails for an unknown user.
-    path = str(in_home(named.replace("\0", "␀")))
+    path, notices = str(in_home(named.replace("\0", "␀"))), ()
     if off:
         is_name = named in (name for name, _ in shown.attached.values())
         pattern = f"/{named}" if is_name else f"*/{(named and path) or '*'}"
@@ -236,13 +236,15 @@ def _file(shown: ChatScreen, argument: str) -> None:
         if named and len(shown.attached) == before:
             raise UsageError(f"{named} is not attached")
     elif named:
+        # Below the list, which may be long.
         with waiting(f"reading {named} …", quiet=False):
             document = shown.worker.read(lambda: read_input(None, [path], None))
-        for notice in document.notices:
-            shown.screen.say(notice)
         shown.attach(document.found)
+        notices = document.notices
     for name, text in () if off else [*shown.attached.values()][-MAX_LISTED:]:
         shown.screen.say(f"{name} ({count(len(text.removeprefix(heading(name))), 'character')})")
+    for notice in notices:
+        shown.screen.say(notice)
     attached = count(len(shown.attached), "attachment")
     shown.screen.say(f"{attached}: /file PATH adds one, /file off [PATH] drops them")
 

@@ -75,8 +75,8 @@ def _run_benches(asked: BenchRequest, ranks: Alone, worker: Worker) -> int:
     machine = this_machine()
     if machine["load"] > machine["cores"] / 2:
         messages.note(
-            f"this machine is busy (load {machine['load']} on {machine['cores']} cores): trust "
-            "only the ratios"
+            f"this machine is busy (load {machine['load']} on {machine['cores']} cores), "
+            "which slows what is measured"
         )
     # Drawn between runs only, so that drawing does not affect the measurements.
     line = moving_line("getting ready", 1, is_animated=False)

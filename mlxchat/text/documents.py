@@ -36,7 +36,7 @@ SEPARATOR = "\n\n"
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 READ_BYTES = 1 << 20
 # Files that a notice names of those left out.
-MAX_NAMED = 3
+MAX_NAMED = 10
 
 # Text up to this size is read as a whole without checking memory. A larger one, with its tokens
 # (some ten times its size), must fit into free memory: `yes |` never ends.
@@ -104,7 +104,7 @@ class Document:
 
 def name_of(path: str) -> str:
     """The name of the file at this path in messages, on one line, whatever it contains."""
-    return "standard input" if path == STDIN else printable(path)
+    return "standard input" if path in (STDIN, "/dev/stdin") else printable(path)
 
 
 def _check_stdin(files: Sequence[str], stdin: BinaryIO | None) -> None:
