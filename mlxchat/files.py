@@ -77,8 +77,7 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
     """Write all the data at `offset`, in as many calls as it takes. Raises OSError."""
     rest = memoryview(data)
     while rest:
-        written = os.pwrite(descriptor, rest, offset + len(data) - len(rest))
-        rest = rest[written:]
+        rest = rest[os.pwrite(descriptor, rest, offset + len(data) - len(rest)) :]
 
 
 def force_to_disk(descriptor: int, *, full: bool = True) -> None:

@@ -94,8 +94,7 @@ def interleave(sides: Mapping[K, Side[V]], rounds: int, tick: Tick) -> Iterator[
     for done, (key, side) in enumerate(list(sides.items()) * rounds):
         tick(done, total, side.name)
         settle()
-        value = side.run()
-        values.setdefault(key, []).append(value)
+        values.setdefault(key, []).append(side.run())
         yield values
     tick(total, total, "")
 
