@@ -62,9 +62,7 @@ def test_continue_asks_in_the_last_session_which_is_listed_and_has_a_cache_from_
     assert len(listing()) == 2
 
 
-def test_a_question_goes_on_in_a_chat_that_a_full_disk_cannot_save(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_question_goes_on_unsaved_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     run_in_process("one question")
     FailingDatabase(monkeypatch).failing = range(10_000)
     done = run_in_process("-c", stdin="another\n")
