@@ -143,7 +143,7 @@ def around(at: int, line: str) -> str:
     far = max(at - CHARS_BEFORE, 0)
     begin = line.rfind(" ", 0, far) + 1 or far
     end = begin + CHARS_FOUND
-    end = max(line.rfind(" ", begin, end + 1), begin + 1) if end < len(line) else end
+    end = end if end >= len(line) else max(line.rfind(" ", at, end + 1), 0) or end
     return f"{'… ' * (begin > 0)}{line[begin:end]}{' …' * (end < len(line))}"
 
 
