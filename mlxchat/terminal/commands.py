@@ -236,13 +236,13 @@ def _file(shown: ChatScreen, argument: str) -> None:
         if named and len(shown.attached) == before:
             raise UsageError(f"{named} is not attached")
     elif named:
-        # Below the list, which may be long.
         with waiting(f"reading {named} …", quiet=False):
             document = shown.worker.read(lambda: read_input(None, [path], None))
         shown.attach(document.found)
         notices = document.notices
     for name, text in () if off else [*shown.attached.values()][-MAX_LISTED:]:
         shown.screen.say(f"{name} ({count(len(text.removeprefix(heading(name))), 'character')})")
+    # Below the list, which may be long.
     for notice in notices:
         shown.screen.say(notice)
     attached = count(len(shown.attached), "attachment")
