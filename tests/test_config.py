@@ -119,6 +119,7 @@ max-tokens = 5
         ("aliases.small", [], TEXT.replace('small = "org/small"\n', "")),
         ("generate.max-tokens", ["-1"], TEXT.replace("= 5", "= -1")),
         ("generate.json", ["true"], TEXT + "json = true\n"),
+        ("generate.max-kv-size", ["350"], TEXT + "max-kv-size = 350\n"),
         ("generate.for", ["8h"], TEXT + 'for = "8h"\n'),
         ("generate.stop", ["END", "--x"], TEXT + 'stop = ["END", "--x"]\n'),
         ("prompts.a.prompt", ["b"], TEXT + '\n[prompts.a]\nprompt = "b"\n'),

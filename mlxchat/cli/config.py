@@ -90,8 +90,7 @@ def set_value(
         raise UsageError(f"{key} needs either a VALUE, or --unset to remove it")
     if values and (names[-1] == "model" or (names[0] == "aliases" and len(names) > 1)):
         values[0] = _lasting_model(names, values[0])
-    was_set = set_key(path, names, values or [])
-    if values or was_set:
+    if set_key(path, names, values or []) or values:
         Messages().note(f"{'set in' if values else 'removed from'} {path}")
     else:
         Messages().warn(f"{key} is not set in {path}")

@@ -29,7 +29,7 @@ from mlxchat import paths
 from mlxchat.errors import ConfigError, OutputError, UsageError
 from mlxchat.files import open_to_read, reported_as, write_atomically
 from mlxchat.manual.equivalents import option_for
-from mlxchat.options import FROM_TEXT, ONE_OF, check_utf8
+from mlxchat.options import ONE_OF, check_utf8
 from mlxchat.request.commands import COMMANDS
 
 MODEL_VARIABLE = "MLXCHAT_MODEL"
@@ -273,11 +273,12 @@ def _as_toml(key: tuple[str, ...], values: list[str]) -> Any:
     option = next((each for each in options.values() if each.name == key[-1]), None)
     if len(values) > 1 or (option is not None and option.many):
         return values
-    if option is not None and option.type in FROM_TEXT:
+    if option is not None:
         # An invalid value is refused with its place, when the whole file is checked.
         with suppress(UsageError):
             value = option.value_of(values[0])
-            return value if option.parse is None or str(value) == values[0] else values[0]
+            is_same = option.parse is None or str(value) == values[0]
+            return value if isinstance(value, int | float) and is_same else values[0]
     return values[0]
 
 
