@@ -94,7 +94,8 @@ def interleave(sides: Mapping[K, Side[V]], rounds: int, tick: Tick) -> Iterator[
     for done, (key, side) in enumerate(list(sides.items()) * rounds):
         tick(done, total, side.name)
         settle()
-        values.setdefault(key, []).append(side.run())
+        value = side.run()
+        values.setdefault(key, []).append(value)
         yield values
     tick(total, total, "")
 
