@@ -97,6 +97,7 @@ def test_a_usage_error_says_what_to_write_instead(arguments: str, message: str) 
         ("config get chat.temp", "config show chat.temp"),
         ("config unset modle", "config set modle --unset"),
         ("session mv a b", "session rename a b"),
+        ("help session mv", "help session rename"),
     ],
 )
 def test_what_other_programs_call_a_command_works(theirs: str, ours: str) -> None:

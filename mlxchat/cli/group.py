@@ -3,6 +3,7 @@ everything; and `mlxchat help`: pages of the manual, or the options of a command
 
 from collections.abc import Callable
 from copy import copy
+from difflib import get_close_matches
 from shutil import get_terminal_size
 from typing import Annotated, Any
 
@@ -126,11 +127,12 @@ class Group(_Plain, TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Also what they are called elsewhere."""
-        name, *rest = args
+        return super().resolve_command(ctx, [*self.ours(args[0]), *args[1:]])
+
+    def ours(self, name: str) -> list[str]:
+        """What a command that is called so elsewhere is here, if it is one."""
         meant = (each for each in OTHER_NAMES.get(name, ()) if each.split()[0] in self.commands)
-        if name not in self.commands and (ours := next(meant, None)):
-            args = [*ours.split(), *rest]
-        return super().resolve_command(ctx, args)
+        return [name] if name in self.commands else next(meant, name).split()
 
 
 class App(typer.Typer):
@@ -158,10 +160,9 @@ Topic = Annotated[
 ]
 
 
-def _is_command(group: Any, names: list[str]) -> bool:
-    first, *others = names or [""]
-    found = getattr(group, "commands", {}).get(first)
-    return found is not None and (not others or _is_command(found, others))
+def _has(group: Any, names: list[str]) -> bool:
+    """Whether it is a command that is named alone, or a group with one that is called so."""
+    return not names or (isinstance(group, Group) and group.ours(names[0])[0] in group.commands)
 
 
 def help_(context: typer.Context, topic: Topic = None) -> None:
@@ -172,6 +173,8 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
     """
     root: Any = context.find_root().command
     words = " ".join(topic or ()).split()
+    group = root.commands.get(words[0].lower()) if words else None
+    names, found = [each for each in words[1:] if each[0] != "-"], manual.search(" ".join(words))
     if not words:
         more = (
             "`mlxchat help PAGE` shows a page, `mlxchat help WORDS` what the pages say of words, "
@@ -184,14 +187,12 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
         from mlxchat.terminal.table import show_page
 
         show_page(manual.read_page(words[0].lower()))
-    elif _is_command(root, command := [each.lower() for each in words if each[0] != "-"]):
-        root.main([*command, "--help"], prog_name="mlxchat", standalone_mode=False)
-    elif found := manual.search(" ".join(words)):
+    elif group is not None and (not found or _has(group, names)):
+        root.main([words[0].lower(), *names, "--help"], prog_name="mlxchat", standalone_mode=False)
+    elif found:
         pages, _, places = zip(*found, strict=True)
         write_finds([each[:2] for each in found], pages, places)
     else:
-        from difflib import get_close_matches
-
         near = get_close_matches(words[0], [*manual.PAGES, *root.commands], n=1)
         hint = f"did you mean `mlxchat help {near[0]}`?" if near else "see `mlxchat help`"
         raise UsageError(f"nothing in the manual about {' '.join(words)!r}; {hint}")
