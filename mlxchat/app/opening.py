@@ -39,7 +39,7 @@ POSITIONS_RUN_ON = (
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model and an empty cache for it. `name` finds it again."""
+    """A model and an empty cache for it. `name` finds it again, and converts it if need be."""
 
     name: str
     model: Model
@@ -195,7 +195,9 @@ def open_found(
     own = [name for name, value in setup.sampling.items() if value != recommended.get(name)]
     for message in sampling.without_effect(own):
         notify(message)
-    return Loaded(found.name, model, settings, sampling)
+    is_lasting = paths.imported_models_dir() not in found.directory.parents
+    name = str(found.directory.resolve()) if is_lasting else found.name
+    return Loaded(name, model, settings, sampling)
 
 
 def _keeping(settings: CacheSettings, pinned: int) -> CacheSettings:

@@ -248,5 +248,5 @@ def _reason(error: BaseException) -> str:
 
 def _endpoint() -> str:
     """Its address as a message may show it: without a password."""
-    written = os.environ.get("HF_ENDPOINT", "").rstrip("/")
-    return re.sub("//[^/]*@", "//", written) or "https://huggingface.co"
+    written = os.environ.get("HF_ENDPOINT", "") or "https://huggingface.co"
+    return re.sub("//.*@", "//", written.rstrip("/"))
