@@ -73,7 +73,7 @@ def test_what_is_typed_ahead_of_a_draft_that_comes_back_is_apart(read: Read) -> 
             ('"""\rf:\r  """Doc.\r  """\r  1\r"""\r', 'f:\n  """Doc.\n  """\n  1'),
             ('"""\rWhat is """ here?\r"""\r', 'What is """ here?'),
             # Not a command.
-            ('"""\r/forget 1\r"""\r', " /forget 1"),
+            *(('"""\r/forget 1\r"""\r', " /forget 1"), ('"""\r/x/y\rz\r"""\r', "/x/y\nz")),
         ),
         (f"{START}one\r\ntwo\rthree\n{END}\r", "one\ntwo\nthree"),
         (f"{START}\x1b[31mred\x1b]0;title\x07{END}\r", "\x1b[31mred\x1b]0;title\x07"),

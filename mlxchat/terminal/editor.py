@@ -49,8 +49,8 @@ _PASTES = range(0xD800, 0xDC00)
 _QUOTES = '"""'
 # In the order in which prompt_toolkit and Debian try them.
 _EDITORS = ("editor", "nano", "pico", "vi", "emacs")
-# The shell's exit statuses for a program that it cannot start or find.
-_NOT_STARTED = (126, 127)
+# Before what would be taken for a command, which what is quoted is not.
+_AS_COMMAND = re.compile(r"\A(?=/[^\s/].*\Z|/[a-z]+\s)")
 
 # Suggests arguments of a command, given their typed beginning.
 Suggest = Callable[[str, str], Iterable[str]]
@@ -235,8 +235,7 @@ class Editor:
         """At the end of an untouched draft, a command begins; a message comes back after it."""
         buffer, draft = event.current_buffer, self._pastes.fold(self._draft)
         # Ctrl-U that was typed ahead removes the line for what follows.
-        is_untouched = buffer.text in (draft, draft.rstrip("\n"))
-        if is_untouched and buffer.document.is_cursor_at_the_end:
+        if buffer.text in (draft, draft.rstrip("\n")) and buffer.document.is_cursor_at_the_end:
             buffer.append_to_history()
             self._pushed = "" if is_command(draft, self._names) else self._draft.rstrip("\n")
             buffer.text = ""
@@ -438,12 +437,12 @@ def is_open(typed: str) -> bool:
 def message_of(typed: str, pastes: Mapping[int, str] | None = None) -> str:
     """The message to send: without triple quotes and newlines at its end, and with whole pastes."""
     bare = typed.strip()
-    if bare.startswith(_QUOTES) and bare.endswith(_QUOTES) and not is_open(bare):
+    is_quoted = bare.startswith(_QUOTES) and bare.endswith(_QUOTES) and not is_open(bare)
+    if is_quoted:
         typed = bare.removeprefix(_QUOTES).removesuffix(_QUOTES).removeprefix("\n")
-        # What is quoted is no command.
-        typed = f" {typed}" if typed.startswith("/") else typed
     # Invalid UTF-8 arrives as lone surrogates, which no tokenizer accepts.
-    return typed.rstrip("\n").translate(pastes or {}).encode("utf-8", "replace").decode()
+    text = typed.rstrip("\n").translate(pastes or {}).encode("utf-8", "replace").decode()
+    return _AS_COMMAND.sub(" ", text) if is_quoted else text
 
 
 def edit(text: str, file_name: str = "message.md") -> str:
@@ -463,7 +462,8 @@ def edit(text: str, file_name: str = "message.md") -> str:
         status = subprocess.run(command, check=False).returncode
         edited = file.read_bytes() if file.exists() else b"\xff"
     if status != 0:
-        hint = "; set $VISUAL or $EDITOR" if status in _NOT_STARTED else ""
+        # If the shell cannot start it, or find it.
+        hint = "; set $VISUAL or $EDITOR" if status in (126, 127) else ""
         raise InputError(f"{editor} exited with status {status}: nothing was changed{hint}")
     try:
         return edited.decode().removesuffix("\n")

@@ -370,8 +370,6 @@ def _discard_and_stop(*_: object) -> None:
     with suppress(termios.error):
         termios.tcflush(STDIN, termios.TCIFLUSH)
     _on_ctrl_z(signal.SIG_DFL)
-    # What is drawn would stay above the shell's prompt.
-    TerminalLine.clear()
     os.kill(os.getpid(), signal.SIGTSTP)
     _on_ctrl_z(_discard_and_stop)
 
