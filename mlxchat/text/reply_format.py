@@ -184,8 +184,7 @@ class Markers:
     def role(self, id_: int, place: Place) -> Place | None:
         """What the token begins at this place; None for text."""
         role = self.roles.get(id_)
-        is_certain = id_ in self.special or role in _EXPECTED.get(place, ())
-        return role if is_certain else None
+        return role if id_ in self.special or role in _EXPECTED.get(place, ()) else None
 
     def having(self, *roles: Place) -> frozenset[int]:
         """The markers that have one of the roles."""

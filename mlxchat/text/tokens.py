@@ -244,9 +244,8 @@ class Tokenizer:
         """The ids of each segment of a text; those without ids are cut with the mark."""
         encoded: list[TokenIds] = []
         for each in segments:
-            begins = not any(map(len, encoded))
             encoded.append(
-                self._encoder.encode_cut(each.text, mark, on_progress, begins)
+                self._encoder.encode_cut(each.text, mark, on_progress, not any(map(len, encoded)))
                 if each.ids is None
                 else each.ids
             )
