@@ -160,11 +160,6 @@ Topic = Annotated[
 ]
 
 
-def _has(group: Any, names: list[str]) -> bool:
-    """Whether it is a command that is named alone, or a group with one that is called so."""
-    return not names or (isinstance(group, Group) and group.ours(names[0])[0] in group.commands)
-
-
 def help_(context: typer.Context, topic: Topic = None) -> None:
     """Show a page of the manual, list all pages, or search them.
 
@@ -175,6 +170,7 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
     words = " ".join(topic or ()).split()
     group = root.commands.get(words[0].lower()) if words else None
     names, found = [each for each in words[1:] if each[0] != "-"], manual.search(" ".join(words))
+    in_group = isinstance(group, Group) and names and group.ours(names[0])[0] in group.commands
     if not words:
         more = (
             "`mlxchat help PAGE` shows a page, `mlxchat help WORDS` what the pages say of words, "
@@ -187,7 +183,7 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
         from mlxchat.terminal.table import show_page
 
         show_page(manual.read_page(words[0].lower()))
-    elif group is not None and (not found or _has(group, names)):
+    elif group is not None and (in_group or not names or not found):
         root.main([words[0].lower(), *names, "--help"], prog_name="mlxchat", standalone_mode=False)
     elif found:
         pages, _, places = zip(*found, strict=True)
