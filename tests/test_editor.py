@@ -72,7 +72,6 @@ def test_what_is_typed_ahead_of_a_draft_that_comes_back_is_apart(read: Read) -> 
             ('"""\r"""A."""\rb\r"""\r', '"""A."""\nb'),
             ('"""\rf:\r  """Doc.\r  """\r  1\r"""\r', 'f:\n  """Doc.\n  """\n  1'),
             ('"""\rWhat is """ here?\r"""\r', 'What is """ here?'),
-            # Not a command.
             *(('"""\r/forget 1\r"""\r', " /forget 1"), ('"""\r/x/y\rz\r"""\r', "/x/y\nz")),
         ),
         (f"{START}one\r\ntwo\rthree\n{END}\r", "one\ntwo\nthree"),
@@ -134,7 +133,7 @@ def test_a_message_survives_in_a_private_history_with_a_long_paste_that_the_prom
 def test_an_unusable_editor_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for editor, complaint in {
         "no-such": "exited with status 127: nothing was changed; set $VISUAL or $EDITOR",
-        "rm": "saved a file that is not UTF-8 text",
+        "rm": "saved no file of UTF-8 text",
         "false": "exited with status 1: nothing was changed",
     }.items():
         monkeypatch.setenv("EDITOR", editor)

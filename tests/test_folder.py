@@ -62,7 +62,8 @@ def test_circles_of_links_end_and_links_to_files_are_read() -> None:
     )
 
 
-def test_what_is_not_text_is_left_out_in_one_line() -> None:
+def test_what_is_not_text_is_left_out_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlxchat.text.documents.MAX_NAMED", 3)
     Path("src/a.png").write_bytes(b"\x89PNG\0")
     Path("src/b.txt").write_text("text", encoding="utf-16")
     Path("src/c\nd.txt").write_text(" \n")

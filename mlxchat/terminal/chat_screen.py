@@ -44,7 +44,7 @@ class ChatScreen(Talk):
         self.think = think
         # The constraint on the next answer.
         self.constraint: Constraint | None = None
-        self.figures = ""
+        self.figures = self.edited_note = ""
         # What was sent with the messages of turns, and what came back with the last one taken back.
         self.sent: dict[tuple[int, str], tuple[Attached, Constraint | None]] = {}
         self._again: Attached = {}
@@ -52,7 +52,8 @@ class ChatScreen(Talk):
 
     def forget_sent(self) -> None:
         """Another conversation begins."""
-        self.sent, self._again, self._returned, self.figures = {}, {}, None, ""
+        self.sent, self._again, self._returned = {}, {}, None
+        self.figures = self.edited_note = ""
 
     def wait_for_model(self) -> None:
         super().wait_for_model()
@@ -243,12 +244,12 @@ class ChatScreen(Talk):
                     undone = undone if had_lost else "nothing is forgotten; "
         for change in later:
             self._announce(window_line(change), change.numbers)
-        if self.conversation.state.last is last:
+        if self.conversation.state.last is not last:
+            self._show_end()
+        elif not self.stop.ends_program:
             stats = self.conversation.stats
             has_ended = stats is not None and stats.finish_reason == "stop"
             self.screen.say(f"{'nothing added' if has_ended else 'stopped'}: {undone}{kept}")
-        else:
-            self._show_end()
 
     def _announce(self, line: str, numbers: Sequence[int]) -> None:
         """What has happened to turns; offers to remember those that begin like instructions."""

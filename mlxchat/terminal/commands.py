@@ -309,11 +309,14 @@ def _compact(shown: ChatScreen, argument: str) -> None:
     before = shown.conversation.state.note
     if before is None:
         raise UsageError("no note yet: /compact writes one")
-    note = None if argument == "off" else shown.edit(before)
+    note = None if argument == "off" else shown.edit(shown.edited_note or before)
     if note == before:
         shown.screen.say("the note is unchanged")
         return
+    # One that is refused is edited again.
+    shown.edited_note = note or ""
     shown.work(lambda: shown.conversation.set_note(note))
+    shown.edited_note = ""
     kept = shown.conversation.state.note
     shown.screen.say("removed the note" if kept is None else f"note: {kept}")
 

@@ -468,4 +468,4 @@ def edit(text: str, file_name: str = "message.md") -> str:
     try:
         return edited.decode().removesuffix("\n")
     except UnicodeDecodeError:
-        raise InputError(f"{editor} saved a file that is not UTF-8 text") from None
+        raise InputError(f"{editor} saved no file of UTF-8 text") from None
