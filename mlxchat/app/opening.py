@@ -39,7 +39,7 @@ POSITIONS_RUN_ON = (
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model and an empty cache for it. `name` finds it again, and converts it if need be."""
+    """A model and an empty cache for it. `name` finds it again, if need be by converting it."""
 
     name: str
     model: Model

@@ -38,7 +38,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """A run. What was chosen for the user when it began is in the `request`, so that it continues
-    the same: the model's name, the window, the deadline.
+    the same: the model's directory or name, the window, the deadline.
 
     `sampling` are the values in effect. `ended` is why there is nothing to continue, if so.
     """
