@@ -33,9 +33,8 @@ def text() -> str:
 def commands() -> Iterator[str]:
     """The lines for a shell, without comments: of blocks marked `sh` or unmarked, but drawings."""
     for token in MarkdownIt().parse(text()):
-        is_shell = token.type == "code_block" or (
-            token.type == "fence" and token.info.strip() in ("", "sh", "bash", "shell")
-        )
+        is_fence = token.type == "fence" and token.info.strip() in ("", "sh", "bash", "shell")
+        is_shell = token.type == "code_block" or is_fence
         bare = QUOTED_OR_COMMENT.sub(lambda match: match[1] or "", token.content)
         if is_shell and not DRAWN.search(bare):
             lines = CONTINUED.sub(" ", bare).splitlines()

@@ -162,9 +162,8 @@ def tiny_gguf(arch: str, kind: Kind | KindOf = Kind.F32, **config_changes: Any) 
     """A tiny model's file. Matrices are stored as `kind`, or as it returns for their HF name."""
     rng = np.random.default_rng(0)
     config = tiny_hf_config(arch, **config_changes)
-    names = gguf.get_tensor_name_map(
-        getattr(gguf.MODEL_ARCH, arch.upper()), config["num_hidden_layers"]
-    )
+    number = getattr(gguf.MODEL_ARCH, arch.upper())
+    names = gguf.get_tensor_name_map(number, config["num_hidden_layers"])
     tiny = TinyGguf(arch, config, model_metadata(arch, config) | tokenizer_metadata(), {})
     for name, array in random_hf_weights(config, rng).items():
         stored_as = Kind.F32 if array.ndim == 1 else kind if isinstance(kind, Kind) else kind(name)

@@ -125,10 +125,9 @@ def test_the_schema_can_be_added_to_the_system_prompt(ask: Run) -> None:
 
 def test_that_of_a_session_gets_it(unthinking_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLXCHAT_CHAT_SYSTEM", "Be brief.")
-    ask = partial(run_in_process, "chat", "-m", str(unthinking_model), "--session", "mine")
     asked = ["-n3", "--schema", "age int", "--schema-prompt", "Who?"]
     for how in (["--system", "Be kind.", "Hello"], asked, [*asked, "--schema", "b int"]):
-        ask(*how)
+        run_in_process("chat", "-m", str(unthinking_model), "--session", "mine", *how)
     system = read_session("mine").system
     assert system is not None
     assert system.startswith("Be kind.\n\nAnswer")

@@ -12,7 +12,7 @@ import pytest
 
 from mlxchat import paths
 from mlxchat.app import opening
-from mlxchat.app.chat import Chat
+from mlxchat.app.chat import GREEDY_BY_MAKERS, Chat
 from mlxchat.app.session import resumed
 from mlxchat.chat.state import NOTE_BEGINS, Forgot, Turn
 from mlxchat.errors import ModelNotFound, SessionError, UsageError, WindowTooSmall
@@ -357,14 +357,10 @@ def test_a_chat_samples_unless_greedy_is_chosen(tiny_model: Path, tmp_path: Path
     """A model without sampling values was silently greedy: typing `clear` into a first chat
     produced one sentence over and over until Ctrl-C."""
     greedy = write_tiny_model(tmp_path / "m", generation_config={"do_sample": False})
-    notice = (
-        "this model's generation_config.json asks for greedy decoding: a temp of 0.8 gives other "
-        "replies"
-    )
     for model, chosen, expected, notices in (
         (tiny_model, {}, GENERAL, []),
         (tiny_model, {"temp": 0.0}, {"temp": 0.0}, []),
-        (greedy, {}, {"temp": 0.0}, [notice]),
+        (greedy, {}, {"temp": 0.0}, [GREEDY_BY_MAKERS]),
         (greedy, {"temp": 0.0}, {"temp": 0.0}, []),
     ):
         with opened(model, **chosen) as chat:

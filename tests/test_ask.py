@@ -146,9 +146,8 @@ def test_the_input_goes_to_its_place_or_after_the_prompt() -> None:
         stdin = None if piped is None else io.BytesIO(piped.encode())
         return read_into(template, prompt, (), stdin).text
 
-    assert read("a {input} b {x} {{input}}", "q {input}", "d") == (
-        "a d\n\nq {input} b {x} {d\n\nq {input}}"
-    )
+    filled = "a d\n\nq {input} b {x} {d\n\nq {input}}"
+    assert read("a {input} b {x} {{input}}", "q {input}", "d") == filled
     # As the rows of a batch also call it.
     assert read("a {text} b", "q", None) == "a q b"
     assert read("Do:", "this", None) == "Do:\n\nthis"

@@ -104,8 +104,7 @@ def test_a_finished_batch_loads_no_model_has_the_same_status_and_its_output_is_n
 ) -> None:
     """A pattern that matches the output would have had a second run summarize the results."""
     write("a.txt", "one")
-    batch = ["batch", "--files", "*.txt", "-o", "out.txt", "--stats", "-n2"]
-    batch += ["--choice", "certainly"]
+    batch = ["batch", "--files", "*.txt", "-o", "out.txt", "--stats", "-n2", "--choice=certainly"]
     assert run_in_process(*batch).returncode == 4
     before = Path("out.txt").read_text()
     monkeypatch.delattr(batch_run, "open_model")

@@ -128,9 +128,8 @@ def test_going_back_from_a_recall_restores_the_cache(family: str) -> None:
 
 def test_a_message_with_a_file_recalls_what_its_question_needs() -> None:
     """The words of the file were looked for, and those of the question were too many."""
-    conversation = forgetful(FACT)
     page = " ".join(f"w{n}x" for n in range(80))
-    said = conversation.say(f"{page}\n\n{QUESTION}", documents=len(page) + 2, constraint=ANSWER)
+    said = forgetful().say(f"{page}\n\n{QUESTION}", documents=len(page) + 2, constraint=ANSWER)
     assert [each for each in said if isinstance(each, Recalled)]
 
 

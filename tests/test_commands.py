@@ -307,9 +307,8 @@ def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
     shown.conversation.recalls = 1
     shown.say("What is my name?")
     recalled = '-- recalled turn 2 "My name is Ada." (*) --'
-    assert fnmatch(
-        answer.getvalue(), f"-- forgot turns 1 to 3 (*) · /remember 2 keeps *{recalled}*"
-    )
+    changes = f"-- forgot turns 1 to 3 (*) · /remember 2 keeps *{recalled}*"
+    assert fnmatch(answer.getvalue(), changes)
     assert run("/clear") == "-- new conversation, with 2 remembered lines --\n"
 
 

@@ -167,9 +167,8 @@ def test_set_stores_a_model_name_that_works_in_every_directory(
     assert (done.returncode, "did you mean smollm2?" in done.stderr) == (1, True)
     assert run_in_process("config", "set", "aliases.tiny-0.1", "./here").returncode == 0
     assert run_in_process("config", "set", "model", "tiny-0.1").returncode == 0
-    assert paths.config_file().read_text() == (
-        f'model = "tiny-0.1"\n\n[aliases]\n"tiny-0.1" = "{tmp_path / "here"}"\n'
-    )
+    written = f'model = "tiny-0.1"\n\n[aliases]\n"tiny-0.1" = "{tmp_path / "here"}"\n'
+    assert paths.config_file().read_text() == written
     assert stat.S_IMODE(paths.config_file().stat().st_mode) == 0o600
 
 

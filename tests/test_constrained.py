@@ -123,11 +123,10 @@ def test_an_answer_its_grammar_allows_is_validated_however_it_ends(items: dict[s
 
 def test_log_probabilities_are_those_of_the_tokens_allowed() -> None:
     constraint = Constraint.from_choices(["yes", "no"])
-    tokens = [t for t in generate(answer(constraint, logprobs=5)) if t.id is not None]
-    first = tokens[0]
+    first, *rest = (t for t in generate(answer(constraint, logprobs=5)) if t.id is not None)
     assert {id_ for id_, _ in first.top} == {ord("y"), ord("n")}
     assert sum(np.exp([logprob for _, logprob in first.top])) == pytest.approx(1)
-    assert all(t.logprob == 0 for t in tokens[1:])
+    assert all(t.logprob == 0 for t in rest)
 
 
 def test_a_cache_that_refuses_drafts_gets_no_forced_ones(monkeypatch: pytest.MonkeyPatch) -> None:

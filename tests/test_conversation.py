@@ -381,9 +381,8 @@ def check_usage(conversation: Conversation) -> None:
         assert usage.tokens == len(conversation.ledger.ids)
     else:
         state = conversation.state
-        whole, empty = (
-            conversation.rendering.ids(each) for each in (state.add(EMPTY), state.only(EMPTY))
-        )
+        states = (state.add(EMPTY), state.only(EMPTY))
+        whole, empty = (conversation.rendering.ids(each) for each in states)
         assert usage.tokens == len(whole) - len(empty) + usage.pinned
 
 

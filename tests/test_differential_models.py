@@ -326,8 +326,7 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [pytest.param(each, marks=[pytest.mark.slow] if SLOW.match(each) else []) for each in CHANGES],
 )
 def test_a_changed_model_is_read_as_by_mlx_lm(name: str, unchanged: Path, tmp_path: Path) -> None:
-    directory = tmp_path / "m"
-    shutil.copytree(unchanged, directory)
+    directory = Path(shutil.copytree(unchanged, tmp_path / "m"))
     CHANGES[name](directory)
     assert is_good(verdict(directory))
 

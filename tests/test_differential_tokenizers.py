@@ -354,7 +354,6 @@ def test_the_classes_are_those_of_the_installed_transformers(auto: Any) -> None:
     for name, expected in CLASSES.items():
         built: Any = table.tokenizer_class_from_name(name)
         built = built()
-        backend = built.backend_tokenizer
         for part in ("normalizer", "pre_tokenizer", "decoder"):
-            assert str(getattr(backend, part)) == str(getattr(expected, part))
+            assert str(getattr(built.backend_tokenizer, part)) == str(getattr(expected, part))
         assert built.special_tokens_map == expected.defaults

@@ -45,10 +45,9 @@ def begin(family: str, sampling: SamplingSettings, drafter: Drafter | None, **ho
     """A reply to a prompt longer than the window."""
     model = model_of(family)
     how = {"max_tokens": LENGTH, "logprobs": 3} | how
+    settings = GenerationSettings(**how)
     cache = make_cache(model.network, WINDOW, KEEP)
-    return Reply(
-        model, PROMPT, cache, sampling=sampling, settings=GenerationSettings(**how), drafter=drafter
-    )
+    return Reply(model, PROMPT, cache, sampling=sampling, settings=settings, drafter=drafter)
 
 
 @remembered

@@ -149,9 +149,8 @@ class Chat(RuleBasedStateMachine):
 
     def answer(self, pieces: Pieces, ids: list[int] | None, finish_reason: str) -> None:
         turn = self.show(pieces)
-        self.turns[-1] = replace(
-            turn, ids=None if ids is None else np.array(ids, np.int32), finish_reason=finish_reason
-        )
+        known = None if ids is None else np.array(ids, np.int32)
+        self.turns[-1] = replace(turn, ids=known, finish_reason=finish_reason)
         self.record()
 
     pieces = st.lists(st.tuples(texts, st.booleans()), max_size=4)

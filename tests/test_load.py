@@ -118,8 +118,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("complaint", DAMAGE)
 def test_a_damaged_directory_is_refused(complaint: str, tiny_model: Path, tmp_path: Path) -> None:
-    directory = tmp_path / "damaged"
-    shutil.copytree(tiny_model, directory)
+    directory = Path(shutil.copytree(tiny_model, tmp_path / "damaged"))
     DAMAGE[complaint](directory)
     with pytest.raises(ModelError, match=complaint) as error:
         load(directory)

@@ -35,7 +35,6 @@ def listed() -> list[dict[str, object]]:
 def test_list_shows_the_facts_about_a_cached_model(cached_tiny: Path):
     (entry,) = listed()
     files_bytes = sum(path.stat().st_size for path in cached_tiny.iterdir())
-    weight_bytes = 4 * int(str(entry["parameters"]))
     assert entry == {
         "name": "org/tiny",
         "hub_id": "org/tiny",
@@ -47,7 +46,7 @@ def test_list_shows_the_facts_about_a_cached_model(cached_tiny: Path):
         "context_length": 4096,
         "kv_bytes_per_token": TINY_KV_BYTES,
         "lookup": "works",
-        "memory_needed_bytes": weight_bytes + 4096 * TINY_KV_BYTES,
+        "memory_needed_bytes": 4 * int(str(entry["parameters"])) + 4096 * TINY_KV_BYTES,
         "fits": True,
         "directory": str(cached_tiny),
         "problem": None,

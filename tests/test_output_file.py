@@ -16,9 +16,8 @@ from tests.failing_disk import FailingDisk
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    directory = tmp_path / "out"
-    directory.mkdir()
-    return directory / "OUT.txt"
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out" / "OUT.txt"
 
 
 def test_text_is_in_the_file_immediately_as_utf8(out: Path) -> None:

@@ -79,8 +79,7 @@ def test_checkpoints_short_prompts_and_unsaved_chats_leave_the_cache_alone(
     run_in_process("chat", *model, "--no-save", stdin=TEXTS["long.md"].replace("\n", " "))
     assert pages() == []
     ask(*LONG)
-    how = ("--stats", *LONG, "--checkpoint", "night")
-    done = run_in_process("generate", *model, *how, "What is this?")
+    done = run_in_process("generate", *model, "--stats", *LONG, "--checkpoint", "night", "What?")
     assert done.returncode == 0
     assert "cached" not in done.stderr
 

@@ -127,9 +127,8 @@ def test_a_state_of_mlx_lms_own_form_is_read_again(tmp_path: Path) -> None:
         with app_chat.Chat.open(options, session="mine") as chat:
             assert say(chat, message) == reply
             assert (say(chat, "More"), chat.conversation.undo().user)[1] == "More"
-    run_quietly(
-        "batch", "-m", model, "--max-kv-size", "none", "--rows", "1", stdin='{"prompt":"a"}'
-    )
+    how = ("-m", model, "--max-kv-size", "none", "--rows", "1")
+    run_quietly("batch", *how, stdin='{"prompt":"a"}')
 
 
 @pytest.mark.parametrize("undone", [1, 4])

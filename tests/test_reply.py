@@ -151,9 +151,8 @@ def test_a_shell_may_write_while_a_reply_is_rendered(reply: str, monkeypatch: py
             view.add(reply[start : start + 20])
     lines = display(written(console), 80)
     assert lines.count("$ 5") == (next(calls) - 1) // 5
-    assert [c for c in "".join(lines) if c.isalnum() and c != "5"] == [
-        c for c in in_one_piece(reply) if c != "5"
-    ]
+    expected = [c for c in in_one_piece(reply) if c != "5"]
+    assert [c for c in "".join(lines) if c.isalnum() and c != "5"] == expected
     monkeypatch.setattr(TerminalLine, "look", lambda: setattr(TerminalLine, "moves", next(calls)))
     stream([reply], 80)  # This recursed until it failed, in the background.
 

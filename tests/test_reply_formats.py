@@ -157,11 +157,8 @@ def test_text_that_spells_markers_stays_text(scripted: Scripted) -> None:
     control = list(backend.get_added_tokens_decoder())
 
     def count(text: str) -> int:
-        messages = [
-            ChatMessage("user", text),
-            ChatMessage("assistant", text, None, text),
-            ChatMessage("user", text),
-        ]
+        user = ChatMessage("user", text)
+        messages = [user, ChatMessage("assistant", text, None, text), user]
         prompt = tokenizer.chat(messages, text, variables={"reasoning_effort": text})
         return int(np.isin(prompt.ids, control).sum())
 

@@ -43,9 +43,8 @@ def test_float16_logits_are_not_too_large_for_a_low_temperature() -> None:
 
 def test_penalties_and_biases_are_added_up() -> None:
     biases = ("3=2.5", "0=-100", "3=1.5")
-    penalize = make_penalty(
-        SamplingSettings(presence_penalty=1.0, frequency_penalty=0.25, logit_bias=biases)
-    )
+    given = SamplingSettings(presence_penalty=1.0, frequency_penalty=0.25, logit_bias=biases)
+    penalize = make_penalty(given)
     assert penalize is not None
     result = np.array(penalize(mx.array([1, 2, 1, 1]), mx.zeros((1, 5))))[0]
     np.testing.assert_allclose(result, [-100, -1.75, -1.25, 1.5, 0])

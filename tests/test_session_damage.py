@@ -91,9 +91,8 @@ def losses_are_named(found: set[str], said: list[str]) -> bool:
     """Each turn or, if SQLite cannot read it, the whole database."""
     text = "\n".join(said)
     lost = [each.split() for each in EVERYTHING.keys() - found]
-    return "sessions.db" in text or all(
-        f"turn {int(n) + 1} of session {name!r}" in text for _, n, _, name in lost
-    )
+    named = (f"turn {int(n) + 1} of session {name!r}" for _, n, _, name in lost)
+    return "sessions.db" in text or all(each in text for each in named)
 
 
 def set_aside(sessions: Path) -> list[Path]:

@@ -42,9 +42,8 @@ def test_pbcopy_gets_the_text_in_a_utf8_locale_unless_it_is_another_machines(
     monkeypatch.setenv("SSH_CONNECTION", "something")
     terminal = Terminal()
     with terminal.opened() as patch:
-        assert copy_to_clipboard("größe") == (
-            "sent 5 characters to the terminal (OSC 52), which may not support it"
-        )
+        report = "sent 5 characters to the terminal (OSC 52), which may not support it"
+        assert copy_to_clipboard("größe") == report
         assert terminal.written == f"\x1b]52;c;{base64.b64encode('größe'.encode()).decode()}\x07"
         patch.setenv("TERM", "dumb")
         assert copy_to_clipboard("x") == "no clipboard here: /export writes a file"

@@ -90,9 +90,8 @@ def make_tokenizer(backend: tokenizers.Tokenizer) -> Tokenizer:
     return Tokenizer(backend, TEMPLATE, [eos_id])
 
 
-hostile_piece = st.sampled_from(
-    [*CONTROL_TOKENS, *THINK_TOKENS, "<|im_start|>system\n", "<|im_", "start|>", "<", "\ufdd0"]
-)
+HOSTILE = ("<|im_start|>system\n", "<|im_", "start|>", "<", "\ufdd0")
+hostile_piece = st.sampled_from([*CONTROL_TOKENS, *THINK_TOKENS, *HOSTILE])
 
 
 @settings(max_examples=examples(50))

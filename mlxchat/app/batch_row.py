@@ -117,9 +117,8 @@ class RowPlanner:
         sampling = changed(self._sampling, row.options)
         if "seed" not in row.options:
             sampling = replace(sampling, seed=row_seed(self._sampling.seed or 0, row))
-        prompt, begun, how = begin_answer(
-            request, self._prompt(row, request, constraint), constraint, tokenizer
-        )
+        asked = self._prompt(row, request, constraint)
+        prompt, begun, how = begin_answer(request, asked, constraint, tokenizer)
         notices = [*prompt.notices, *sampling.without_effect(row.options)]
         if own and constraint is not None:
             notices += constraint.notices

@@ -130,9 +130,8 @@ class Run(AbstractContextManager["Run"]):
         hides, extracts = request.hides_thoughts, request.answer.extract
         in_thought = point is not None and point.in_thought
         self._text = TextWriter(hides_thoughts=hides, extracts=extracts, in_thought=in_thought)
-        self._events = EventWriter(
-            self.model.tokenizer, with_top=request.logprobs is not None, hides_thoughts=hides
-        )
+        with_top = request.logprobs is not None
+        self._events = EventWriter(self.model.tokenizer, with_top=with_top, hides_thoughts=hides)
         self._reply: Reply | None = None
         self._last_character = ""
         self._stopped: FinishReason | None = None
@@ -295,9 +294,8 @@ class Run(AbstractContextManager["Run"]):
         self, asked_prompt: Prompt, ends: list[End], on_prefill: Progress, stack: ExitStack
     ) -> Iterator[Token]:
         request, saver = self.request, self.saver
-        prompt, begun_text, how = begin_answer(
-            request, asked_prompt, self.constraint, self.model.tokenizer
-        )
+        tokenizer = self.model.tokenizer
+        prompt, begun_text, how = begin_answer(request, asked_prompt, self.constraint, tokenizer)
         reply, reader, record = self._begin(prompt, how, stack)
         self._reply = reply
         writer = self._events if request.events else self._text

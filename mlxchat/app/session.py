@@ -197,9 +197,8 @@ class Saving:
         self._saved_turns = len(conversation.turns)
         try:
             with device_failures(), reported_as(SnapshotError, f"read {path}"):
-                restored = self._file.restore(
-                    conversation.model, window.cache, self._fingerprint(conversation)
-                )
+                fingerprint = self._fingerprint(conversation)
+                restored = self._file.restore(conversation.model, window.cache, fingerprint)
         except (SnapshotError, DeviceError) as error:
             self._notify(f"{error}: the text will be read again")
             return

@@ -195,8 +195,7 @@ def circumstances(bench: str, subject: Subject, machine: Record, *, complete: bo
     dtype, weights_bytes = subject.dtype, None
     if "model" in vars(subject):
         dtype = str(subject.model.dtype).rpartition(".")[2]
-        arrays = (array for _, array in named_parameters(subject.model.network))
-        weights_bytes = sum(array.nbytes for array in arrays)
+        weights_bytes = sum(array.nbytes for _, array in named_parameters(subject.model.network))
     return {
         "bench": bench,
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),

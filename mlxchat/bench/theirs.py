@@ -3,7 +3,6 @@
 Anything that imports transformers is imported on use: it takes seconds.
 """
 
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
+from mlxchat import platform
 from mlxchat.bench.subject import Subject
 from mlxchat.cache.powers import mlx_lms_own
 from mlxchat.models.model import Model
@@ -23,12 +23,9 @@ DEFAULT_STEP_SIZE = 2_048
 
 def load_tokenizer(directory: Path) -> Any:
     """mlx-lm's tokenizer of the same model, without an end token."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
     # transformers' warnings about a model's files are irrelevant here.
     with warnings.catch_warnings(action="ignore"):
-        from mlx_lm.tokenizer_utils import load
-
-        wrapper = load(directory)
+        wrapper = platform.import_from_mlx_lm("tokenizer_utils").load(directory)
     wrapper._eos_token_ids = set()
     return wrapper
 
@@ -37,8 +34,7 @@ def generate(
     model: Model, tokenizer: Any, ids: TokenIds, max_tokens: int, **options: Any
 ) -> Iterator[Any]:
     """mlx-lm's `stream_generate` with its own defaults; one response per token."""
-    from mlx_lm.generate import stream_generate
-
+    stream_generate = platform.import_from_mlx_lm("generate").stream_generate
     with mlx_lms_own():
         yield from stream_generate(model.network, tokenizer, mx.array(ids), max_tokens, **options)
 
@@ -48,12 +44,9 @@ def generate_batch(
 ) -> Iterator[int]:
     """The loop of mlx-lm's `batch_generate`, which itself returns nothing before the end: yields
     the number of tokens that each step gives to its `rows`. There is no end token."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
-    from mlx_lm.generate import BatchGenerator
-
     model = subject.model
     with mlx_lms_own():
-        generator = BatchGenerator(
+        generator = platform.import_from_mlx_lm("generate").BatchGenerator(
             model.network, stop_tokens=[], completion_batch_size=rows, prefill_batch_size=rows
         )
         ids = [model.tokenizer.prompt(prompt).ids.tolist() for prompt in prompts]

@@ -255,9 +255,8 @@ class State:
     def change(self, numbers: Container[int], **flags: Any) -> State:
         """With `forgotten` or `pinned` of the turns of these numbers changed."""
         turns = enumerate(self.turns, 1)
-        return replace(
-            self, turns=tuple(replace(turn, **flags) if n in numbers else turn for n, turn in turns)
-        )
+        changed = (replace(turn, **flags) if n in numbers else turn for n, turn in turns)
+        return replace(self, turns=tuple(changed))
 
     def forget(self, numbers: Iterable[int]) -> State:
         return self.change(frozenset(numbers), forgotten=True)

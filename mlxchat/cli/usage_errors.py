@@ -85,12 +85,11 @@ def check_question(words: Sequence[str], root: Any, *, has_subject: bool) -> Non
     word = " ".join(words[0].split())
     hint = _hint_for_command(word, list(_paths(root)))
     is_path = "/" in word or (word != "-" and os.path.exists(word))  # noqa: PTH110
-    is_name = is_path or is_model(word)
     if word in root.commands:
         raise UsageError(f"options come after the command: mlxchat {word} …")
     if CHAT_COMMAND.fullmatch(word) and not os.path.exists(word):  # noqa: PTH110
         raise UsageError(f"{word} is for a chat: start it with `mlxchat`, and type {word} there")
-    if not hint and is_name and " " not in word:
+    if not hint and (is_path or is_model(word)) and " " not in word:
         raise UsageError(
             f"{word} is a model or a path: to chat with a model, use `mlxchat -m {word}`; to ask "
             f'about a file, `mlxchat -f {word} "question"`; quote a pattern of files'

@@ -175,12 +175,8 @@ class Schema:
         for key, most in (("properties", MAX_PROPERTIES), ("patternProperties", MAX_PATTERNS)):
             if len(written.get(key, ())) > most:
                 raise SchemaError(f"{place}/{key}: more than {most:,}")
-        together = [
-            each
-            for each in written.get("allOf", ())
-            if isinstance(each, dict) and "pattern" in each
-        ]
-        if len(together) > MAX_TOGETHER:
+        all_of = written.get("allOf", ())
+        if sum("pattern" in each for each in all_of if isinstance(each, dict)) > MAX_TOGETHER:
             raise SchemaError(f"{place}/allOf: more than {MAX_TOGETHER} patterns of one text")
         if "patternProperties" in written:
             self._drop_patterns(written)

@@ -178,10 +178,8 @@ class Watchdog:
         until_s = time.monotonic() + RESPONSE_S
         while (silent := neighbours - self._sockets.gone()) and time.monotonic() < until_s:
             time.sleep(POLL_EVERY_S)
-        suspects = silent or self._others - neighbours or self._others
-        return RanksError(
-            f"{_one_of(suspects)} has not responded for {TIMEOUT_S:.0f} s: all ranks exit"
-        )
+        suspect = _one_of(silent or self._others - neighbours or self._others)
+        return RanksError(f"{suspect} has not responded for {TIMEOUT_S:.0f} s: all ranks exit")
 
     def _watch(self) -> None:
         while True:

@@ -124,9 +124,8 @@ class Reply:
         self.generated = generated
         # What the cache does not hold yet.
         self.rest = ids[cached_tokens:]
-        self.max_tokens = _max_tokens(
-            model, self.cache, len(self.rest), self.settings.max_tokens, generated
-        )
+        most = self.settings.max_tokens
+        self.max_tokens = _max_tokens(model, self.cache, len(self.rest), most, generated)
         self._eos_ids = () if self.settings.ignore_eos else model.tokenizer.eos_ids
         self._constrained = constrained
         self._reader = reader or model.tokenizer.reader()

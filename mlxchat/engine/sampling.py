@@ -124,9 +124,8 @@ class Chooser:
             assert after is None, "not known yet"
             logits = self.constrained.apply(logits)
         if index < self._min_tokens:
-            logits = mx.put_along_axis(
-                logits, mx.array([self._eos_ids]), mx.array(-mx.inf, logits.dtype), axis=-1
-            )
+            never = mx.array(-mx.inf, logits.dtype)
+            logits = mx.put_along_axis(logits, mx.array([self._eos_ids]), never, axis=-1)
         token = self._share(self._draw(logits, index))
         return Drawn(token, log_probs(logits, token, self._logprobs))
 
@@ -217,11 +216,8 @@ def make_penalty(
         frequency_context_size=REPETITION_CONTEXT,
     )
     if settings.dry_multiplier > 0:
-        processors.append(
-            make_dry(
-                settings.dry_multiplier, settings.dry_base, settings.dry_allowed_length, eos_ids
-            )
-        )
+        dry = settings.dry_multiplier, settings.dry_base, settings.dry_allowed_length
+        processors.append(make_dry(*dry, eos_ids))
     if not processors:
         return None
 

@@ -33,12 +33,8 @@ def hub_cache_dir() -> Path:
     """The cache directory of huggingface_hub, from the same environment variables."""
     cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     hub_home = os.environ.get("HF_HOME") or f"{cache_home}/huggingface"
-    directory = (
-        os.environ.get("HF_HUB_CACHE")
-        or os.environ.get("HUGGINGFACE_HUB_CACHE")
-        or f"{hub_home}/hub"
-    )
-    return Path(os.path.expandvars(directory)).expanduser().absolute()
+    named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(os.path.expandvars(named or f"{hub_home}/hub")).expanduser().absolute()
 
 
 def offline_by_environment() -> bool:

@@ -48,17 +48,14 @@ def load_tokenizer(
     path = directory / "tokenizer_config.json"
     options = read_json(path) if path.is_file() else {}
     backend, specials = _load_backend(directory, config, options)
-    found, template = given or _model_template(directory, options), None
-    if found is not None:
-        template = ChatTemplate(found.source, specials.texts, found.name)
+    found = given or _model_template(directory, options)
+    template = found and ChatTemplate(found.source, specials.texts, found.name)
     if given is not None and template is not None:
         template.check()
     generation_config = read_generation_config(directory, lambda _: None)
     named = (part.get("eos_token_id") for part in (config, text_config(config), generation_config))
-    eos_ids = {id_ for ids in named for id_ in as_list(ids) if type(id_) is int}
     eos_id = backend.token_to_id(specials.texts.get("eos_token", ""))
-    if eos_id is not None:
-        eos_ids.add(eos_id)
+    eos_ids = {id_ for ids in (*named, eos_id) for id_ in as_list(ids) if type(id_) is int}
     return Tokenizer(backend, template, eos_ids)
 
 
@@ -110,8 +107,7 @@ def _read_with_transformers(
         cleaned["added_tokens_decoder"] = {id_: known_flags(each) for id_, each in added.items()}
     os.environ["TRANSFORMERS_VERBOSITY"] = "critical"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             from transformers import AutoTokenizer
             from transformers.utils.logging import set_verbosity
 

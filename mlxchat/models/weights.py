@@ -91,9 +91,8 @@ def _reason(error: Exception) -> str:
         return "none are packed that way; remove quantization_config if it is left over"
     first, *names = str(error).splitlines() or [""]
     # "Missing 3 parameters:", and a line for each.
-    return (
-        f"{first}{names[0].rstrip(',.')}" if first.endswith(": ") and names else first_line(error)
-    )
+    is_list = first.endswith(": ") and names
+    return f"{first}{names[0].rstrip(',.')}" if is_list else first_line(error)
 
 
 def arrays_of(
@@ -107,6 +106,5 @@ def arrays_of(
     """
     if needs_mlx_lms_loader(config):
         return {}
-    sanitize: Any = getattr(network, "sanitize", dict)
     with fitting(directory):
-        return sanitize(stored)
+        return getattr(network, "sanitize", dict)(stored)

@@ -40,9 +40,8 @@ _AS_ANYBODY = re.compile(r"\b(how|what) do i\b|\b(can|could|may|might|must|shoul
 
 def words(text: str) -> list[str]:
     """Words in order, folded; of scripts without spaces, each pair of neighbouring characters."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
     found: list[str] = []
-    for piece in _PIECE.findall(folded):
+    for piece in _PIECE.findall(unicodedata.normalize("NFKC", text).casefold()):
         if len(piece) > 1 and _IS_UNSPACED.match(piece):
             found += [first + second for first, second in pairwise(piece)]
         else:

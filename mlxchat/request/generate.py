@@ -187,9 +187,7 @@ class Overnight:
         return None if self.until is None else self.until.timestamp()
 
     def output_path(self) -> Path | None:
-        if self.output is not None:
-            return self.output
-        return None if self.checkpoint is None else self.checkpoint / "output.txt"
+        return self.output or (self.checkpoint and self.checkpoint / "output.txt")
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,9 +184,8 @@ class Rows(AbstractContextManager["Rows"]):
                 )
             if value is None:
                 raise RowError(f"the template's field {shortened(name)} is missing or null")
-            values[name] = (
-                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            )
+            is_text = isinstance(value, str)
+            values[name] = value if is_text else json.dumps(value, ensure_ascii=False)
         # An answer of an earlier batch is data as a whole.
         is_data = self.source.form != "json" or "finish_reason" in fields
         own = set() if is_data else ROW_OPTIONS.keys() & fields.keys() - values.keys()

@@ -190,9 +190,8 @@ def _rows(
 def _insert(connection: sqlite3.Connection, table: str, key: object, value: object) -> int:
     """Return the id of the row, which is never used again."""
     text = _as_json(value)
-    cursor = connection.execute(
-        f"INSERT INTO {table} VALUES (NULL, ?, ?, ?)", (key, text, _checksum(table, key, text))
-    )
+    row = (key, text, _checksum(table, key, text))
+    cursor = connection.execute(f"INSERT INTO {table} VALUES (NULL, ?, ?, ?)", row)
     assert cursor.lastrowid is not None
     return cursor.lastrowid
 
@@ -361,9 +360,8 @@ def _index(
     """Replace the words of a turn in the index."""
     old, new = (None if turn is None else _words(turn) for turn in (before, after))
     if old is not None and old != new:
-        connection.execute(
-            "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", (id_, old)
-        )
+        removal = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)"
+        connection.execute(removal, (id_, old))
     if new is not None and old != new:
         connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (id_, new))
 

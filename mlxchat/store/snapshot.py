@@ -33,7 +33,6 @@ from mlxchat.models.model import Model
 from mlxchat.models.skeleton import named_parameters
 from mlxchat.paths import __version__
 from mlxchat.store import tensor_file
-from mlxchat.text.encoder import TokenIds
 from mlxchat.units import format_bytes
 
 # What is restored, and the copy that the next snapshot takes.
@@ -116,8 +115,8 @@ def _restored(tensors: dict[str, mx.array], own: dict[str, Any], empty: Cache) -
         window.restore(entries, Placement.of(saved))
     for i, state in enumerate(recurrent_states(cache)):
         state.cache = [tensors.get(f"recurrent.{i}.{j}") for j in range(len(state.cache))]
-    ids: TokenIds = np.array(tensors["ledger"])
-    return Restored(cache, Ledger(ids=ids, **own["ledger"]), own["facts"])
+    ledger = Ledger(ids=np.array(tensors["ledger"]), **own["ledger"])
+    return Restored(cache, ledger, own["facts"])
 
 
 @dataclass(frozen=True, slots=True)

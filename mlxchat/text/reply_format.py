@@ -152,10 +152,8 @@ def infer_format(tokens: Collection[str], template: str) -> ReplyFormat:
     spells in plain text, and those over tags that are only tokens.
     """
     as_tokens = [each for each in FORMATS if each.needs <= set(tokens)]
-    as_text = [each for each in FORMATS if not each.has_channels]
-    mentioned = (
-        each for each in (*as_tokens, *as_text) if any(text in template for text in each.needs)
-    )
+    either = [*as_tokens, *(each for each in FORMATS if not each.has_channels)]
+    mentioned = (each for each in either if any(text in template for text in each.needs))
     named = (each for each in as_tokens if not each.has_channels)
     return next(chain(mentioned, named), KIMI_VL if MOONSHOT in template else NO_THOUGHTS)
 

@@ -181,9 +181,8 @@ class ChatTemplate:
         if not alone or inline == alone:
             return Thoughts(True, opened, format_.closes)
         before, _, after = alone.partition(_MARK)
-        is_enclosed = before.rstrip().endswith((*format_.markers,)) or after.lstrip().startswith(
-            (*format_.markers,)
-        )
+        markers = (*format_.markers,)
+        is_enclosed = before.rstrip().endswith(markers) or after.lstrip().startswith(markers)
         in_field = rendered(_MARK, **dict.fromkeys(THOUGHT_FIELDS, _THOUGHT))
         reads_field = _READS_FIELD.search(self.source) is not None
         drops_field = reads_field and bool(in_field) and _THOUGHT not in in_field
@@ -276,9 +275,8 @@ class Replies:
         """A reader for the reply to `prompt`; with None, for plain text without thoughts. Reads
         thoughts even if it does not expect any (`may_think`)."""
         markers = Markers(NO_THOUGHTS, {}) if prompt is None else self.markers
-        return Reader(
-            StreamDecoder(self.decoder), markers, self.place_after(prompt), may_think=may_think
-        )
+        place = self.place_after(prompt)
+        return Reader(StreamDecoder(self.decoder), markers, place, may_think=may_think)
 
     def place_after(self, prompt: TokenIds | None) -> Place:
         """The place in which the reply to `prompt` begins, as the template leaves it."""
@@ -296,9 +294,8 @@ class Replies:
             case Place.THOUGHT if text in ("", self.format.label.strip()):
                 return Place.THOUGHT
             case Place.BODY if not text and before >= 0:
-                return markers.after(
-                    role, Place.HEADER, self.decoder.decode(tail[before + 1 : last])
-                )
+                header = self.decoder.decode(tail[before + 1 : last])
+                return markers.after(role, Place.HEADER, header)
             case Place.HEADER:
                 return Place.HEADER
             case _:

@@ -291,9 +291,8 @@ class Tokenizer:
         if ids is not None and is_tagged and self._decoder.spelled(ids.tolist()) != message.content:
             # Its tags are plain text, so ids cannot distinguish them from the rest.
             ids = None
-        segments = self._segments(
-            None if ids is None else ids.tobytes(), message.content, message.thought
-        )
+        written = None if ids is None else ids.tobytes()
+        segments = self._segments(written, message.content, message.thought)
 
         def known(*kinds: Kind) -> list[Segment]:
             return [

@@ -107,9 +107,8 @@ def read_vocabulary(file: GgufFile, embedded_tokens: int) -> TokenTable:
     Raises ModelBroken if its lists do not match each other or the model.
     """
     # As in llama.cpp: two empty tokens would be indistinguishable.
-    tokens = [
-        token or f"[EMPTY_{index}]" for index, token in enumerate(_texts(file, f"{PREFIX}.tokens"))
-    ]
+    stored = _texts(file, f"{PREFIX}.tokens")
+    tokens = [token or f"[EMPTY_{index}]" for index, token in enumerate(stored)]
     if not 1 <= len(tokens) <= embedded_tokens:
         raise file.broken(f"{len(tokens)} tokens but {embedded_tokens} embeddings")
     if len(set(tokens)) != len(tokens):
