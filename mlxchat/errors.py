@@ -15,7 +15,8 @@
     ├── ConstraintError    4   an answer that its constraint does not let continue
     ├── WindowFull         1   a turn does not fit, and nothing may be forgotten
     ├── TemplateError      1   the chat template is missing or rejects the messages
-    ├── SessionError       1   a saved conversation: its name, its files, open elsewhere
+    ├── SessionError       1   a saved conversation: its files, open elsewhere
+    │   └── InvalidName    2   a name that no session can have
     ├── SnapshotError      1   a snapshot or checkpoint of another model or other settings
     │   ├── SnapshotBroken     truncated, corrupted, or not a snapshot
     │   └── SnapshotTooLarge   larger than the free memory
@@ -98,6 +99,10 @@ class TemplateError(MlxchatError): ...
 
 
 class SessionError(MlxchatError): ...
+
+
+class InvalidName(SessionError):
+    exit_status = ExitStatus.USAGE
 
 
 class SnapshotError(MlxchatError): ...

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlxchat.chat.state import Turn
-from mlxchat.errors import SessionError
+from mlxchat.errors import InvalidName, SessionError
 from mlxchat.sessions import session as session_module
 from mlxchat.sessions.database import Database, names_by_use
 from mlxchat.sessions.listing import (
@@ -62,7 +62,7 @@ def test_any_other_name_is_refused(sessions: Path, name: str) -> None:
         check_name(valid)
     creates = [lambda name: Session.open(name, create=True), lambda name: rename("x", name)]
     for use in [*USES, *creates]:
-        with pytest.raises(SessionError, match=r"letters, digits, spaces[^\n]*$"):
+        with pytest.raises(InvalidName, match=r"letters, digits, spaces[^\n]*$"):
             use(name)
     assert names_by_use() == ["x"]
     assert files(sessions) == ["sessions.db"]

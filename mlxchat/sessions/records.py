@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlxchat.chat.state import State, Turn
-from mlxchat.errors import SessionError
+from mlxchat.errors import InvalidName, SessionError
 from mlxchat.files import force_to_disk, open_file, open_to_read, write_all
 from mlxchat.recall.choice import words
 from mlxchat.text.reply_reader import Piece
@@ -144,9 +144,9 @@ def others_of(state: State) -> dict[str, Scalar]:
 
 
 def check_name(name: str) -> None:
-    """Raises SessionError, describing valid names, for an invalid one."""
+    """Raises InvalidName, describing valid ones."""
     if not is_name(name):
-        raise SessionError(
+        raise InvalidName(
             f"invalid session name {name[:MAX_NAME_CHARS]!r}: use letters, digits, spaces and "
             f"-_., at most {MAX_NAME_CHARS} characters, starting with a letter or digit and not "
             "ending with a space or dot"
