@@ -114,7 +114,7 @@ def test_only_an_ordinary_file_can_be_written(out: Path) -> None:
     os.mkfifo(pipe)
     for path, reason in (
         (out.parent, "it is a directory"),
-        (pipe, "not a regular file"),
+        (pipe, "not a regular file: use > instead"),
         (nowhere, "No such file or directory"),
     ):
         with pytest.raises(OutputError, match=f"^cannot write {path}: {reason}$"):

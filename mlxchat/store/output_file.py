@@ -191,7 +191,8 @@ def _size_of(path: Path) -> int | None:
         except FileNotFoundError:
             return None
     if not stat.S_ISREG(status.st_mode):
-        what = "it is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        is_directory = stat.S_ISDIR(status.st_mode)
+        what = "it is a directory" if is_directory else "not a regular file: use > instead"
         raise OutputError(f"cannot write {path}: {what}")
     return status.st_size
 
