@@ -310,6 +310,8 @@ def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
     changes = f"-- forgot turns 1 to 3 (*) · /remember 2 keeps *{recalled}*"
     assert fnmatch(answer.getvalue(), changes)
     assert run("/clear") == "-- new conversation, with 2 remembered lines --\n"
+    assert run("/undo") == "undid /clear: the chat is as before\n"
+    assert shown.conversation.state.last is not None
 
 
 def test_the_note_can_be_edited_and_removed(

@@ -32,7 +32,7 @@ ACTIONS = {
     "fill": st.integers(100, 260),
     "stopped": st.integers(0, 6),
     "interrupted": st.integers(0, 6),
-    "there_and_back": st.integers(0, 6),
+    "there_and_back": st.integers(0, 7),
     "forget": st.integers(1, 3),
     "pin": st.integers(0, 2),
     "system": st.integers(0, 20),
@@ -45,7 +45,7 @@ OTHERS += ["resume", "model"]
 # A third of all actions only say something, and some take back what they do.
 action = st.one_of(
     *[st.tuples(st.just("say"), st.integers(1, 90))] * 12,
-    *[st.tuples(st.just("there_and_back"), st.integers(0, 6))] * 4,
+    *[st.tuples(st.just("there_and_back"), st.integers(0, 7))] * 4,
     *[st.tuples(st.just("fill"), ACTIONS["fill"])] * 4,
     *(st.tuples(st.just(name), numbers) for name, numbers in ACTIONS.items()),
     *(st.tuples(st.just(name), st.just(0)) for name in OTHERS),
@@ -92,6 +92,8 @@ def play(
         (800, [("say", 9), ("remember", 9), ("remember", 8), *[("take_back", 0)] * 2, ("say", 9)]),
         (800, [("say", 9), *[("go_on", 0)] * 3, *[("take_back", 0)] * 3, ("say", 9)]),
         (800, [("say", 9), ("remember", 5), ("give_up", 0), ("take_back", 0), ("undo", 0)]),
+        (360, [("say", 9), ("pin", 0), ("compact", 0), ("say", 9), ("there_and_back", 7)]),
+        (360, [*[("say", 9)] * 4, ("clear", 0), *[("say", 9), ("undo", 0), ("take_back", 0)] * 2]),
         # The saved cache kept what was undone.
         (None, [*[("say", 9)] * 6, *[("undo", 0)] * 3]),
     ],
@@ -225,16 +227,19 @@ class Played:
     def take_back(self, _: int) -> None:
         changed = self.conversation.take_back()
         self.remembered = [*self.conversation.state.remembered]
-        if changed and self.said:
+        if changed == "cleared":
+            self.pinned = {*self.conversation.state.pinned}
+        elif changed and self.said:
             last = self.conversation.turns[-1]
             assert self.said[-1][1].startswith(text_of(last))
             self.said[-1] = last.user, text_of(last)
 
     def there_and_back(self, n: int) -> None:
         """Take back what was just done: all is as before, but what was pinned meanwhile."""
-        before, said = view(self.conversation), list(self.said)
-        kinds = ("reply", "note", "remembered", "forgotten")
-        getattr(self, ["say", "fill", "ask", "go_on", "compact", "remember", "forget"][n])(90)
+        before, said, pinned = view(self.conversation), list(self.said), {*self.pinned}
+        kinds = ("reply", "note", "remembered", "forgotten", "cleared")
+        acts = ["say", "fill", "ask", "go_on", "compact", "remember", "forget", "clear"]
+        getattr(self, acts[n])(90)
         if n == 1:
             self.pin(1)
         if view(self.conversation) != before:
@@ -244,6 +249,7 @@ class Played:
                 assert self.conversation.take_back() == kinds[n - 3]
             assert view(self.conversation) == before
             self.said, self.remembered = said, [*self.conversation.state.remembered]
+            self.pinned = pinned if n == 7 else self.pinned
 
     def clear(self, _: int) -> None:
         self.conversation.clear()

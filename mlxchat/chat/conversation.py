@@ -225,7 +225,8 @@ class Conversation(Means):
 
     def clear(self) -> None:
         """Forget all turns, pinned ones too, and the note; the transcript keeps the turns."""
-        self._begin(self.end_reply().clear())
+        if self.end_reply().last is not None or self.state.note is not None:
+            self._revise(self.state.clear())
 
     def set_system(self, text: str | None) -> None:
         """Change the system prompt. The next turn prefills all retained turns again."""
@@ -300,8 +301,9 @@ class Conversation(Means):
         return turn
 
     def take_back(self) -> str | None:
-        """Take back the last action if it changed what is "remembered", the "note" (`compact`,
-        `set_note`), the "reply" (`continue_reply`) or what is "forgotten"; return which."""
+        """Take back the last action if all was "cleared", or it changed what is "remembered", the
+        "note" (`compact`, `set_note`), the "reply" (`continue_reply`) or what is "forgotten";
+        return which."""
         last = self._past[-1].state if self._past else None
         if last is None or len(last.turns) != len(self.turns):
             return None
@@ -311,7 +313,8 @@ class Conversation(Means):
 
     def _go_back(self, before: Earlier) -> None:
         """Turns that were pinned since then stay pinned."""
-        state = before.state.with_pins(self.state.pinned)
+        was_cleared = self.state.cleared > before.state.cleared
+        state = before.state if was_cleared else before.state.with_pins(self.state.pinned)
         if before.window is None and state.beginning != self.state.beginning:
             self._begin(state, *self._past)
         elif before.window is not None:

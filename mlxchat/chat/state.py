@@ -217,6 +217,8 @@ class State:
 
     def changed_in(self, later: State) -> str:
         """What an action on the same turns has changed."""
+        if self.cleared != later.cleared:
+            return "cleared"
         if self.remembered != later.remembered:
             return "remembered"
         if self.note != later.note:

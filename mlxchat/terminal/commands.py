@@ -164,6 +164,7 @@ def _retry(shown: ChatScreen, _: str) -> None:
 
 
 TAKEN_BACK = {
+    "cleared": "undid /clear: the chat is as before",
     "reply": "removed what /continue added",
     "note": "undid /compact: the note and the window are as before",
     "remembered": "undid /remember: {lines} as before, and so is the window",
@@ -171,7 +172,7 @@ TAKEN_BACK = {
 }
 
 
-@command("/undo", "undo the last turn, /continue, /compact, /remember or /forget")
+@command("/undo", "undo the last turn, /continue, /compact, /remember, /forget or /clear")
 def _undo(shown: ChatScreen, _: str) -> str:
     if (taken_back := shown.conversation.take_back()) is not None:
         lines = count(len(shown.conversation.state.remembered), "line")
