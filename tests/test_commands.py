@@ -112,6 +112,16 @@ def test_set_shows_changes_and_takes_all_options_of_tab(shown: ChatScreen, run: 
     assert run("/undo").startswith('removed "hi"')
     assert "lookup on ·\ntemp 0.8 · top-p 0.95" in run("/set")
     assert run("/set temperature=0.5") == "temp 0.5 (was 0.8)\n"
+    run("/set max-tokens 5")
+    run("/set template-arg a=1")
+    for line, changed in {
+        "temp default": "temp 0.8 (was 0.5)",
+        "seed default": "seed random (was 5)",
+        "max-tokens default": "max-tokens off (was 5)",
+        "logit-bias off": f"logit-bias none (was {end}=999)",
+        "template-arg off": "template-arg none (was a=1)",
+    }.items():
+        assert run(f"/set {line}") == f"{changed}\n"
     for name in suggestions(shown, "/set", ""):
         assert f": /set {name}" in run(f"/set {name}").replace("\n", " ")
 
@@ -142,8 +152,8 @@ def test_tab_suggests_arguments(shown: ChatScreen) -> None:
     shown.conversation.add(Turn("one", forgotten=True), Turn("two"), Turn("three", pinned=True))
     for typed, suggested in {
         "/set TOP": ["top-p ", "top-k "],
-        "/set temp ": [],
-        "/set lookup ": ["lookup on", "lookup off"],
+        "/set temp ": ["temp default"],
+        "/set lookup ": ["lookup on", "lookup off", "lookup default"],
         "/load ": ["old"],
         "/pin ": ["2"],
     }.items():

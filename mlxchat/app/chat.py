@@ -333,9 +333,13 @@ class Chat(AbstractContextManager["Chat"]):
         conversation = self._open
         conversation.render_with(conversation.rendering.with_thinking(wanted))
         self._options = replace(self._options, think="on" if wanted else "off")
-        recommended = chat_sampling(self.conversation.model, think=wanted)
-        self.conversation.sampling = self._setup.sampling_settings(recommended)
+        self._sample(wanted)
         self._describe(("template_args",))
+
+    def _sample(self, think: bool) -> None:
+        """Sample as chosen, or else as recommended."""
+        recommended = chat_sampling(self.conversation.model, think=think)
+        self.conversation.sampling = self._setup.sampling_settings(recommended)
 
     def set(self, **options: Any) -> None:
         """Change options by name, for this and later models: fields of SamplingSettings and of
@@ -367,6 +371,22 @@ class Chat(AbstractContextManager["Chat"]):
         self._options = replace(self._options, setup=setup)
         # Nothing else: after `change_session`, the session's own model and window stay.
         self._describe(OWN & options.keys())
+
+    def unset(self, name: str) -> None:
+        """Choose nothing for an option that `set` changes. Sampling is then what the model's makers
+        recommend; no template argument is left. Raises what `set` raises."""
+        conversation, setup = self._open, self._setup
+        if name in SAMPLING:
+            chosen = {each: value for each, value in setup.sampling.items() if each != name}
+            seed = None if name == "seed" else setup.seed
+            self._options = replace(self._options, setup=replace(setup, sampling=chosen, seed=seed))
+            self._sample(self._options.think != "off")
+        elif name == "template_args":
+            conversation.render_with(replace(conversation.rendering, template_args={}))
+            self._describe((name,))
+        else:
+            kind = ChatOptions if name in OWN else GenerationSettings
+            self.set(**{name: options_of(kind)[name].default})
 
     # The session
 

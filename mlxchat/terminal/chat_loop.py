@@ -123,5 +123,7 @@ class ChatLoop(ChatScreen):
         """Say where the chat is saved."""
         self.say_notices()
         state = self.conversation.state if self.chat.is_ready else State()
+        if self.attached:
+            self.screen.say(f"{count(len(self.attached), 'attachment')} not sent")
         if self.chat.session is not None and (state.turns or state.remembered):
             self.screen.say(self.saved())

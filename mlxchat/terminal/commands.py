@@ -377,6 +377,8 @@ def _load(shown: ChatScreen, argument: str) -> None:
     # Files stay attached; a quote is of the chat that is left.
     shown.attached = {k: each for k, each in shown.attached.items() if not k.startswith("> ")}
     shown.show_last_exchange()
+    if not shown.conversation.turns:
+        shown.screen.say(f"{argument}: no turns yet")
     _say_what_stays(shown)
 
 
@@ -420,10 +422,16 @@ def _set(shown: ChatScreen, argument: str) -> None:
         raise UsageError(f"unknown option {name!r}: {settable.instead_of(argument, COMMANDS)}")
     before = settable.text_of(option, shown.conversation) or "none"
     if not (typed := "".join(values).strip()):
-        shown.screen.say(f"{option.name} {before}: /set {option.name} VALUE changes it")
+        shown.screen.say(
+            f"{option.name} {before}: /set {option.name} VALUE (or default) changes it"
+        )
         return
-    shown.chat.set(**{option.field: settable.value_of(option, typed)})
-    shown.screen.say(f"{option.name} {settable.text_of(option, shown.conversation)} (was {before})")
+    if typed == settable.DEFAULT or (option.many and typed == "off"):
+        shown.chat.unset(option.field)
+    else:
+        shown.chat.set(**{option.field: settable.value_of(option, typed)})
+    after = settable.text_of(option, shown.conversation) or "none"
+    shown.screen.say(f"{option.name} {after} (was {before})")
 
 
 @command("/think [on|off|hide]", "show, disable or hide the model's thoughts")

@@ -12,6 +12,8 @@ from mlxchat.options import SWITCH, Option
 from mlxchat.request.commands import COMMANDS as OPTIONS
 from mlxchat.request.written import format_template_args
 
+# What goes back to the value without any choice.
+DEFAULT = "default"
 SETTABLE = {each.name: each for each in OPTIONS["chat"].values() if each.in_chat}
 
 
@@ -22,7 +24,7 @@ def options_or_values(_: object, typed: str) -> Iterator[str]:
         yield from (f"{each} " for each in SETTABLE)
     elif option := called(name):
         choices = SWITCH if option.type is bool else option.choices or {option.if_unset} & {"off"}
-        yield from (f"{name} {each}" for each in choices)
+        yield from (f"{name} {each}" for each in (*choices, DEFAULT))
 
 
 def called(name: str) -> Option | None:
