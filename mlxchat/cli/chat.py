@@ -41,9 +41,7 @@ def chat(
     context: typer.Context,
     question: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="QUESTION", help="Ask this and exit; - reads it from stdin", show_default=False
-        ),
+        typer.Argument(metavar="QUESTION", help="Ask this and exit; - reads it from stdin"),
     ] = None,
     template: Template = None,
     **values: Any,
@@ -58,9 +56,8 @@ def chat(
 
     generation = build(GenerationSettings, values, logprobs=0 if values["events"] else None)
     chosen = given_names(context) - {"question", "template"}
-    options = build(
-        ChatOptions, values, setup=setup_of(values), generation=generation, chosen=chosen
-    )
+    setup = setup_of(values)
+    options = build(ChatOptions, values, setup=setup, generation=generation, chosen=chosen)
     shown = build(ChatShown, values)
     if not asks and (given := [name for name in options_of(Answer) if name in chosen]):
         raise UsageError(f"{flag(given[0])} needs a QUESTION")

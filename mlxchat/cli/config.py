@@ -75,9 +75,7 @@ def set_value(
         list[str] | None,
         typer.Argument(metavar="VALUE…", help="Several values only for a repeatable option"),
     ] = None,
-    unset: Annotated[
-        bool, typer.Option("--unset", help="Remove the key", show_default=False)
-    ] = False,
+    unset: Annotated[bool, typer.Option("--unset", help="Remove the key")] = False,
 ) -> None:
     """Set or remove a key in the configuration file.
 

@@ -52,14 +52,11 @@ def generate(
     prompt: Annotated[
         str | None,
         typer.Argument(
-            metavar="PROMPT",
-            help="Instruction, placed after the documents; - is stdin",
-            show_default=False,
+            metavar="PROMPT", help="Instruction, placed after the documents; - is stdin"
         ),
     ] = None,
     resume: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Resume a run from its checkpoint", show_default=False),
+        str | None, typer.Option(metavar="DIR", help="Resume a run from its checkpoint")
     ] = None,
     template: Template = None,
     **values: Any,
@@ -104,10 +101,7 @@ def _changes(context: typer.Context) -> Any:
 def batch(
     context: typer.Context,
     path: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="INPUT", help="File of rows; - or nothing is stdin", show_default=False
-        ),
+        str | None, typer.Argument(metavar="INPUT", help="File of rows; - or nothing is stdin")
     ] = None,
     **values: Any,
 ) -> None:

@@ -38,9 +38,7 @@ def bench(
     ] = "all",
     against: Annotated[
         Literal["mlx-lm"] | None,
-        typer.Option(
-            metavar="mlx-lm", help="Also measure mlx-lm, on the same weights", show_default=False
-        ),
+        typer.Option(metavar="mlx-lm", help="Also measure mlx-lm, on the same weights"),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure less, in about a minute")] = False,
     json_file: Annotated[
@@ -49,7 +47,6 @@ def bench(
             "--json",
             metavar="FILE",
             help="Append JSON Lines to FILE; - writes them to stdout",
-            show_default=False,
         ),
     ] = None,
     **values: Any,

@@ -234,7 +234,6 @@ Template = Annotated[
         *("-p", "--prompt"),
         metavar="NAME",
         help="Use a prompt of the configuration",
-        show_default=False,
         autocompletion=lambda incomplete: sorted(read_user_config().prompts),
         is_eager=True,
         callback=_use_prompt,

@@ -121,9 +121,7 @@ def variables_for(command: str) -> list[Setting]:
         if os.environ.get(alone := f"MLXCHAT_{name}") and alone != MODEL_VARIABLE:
             raise ConfigError(f"{alone}: name the command, as in {prefix}{name}")
     return [
-        Setting(
-            f"{command}.{name.removeprefix(prefix).lower().replace('_', '-')}", value, where=name
-        )
+        Setting(f"{command}.{name.removeprefix(prefix).lower().replace('_', '-')}", value, name)
         for name, value in sorted(os.environ.items())
         if name.startswith(prefix) and value
     ]
@@ -144,10 +142,8 @@ def by_field(command: str, settings: Iterable[Setting]) -> dict[str, Setting]:
     for setting in settings:
         name = setting.key.rpartition(".")[2]
         if name not in options:
-            raise ConfigError(
-                f"{setting.where}: {setting.key} is not an option of {command}"
-                + nearest(name, options)
-            )
+            wrong = f"{setting.where}: {setting.key} is not an option of {command}"
+            raise ConfigError(wrong + nearest(name, options))
         option, value = options[name], setting.value
         values = value if isinstance(value, list) else [value]
         try:

@@ -269,11 +269,8 @@ def make_dry(
         if len(latest) <= allowed_length:
             return logits
         lengths = _lengths(latest, stopping)
-        penalties = mx.where(
-            lengths >= allowed_length,
-            multiplier * mx.power(base, (lengths - allowed_length).astype(mx.float32)),
-            0.0,
-        )
+        extra = (lengths - allowed_length).astype(mx.float32)
+        penalties = mx.where(lengths >= allowed_length, multiplier * mx.power(base, extra), 0.0)
         total = mx.zeros(logits.shape[-1:]).at[latest[1:]].maximum(penalties)
         if len(stopping):
             total[stopping] = 0.0

@@ -74,10 +74,8 @@ def download(repo_id: str, *, show_progress: bool, notify: Notify) -> Path:
         _remove_leftovers(repo_id)
         _require_disk_space(repo_id, missing_bytes)
         notify(f"downloading {repo_id}, {format_bytes(missing_bytes)}")
-    with (
-        _one_line_errors(repo_id, downloading=True),
-        _bar(repo_id, missing_bytes, show_progress) as bar,
-    ):
+    errors = _one_line_errors(repo_id, downloading=True)
+    with errors, _bar(repo_id, missing_bytes, show_progress) as bar:
         path = _library().snapshot_download(
             repo_id,
             cache_dir=hub_cache_dir(),

@@ -66,11 +66,9 @@ def load(
     """
     silent = Observer().note
     name = None if name is None else str(name)
-    resolved = resolve_model(name, offline=offline, ask=None, notify=silent, show_progress=False)
+    found = resolve_model(name, offline=offline, ask=None, notify=silent, show_progress=False)
     added = None if adapter is None else find_adapter(adapter)
-    return load_directory(
-        resolved.directory, resolved.name, dtype=dtype, notify=silent, adapter=added
-    )
+    return load_directory(found.directory, found.name, dtype=dtype, notify=silent, adapter=added)
 
 
 def load_directory(

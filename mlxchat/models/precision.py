@@ -176,11 +176,8 @@ def activation_dtype(network: nn.Module) -> mx.Dtype:
 
 def check_experts(network: nn.Module) -> None:
     """Raise ModelUnsupported if this device cannot run the experts in their dtype."""
-    dtypes = {
-        module["weight"].dtype
-        for _, module in network.named_modules()
-        if isinstance(module, SwitchLinear)
-    }
+    modules = (module for _, module in network.named_modules())
+    dtypes = {each["weight"].dtype for each in modules if isinstance(each, SwitchLinear)}
     for dtype in dtypes:
         if not _runs(dtype):
             name = str(dtype).removeprefix("mlx.core.")

@@ -43,6 +43,7 @@ def _sampling(temp: float, top_p: float = 1.0, top_k: int = 0, **more: float) ->
 
 
 _DENSE = ("llama", "mistral", "qwen2", "qwen3")
+_MISTRAL = ("llama", "mistral", "mistral3", "ministral3")
 
 # The first match counts, since distilled models have another family's type.
 # Source: the model card, or generation_config.json, at https://huggingface.co/ID.
@@ -75,17 +76,9 @@ FAMILIES = (
     Family(("gpt_oss",), _sampling(1.0)),
     # mistralai/Magistral-Small-2509, mistralai/Mistral-Nemo-Instruct-2407,
     # mistralai/Mistral-Small-3.2-24B-Instruct-2506, mistralai/Mistral-7B-Instruct-v0.3
-    Family(
-        ("llama", "mistral", "mistral3", "ministral3"),
-        _sampling(0.7, 0.95),
-        name=r"magistral|ministral.*reasoning",
-    ),
+    Family(_MISTRAL, _sampling(0.7, 0.95), name=r"magistral|ministral.*reasoning"),
     Family(("llama", "mistral"), _sampling(0.3), name=r"mistral-nemo"),
-    Family(
-        ("llama", "mistral", "mistral3", "ministral3"),
-        _sampling(0.15),
-        name=r"mistral-small|ministral|devstral",
-    ),
+    Family(_MISTRAL, _sampling(0.15), name=r"mistral-small|ministral|devstral"),
     Family(("llama", "mistral"), _sampling(0.7), name=r"mistral"),
     # microsoft/Phi-4-reasoning
     Family(("phi3",), _sampling(0.8, 0.95, 50), name=r"reasoning"),

@@ -213,10 +213,8 @@ def make_index(document: Document, directory: Path, on_progress: Progress) -> Pa
     """A new index, which is kept. Raises OSError if it cannot be written."""
     make_private_directory(directory)
     prune(directory, MAX_KEPT_BYTES)
-    with (
-        replacing(_path_of(document, directory)) as new,
-        contextlib.closing(_connected(str(new))) as database,
-    ):
+    path = _path_of(document, directory)
+    with replacing(path) as new, contextlib.closing(_connected(str(new))) as database:
         _fill(database, (document,), on_progress)
     found = find_index(document, directory)
     if found is None:

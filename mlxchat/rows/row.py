@@ -51,9 +51,6 @@ RENAMED = {"temperature": "temp", "max_completion_tokens": "max_tokens"}
 IGNORED = ("model", "user", "metadata")
 FIXED = {"n": 1, "stream": False, "store": False}
 
-# Values that ask for nothing.
-NOTHING: tuple[Any, ...] = (None, [], {})
-
 MAX_ERROR_CHARS = 1_000
 QUOTED_CHARS = 60
 
@@ -201,7 +198,7 @@ def _given(value: Any) -> Any:
     return {
         name: each
         for name, each in value.items()
-        if each not in NOTHING or (name, each) in (("schema", {}), ("choice", []))
+        if each not in (None, [], {}) or (name, each) in (("schema", {}), ("choice", []))
     }
 
 

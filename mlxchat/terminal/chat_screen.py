@@ -44,16 +44,15 @@ class ChatScreen(Talk):
         self.think = think
         # The constraint on the next answer.
         self.constraint: Constraint | None = None
+        self.forget_sent()
+
+    def forget_sent(self) -> None:
+        """Another conversation begins."""
         self.figures = self.edited_note = ""
         # What was sent with the messages of turns, and what came back with the last one taken back.
         self.sent: dict[tuple[int, str], tuple[Attached, Constraint | None]] = {}
         self._again: Attached = {}
         self._returned: Constraint | None = None
-
-    def forget_sent(self) -> None:
-        """Another conversation begins."""
-        self.sent, self._again, self._returned = {}, {}, None
-        self.figures = self.edited_note = ""
 
     def wait_for_model(self) -> None:
         super().wait_for_model()

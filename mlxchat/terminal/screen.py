@@ -103,14 +103,11 @@ def moving_line(text: str, total: int | None, *, is_animated: bool = True) -> Pr
     """A spinner, a bar if there is a total and room, and the text of the only task. Call `start`
     and `stop`; it disappears when stopped."""
     console = _Stderr(stderr=True)
+    column = Column(no_wrap=True, overflow="ellipsis")
     line = Progress(
         SpinnerColumn(),
         *([BarColumn(bar_width=20)] if total and console.width >= WIDE else []),
-        TextColumn(
-            "{task.description}",
-            markup=False,
-            table_column=Column(no_wrap=True, overflow="ellipsis"),
-        ),
+        TextColumn("{task.description}", markup=False, table_column=column),
         console=console,
         # stdout may not be a terminal.
         redirect_stdout=False,

@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 from mlxchat.app.chat import Chat
@@ -180,8 +180,8 @@ class PipedChat(Talk):
         self._form, self._constraint = answer, constraint
         self._stdout = Stdout()
         self._status = ExitStatus.OK
-        # Notices about constraints, each shown once: what only the finished answer is checked for.
-        self._named: set[str] = set()
+        # For notices about constraints: what only the finished answer is checked for.
+        self._warn_once = cache(self.messages.warn)
 
     def converse(self) -> int:
         self.wait_for_model()
@@ -242,9 +242,7 @@ class PipedChat(Talk):
         if self._obeyed is not None:
             check_ranks(self.chat.ranks, constraint=self._obeyed.kind)
             for notice in self._obeyed.notices:
-                if notice not in self._named:
-                    self._named.add(notice)
-                    self.messages.warn(notice)
+                self._warn_once(notice)
         prefill = spoken.others.get("prefill")
         if not isinstance(prefill, str | None):
             raise UsageError("prefill must be text")
@@ -252,11 +250,10 @@ class PipedChat(Talk):
         documents = len(attached) + spoken.documents
         prefill = prefill or self._form.prefill
         say = partial(self.chat.say, attached + spoken.text, documents=documents, prefill=prefill)
+        begin = partial(say, constraint=self._obeyed)
         last, is_seen = "", self._stdout.is_seen and not self._form.extract
         try:
-            with self.answering(
-                partial(say, constraint=self._obeyed), lambda: self._text.has_code
-            ) as reply:
+            with self.answering(begin, lambda: self._text.has_code) as reply:
                 self._has_begun = True
                 if self.shown.events:
                     self.stop.before_leaving = lambda: self._stdout.write(self._done())

@@ -58,11 +58,7 @@ class Encoder:
         self.control_ids = {
             id_: token.content
             for id_, token in backend.get_added_tokens_decoder().items()
-            if id_ in markers
-            or (
-                _is_control(token.content, token.special, template_source)
-                and token.content != unknown
-            )
+            if id_ in markers or (token.content != unknown and _is_control(token, template_source))
         }
         self._control = _Literals(self.control_ids.values())
         self.cut = self._control.cut
@@ -148,10 +144,11 @@ class _Literals:
         return self._first.sub(lambda m: m[0] + mark if self._begins(m) else m[0], text)
 
 
-def _is_control(content: str, special: bool, template_source: str) -> bool:
+def _is_control(token: tokenizers.AddedToken, template_source: str) -> bool:
     """Whether an added token steers the model, unlike runs of spaces, HTML tags and such."""
-    if special or not content.strip():
-        return special
+    content = token.content
+    if token.special or not content.strip():
+        return token.special
     return content in template_source or _CONTROL_SHAPE.fullmatch(content) is not None
 
 
@@ -224,9 +221,7 @@ def _steps(decoder: dict[str, Any]) -> Iterator[dict[str, Any]]:
 # The byte of each character's code in byte-level BPE. Source: GPT-2's encoder.
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
-_ALPHABET = {byte: byte for byte in _PRINTABLE} | {
-    0x100 + number: byte for number, byte in enumerate(_OTHERS)
-}
+_ALPHABET = {byte: byte for byte in _PRINTABLE} | dict(enumerate(_OTHERS, 0x100))
 
 
 def _byte_level(text: str) -> bytes:

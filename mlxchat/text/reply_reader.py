@@ -357,7 +357,5 @@ def length_begun(text: str, searched: Sequence[str]) -> int:
 def joined(pieces: Iterable[Piece]) -> tuple[str, str]:
     """Join the pieces into the thought and the answer."""
     pieces = list(pieces)
-    thought, answer = (
-        "".join(text for is_, text in pieces if is_ is kind) for kind in (True, False)
-    )
-    return thought, answer
+    thought = "".join(text for is_thought, text in pieces if is_thought)
+    return thought, "".join(text for is_thought, text in pieces if not is_thought)

@@ -140,9 +140,8 @@ class ChatTemplate:
 
     def _takes_system(self, system: str) -> bool:
         """Whether the template renders this system message: some reject or drop an empty one."""
-        rendered, marked = (
-            self.tried([{"role": "system", "content": text}, _QUESTION]) for text in (system, _MARK)
-        )
+        said = ([{"role": "system", "content": text}, _QUESTION] for text in (system, _MARK))
+        rendered, marked = map(self.tried, said)
         return bool(rendered) and _MARK in marked
 
     def with_system(self, system: str | None, messages: Sequence[Message]) -> list[Message]:

@@ -172,12 +172,11 @@ class Tokenizer:
         texts = chain.from_iterable(texts for _, fields in written for texts in fields.values())
 
         def rendered(text_of: Callable[[Segment], str]) -> str:
-            return render(
-                [
-                    {"role": role, **{name: "".join(map(text_of, f)) for name, f in fields.items()}}
-                    for role, fields in written
-                ]
-            )
+            said = [
+                {"role": role, **{name: "".join(map(text_of, f)) for name, f in fields.items()}}
+                for role, fields in written
+            ]
+            return render(said)
 
         segments = known_segments(rendered, dict.fromkeys(texts), span)
         ids = np.concatenate(self._encoded(segments, mark, on_progress))

@@ -206,12 +206,8 @@ def _ids(vocabulary: TokenTable) -> dict[str, int]:
 
 def _byte_level(file: GgufFile, vocabulary: TokenTable) -> Tokenizer:
     name = _splitting(file)
-    model = BPE(
-        vocab=_ids(vocabulary),
-        merges=list(_stored_merges(file, vocabulary)),
-        ignore_merges=name in LIKE_LLAMA3,
-    )
-    tokenizer = Tokenizer(model)
+    ids, merges = _ids(vocabulary), list(_stored_merges(file, vocabulary))
+    tokenizer = Tokenizer(BPE(vocab=ids, merges=merges, ignore_merges=name in LIKE_LLAMA3))
     if name == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
     split = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITTINGS[name]]
