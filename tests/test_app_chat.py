@@ -14,6 +14,8 @@ from mlxchat import paths
 from mlxchat.app import opening
 from mlxchat.app.chat import GREEDY_BY_MAKERS, Chat
 from mlxchat.app.session import resumed
+from mlxchat.chat.answering import Watch
+from mlxchat.chat.conversation import Conversation
 from mlxchat.chat.state import NOTE_BEGINS, Forgot, Turn
 from mlxchat.errors import ModelNotFound, SessionError, UsageError, WindowTooSmall
 from mlxchat.models.load import load_directory
@@ -27,6 +29,7 @@ from mlxchat.store import tensor_file
 from mlxchat.store.snapshot import Background
 from scripts.tiny_model import write_tiny_model
 from tests.in_process import run_in_process
+from tests.killed import kill
 from tests.scripted_model import Scripted
 
 Options = Callable[..., ChatOptions]
@@ -115,6 +118,27 @@ def test_a_resumed_chat_that_takes_a_turn_back_keeps_the_cache_of_the_others(opt
         held = len(chat.conversation.ledger)
     with Chat.open(options(), session="mine") as chat:
         assert 0 < len(chat.conversation.ledger) < held
+
+
+def test_a_turn_counts_as_the_reply_it_has_after_a_retry_without_one_and_a_kill(options: Options):
+    """As the one that the saved cache has."""
+
+    def is_counted(now: Conversation) -> bool:
+        return now.tokens == now.window.pinned + now.rendering.tokens_of(now.state, *now.turns)
+
+    for action in (Chat.retry, Chat.continue_reply):
+        with Chat.open(options(), session="mine") as chat:
+            say(chat, "one")
+        chat = Chat.open(options(generation=GenerationSettings(max_tokens=3)), session="mine")
+        chat.begin()
+        list(action(chat))
+        if action is Chat.retry:
+            list(chat.retry(Watch(should_stop=lambda: True)))
+            assert is_counted(chat.conversation)
+        assert chat.session is not None
+        kill(chat.session)
+        with Chat.open(options(), session="mine") as chat:
+            assert is_counted(chat.conversation)
 
 
 def test_what_was_cleared_is_not_forgotten_again(options: Options) -> None:

@@ -204,6 +204,11 @@ class Saving:
             return
         if restored is not None:
             held, cleared = restored.facts.get("turns", []), conversation.state.cleared
+            size = restored.facts.get("reply_characters")
+            for turn in conversation.turns[held[-1] - 1 : held[-1]] if held else ():
+                if size not in (None, len(turn.thought + turn.reply)):
+                    # Its reply has changed since then: the chat was killed.
+                    held = held[:-1]
             # Also one that was taken back since then: the window still has it.
             window.turns = tuple(n for n in held if n > cleared)
             window.cache, window.ledger = restored.cache, restored.ledger
@@ -242,6 +247,9 @@ class Saving:
         # A new session gets its file with its first turn.
         self._file.path = path
         facts: dict[str, Any] = {"turns": list(window.turns)}
+        if window.turns:
+            last = conversation.turns[window.turns[-1] - 1]
+            facts["reply_characters"] = len(last.thought + last.reply)
         # A lost rank ends the chat, and is reported then.
         with suppress(RanksError):
             try:

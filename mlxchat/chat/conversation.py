@@ -451,3 +451,6 @@ class Conversation(Means):
             if not keeps and self._past:
                 self.window = self._past.pop().window or self.window
                 self._past.extend(undone[len(self._past) :])
+                if answering.read is not None:
+                    # It may hold an earlier reply than the one that stays.
+                    self.window.turns = tuple(n for n in self.window.turns if n < len(before.turns))
