@@ -98,6 +98,11 @@ def test_esc_during_a_reply_is_not_the_alt_of_the_next_letter() -> None:
             terminal.type(typed)
             editor.take_typed()
         assert editor.read() == "two"
+        # Typed before the terminal made it a signal.
+        terminal.type("lost\x03kept\r")
+        with pytest.raises(KeyboardInterrupt):
+            editor.take_typed()
+        assert editor.read() == "kept"
 
 
 def test_keys_that_leave_the_chat_and_the_hint_about_them(read: Read) -> None:

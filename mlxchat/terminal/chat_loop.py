@@ -87,6 +87,7 @@ class ChatLoop(ChatScreen):
             toolbar=self._toolbar,
             suggest=lambda command, typed: suggestions(self, command, typed),
             ended_by=self._ended_by,
+            news=lambda: self.say_notices if self.begun.done() and self.chat.notices else None,
         )
         self.worker.keys.take = editor.take_typed
         return editor

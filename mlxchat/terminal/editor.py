@@ -6,6 +6,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from itertools import accumulate, dropwhile
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import get_app_session
+from prompt_toolkit.application import get_app_session, run_in_terminal
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
@@ -64,8 +65,9 @@ class Editor:
     """Reads messages with Emacs keys, above a status line from `toolbar()`.
 
     `commands` are usages with their help; `suggest(command, typed)` completes arguments, as do file
-    names if the usage has a PATH or FILE. `ended_by` returns what has to end the prompt, if
-    anything. Without a `history_file` the history lasts as long as the process.
+    names if the usage has a PATH or FILE. `ended_by` returns what has to end the prompt, and `news`
+    what writes above it, if anything. Without a `history_file` the history lasts as long as the
+    process.
     """
 
     def __init__(
@@ -76,8 +78,9 @@ class Editor:
         toolbar: Callable[[], str],
         suggest: Suggest = lambda *_: (),
         ended_by: Callable[[], BaseException | None] = lambda: None,
+        news: Callable[[], Callable[[], None] | None] = lambda: None,
     ) -> None:
-        self._ended_by = ended_by
+        self._ended_by, self._news = ended_by, news
         self._warned = self._was_warned = False
         self._pushed = ""
         self._error: BaseException | None = None
@@ -135,10 +138,7 @@ class Editor:
             text = message_of(typed, self._pastes.texts)
             if text.strip() == "/edit" and self._pushed:
                 text, self._pushed = f"/edit {self._pushed}", ""
-            keys = get_typeahead(self._session.input)
-            stops = [n for n, each in enumerate(keys, 1) if each.key == Keys.ControlC]
-            store_typeahead(self._session.input, keys[stops[-1] if stops else 0 :])
-            if stops:
+            if self._take(get_typeahead(self._session.input)):
                 # Ctrl-C was read together with Enter.
                 return self.read(text)
             added = text.removeprefix(self._draft).rstrip()
@@ -165,7 +165,15 @@ class Editor:
         for _ in range(32):
             if not select.select([source], [], [], 0)[0]:
                 break
-            store_typeahead(source, source.read_keys())
+            if self._take(source.read_keys()):
+                # Ctrl-C was typed right after Enter, before it was a signal.
+                signal.raise_signal(signal.SIGINT)
+
+    def _take(self, keys: list[KeyPress]) -> bool:
+        """Keep keys for the next prompt: those after a Ctrl-C; return whether there is one."""
+        stops = [n for n, each in enumerate(keys, 1) if each.key == Keys.ControlC]
+        store_typeahead(self._session.input, keys[stops[-1] if stops else 0 :])
+        return bool(stops)
 
     def _fit_menu(self, _: object) -> None:
         """Without room for the menu, the library would draw nothing else."""
@@ -177,6 +185,8 @@ class Editor:
 
     async def _end_if_asked(self) -> None:
         while (error := self._ended_by()) is None:
+            if (tell := self._news()) is not None:
+                await run_in_terminal(tell)
             await asyncio.sleep(TICK_S)
         self._error = error
         self._session.app.erase_when_done = True
