@@ -110,15 +110,16 @@ def terminal(monkeypatch: pytest.MonkeyPatch, ordinary_terminal: None) -> Termin
     return Terminal()
 
 
-@pytest.mark.parametrize("columns", [20, 60])
+@pytest.mark.parametrize("columns", [32, 60])
 def test_the_terminals_ctrl_c_echo_does_not_wrap_the_line(columns: int, terminal: Terminal) -> None:
     """If the line was as wide as the terminal, it wrapped and was not erased."""
     with terminal.opened() as patch:
         patch.setenv("COLUMNS", str(columns))
         patch.setenv("NO_COLOR", "1")
         with counting("tokenizing", "characters", quiet=False) as bar:
-            bar(0, 20_000_000)
-            wait_until(lambda: "tokenizing" in terminal.written)
+            bar(1, 20_000_000)
+            wait_until(lambda: "tokenizing 1/20,000,000" in terminal.written)
+            assert ("000 c" in terminal.written) == (columns == 60)
         with waiting("a\x1b[31m …", quiet=False):
             wait_until(lambda: "a␛[31m …" in terminal.written)
     assert terminal.text() == ""

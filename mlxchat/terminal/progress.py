@@ -74,7 +74,8 @@ class Line:
         text, room = self._text, self._shown.console.width - MARGIN - 2
         while len(text) > room and " · " in text:
             text = text.rpartition(" · ")[0]
-        return text
+        # Nor the unit.
+        return text.rpartition(" ")[0] if len(text) > room and self._done else text
 
 
 class Count:
