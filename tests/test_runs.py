@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -33,6 +34,7 @@ from mlxchat.errors import (
 )
 from mlxchat.request import Overnight, Request, Setup
 from mlxchat.settings import OnLoop, SamplingSettings
+from mlxchat.store import tensor_file
 from mlxchat.store.checkpoint import Checkpoint, RunRecord, from_json, to_json
 from mlxchat.units import Observer
 from tests.conftest import examples
@@ -141,6 +143,18 @@ def test_a_run_cut_off_anywhere_and_resumed_writes_the_same_text(
         (night / "output.txt").unlink()
         with pytest.raises(RunEnded, match=r"output\.txt, is gone"), resume(night):
             pass
+
+
+def test_a_last_checkpoint_that_cannot_be_written_either_is_said_at_the_end(
+    request_for: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The warning about the first comes hours before."""
+    said: list[str] = []
+    overnight = Overnight(checkpoint=tmp_path / "night", checkpoint_every=7)
+    with begin(request_for(overnight, max_tokens=24), Observer(warn=said.append)) as run:
+        monkeypatch.setattr(tensor_file, "write", Mock(side_effect=OSError("full")))
+        run.write()
+    assert [each[:20] for each in said] == ["cannot write a check", "the last checkpoint "]
 
 
 @given(st.integers(0, 60), st.sampled_from([1, 2, 1000]), st.sampled_from([KINDS, ["replace"]]))

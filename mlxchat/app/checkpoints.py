@@ -72,8 +72,7 @@ class Checkpointer:
         self.ledger = ledger
         self.begun = begun
         self.checkpoint, self._state = checkpoint, checkpoint.state
-        self._loaded = loaded
-        self._file = file
+        self._loaded, self._file, self._warn = loaded, file, warn
         self._fingerprint = loaded.fingerprint()
         # Tokens between checkpoints.
         self.every = checkpoint.run.request.overnight.checkpoint_every
@@ -105,8 +104,11 @@ class Checkpointer:
     def leave(self, point: ResumePoint | None, finish_reason: str) -> Written | None:
         """Write the last checkpoint, if the run can go on from a `point` or was reading its prompt,
         and mark it as ended if it has; return the checkpoint's size and time."""
-        is_resumable = finish_reason in RESUMABLE
-        if point or (is_resumable and self._prefilled > self.begun.prefilled):
+        self._state.background.wait()
+        self._state.report()
+        is_resumable, has_failed = finish_reason in RESUMABLE, self._state.fails
+        saves = point or (is_resumable and self._prefilled > self.begun.prefilled)
+        if saves:
             try:
                 with device_failures():
                     self.save(point)
@@ -117,6 +119,10 @@ class Checkpointer:
             self._file.sync()
             self.checkpoint.change(replace(self.checkpoint.run, ended=finish_reason))
         self._state.report()
+        if saves and has_failed and self._state.fails:
+            self._warn(
+                "the last checkpoint was not written: --resume continues from the one before"
+            )
         return self._state.background.written
 
     def save(self, point: ResumePoint | None) -> None:

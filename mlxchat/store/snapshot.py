@@ -183,7 +183,7 @@ class StateFile:
         self.failed: Callable[[object], object] = lambda reason: None
         self.recovered: Callable[[], object] = lambda: None
         self.background = Background()
-        self._fails = False
+        self.fails = False
         # Numbers of the shards that the next file lists, and of those that the last one listed.
         self._next, self._listed = (1 + secrets.randbelow(2**31 - 1) for _ in range(2))
 
@@ -221,12 +221,12 @@ class StateFile:
     def report(self, error: Exception | None = None) -> None:
         """Report the `error`, or the result of the last write, once it is known."""
         result = error or self.background.take_result()
-        fails = self._fails if result is None else not isinstance(result, Written)
-        if fails and not self._fails:
+        fails = self.fails if result is None else not isinstance(result, Written)
+        if fails and not self.fails:
             self.failed(getattr(result, "strerror", None) or result)
-        elif self._fails and not fails:
+        elif self.fails and not fails:
             self.recovered()
-        self._fails = fails
+        self.fails = fails
 
     def restore(self, model: Model, empty: Cache, fingerprint: Fingerprint) -> Restored | None:
         """The contents of the file, in a fork of `empty`; None if there is no file.
