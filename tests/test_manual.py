@@ -113,7 +113,11 @@ def test_help_finds_words_on_every_page() -> None:
         found = [line.split("\t") for line in lines]
         assert {page, "chat"} <= {name.partition(" · ")[0] for name, _ in found} <= {*PAGES}
         assert all(words in around(text.index(words), text) for _, text in found)
-    sections = {"session remembers": "sessions", "EXIT status": "files · Exit statuses"}
+    sections = {
+        "session remembers": "sessions",
+        "temp": "sampling",
+        "EXIT status": "files · Exit statuses",
+    }
     for words, section in sections.items():
         assert run_in_process("help", *words.split()).stdout.startswith(f"{section}\t")
 

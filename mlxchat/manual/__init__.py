@@ -33,7 +33,8 @@ def summary(name: str) -> str:
 def search(words: str) -> list[tuple[str, str, int]]:
     """The page and section of each paragraph, row of a table, item of a list or line of code where
     all the words are, in any case (a flag only whole), its text, and the place of the first of them
-    in it. Those in sections whose headings have most of the words come first."""
+    in it. Those with a flag of that name come first, or begin with it, then those in sections whose
+    headings have most of the words."""
     escaped = map(re.escape, words.split())
     wanted = [rf"(?<![\w-]){w}(?![\w-])" if w[:2] == r"\-" else rf"(?<!\w){w}" for w in escaped]
 
@@ -41,7 +42,8 @@ def search(words: str) -> list[tuple[str, str, int]]:
         found = (re.search(word, text, re.IGNORECASE) for word in wanted)
         return [match for match in found if match]
 
-    finds: list[tuple[int, tuple[str, str, int]]] = []
+    flag = re.compile(rf"(?<![\w-])--{re.escape(words)}(?![\w-])")
+    finds: list[tuple[int, int, tuple[str, str, int]]] = []
     for name in PAGES:
         heading = ""
         for part in re.split(r"\n\n|\n(?=[|-]|    )", read_page(name)):
@@ -53,5 +55,6 @@ def search(words: str) -> list[tuple[str, str, int]]:
             found, said = having(text), len(having(heading))
             if len(having(f"{name}{heading} {text}")) == len(wanted) and (found or said):
                 place = min((match.start() for match in found), default=0)
-                finds.append((-said, (f"{name}{heading}", text, place)))
-    return [find for _, find in sorted(finds, key=lambda find: find[0])]
+                flags = bool(flag.search(text)) + bool(flag.match(text))
+                finds.append((-flags, -said, (f"{name}{heading}", text, place)))
+    return [find for *_, find in sorted(finds, key=lambda find: find[:2])]
