@@ -54,7 +54,9 @@ class Budget:
 
 
 def without_effect(settings: GenerationSettings, tokenizer: Tokenizer) -> list[str]:
-    """What to say if the model has no thoughts that the settings could close."""
-    if settings.think_budget < 0 or tokenizer.closings is not None:
-        return []
-    return ["--think-budget has no effect: this model's replies have no thoughts"]
+    """What to say if the model has no thoughts that the settings could close, or a limit is lower
+    than what should come at least."""
+    unused = settings.think_budget >= 0 and tokenizer.closings is None
+    notices = ["--think-budget has no effect: this model's replies have no thoughts"] * unused
+    is_less = 0 <= settings.max_tokens < settings.min_tokens
+    return notices + ["--min-tokens is more than --max-tokens, which ends the text"] * is_less
