@@ -179,9 +179,8 @@ def evict_turn(pair: Pair) -> None:
     if not held:
         raise Refused("recurrent layers cannot evict single tokens")
     start = min(KEEP + FRONT, held // 2)
-    stop = min(start + 6, held - 1)
     try:
-        evict_both(pair.ours, references(pair.plain), start, stop)
+        evict_both(pair.ours, references(pair.plain), start, min(start + 6, held - 1))
     except CacheError as error:
         raise Refused(str(error)) from error
     pair.feed(tokens(4, seed=3), 4)

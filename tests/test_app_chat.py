@@ -200,9 +200,7 @@ def test_chosen_settings_override_those_of_the_session(options: Options, tiny_mo
     assert reopened(recalls=2, chosen=frozenset({"recalls"})) == (400, 2, {"a": 1})
 
 
-def test_the_sessions_adapter_is_for_the_sessions_model_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sessions_adapter_is_for_its_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with Session.open("mine", create=True) as session:
         session.record(None, [Turn("hello")])
         session.settings({"model": "one", "adapter": "lora"})
@@ -429,9 +427,7 @@ def test_a_reply_that_repeats_itself_is_stopped_and_kept(
     assert run_in_process("chat", "-m", str(tiny_model), "-q", "hello").returncode == 3
 
 
-def test_a_window_that_was_saved_says_what_it_holds_and_forgets_nothing_twice(
-    options: Options,
-) -> None:
+def test_a_saved_window_says_what_it_holds_and_forgets_nothing_twice(options: Options) -> None:
     """After /undo it held less than it said; after changes of the note, it was an earlier one."""
     message = "x" * 45
     for name, notes in (("held", 1), ("earlier", 2)):

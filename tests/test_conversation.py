@@ -98,9 +98,7 @@ def play(
         (None, [*[("say", 9)] * 6, *[("undo", 0)] * 3]),
     ],
 )
-def test_so_are_they_where_they_once_were_not(
-    window: int | None, actions: list[tuple[str, int]]
-) -> None:
+def test_they_are_where_they_were_not(window: int | None, actions: list[tuple[str, int]]) -> None:
     play("chatml", window, actions)
 
 

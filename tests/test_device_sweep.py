@@ -40,9 +40,7 @@ def next_reply(conversation: Conversation) -> str:
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_after_any_failed_evaluation_the_next_turn_is_right(
-    act: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_turn_after_any_failure_is_right(act: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure while turns were evicted left half-moved keys, and ended the program."""
     device = FailingDevice(monkeypatch)
     failures = 0

@@ -109,8 +109,9 @@ def put(file: str, values: Json) -> Change:
 
     def change(directory: Path) -> None:
         path = directory / file
-        held = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps(held | values))
+        path.write_text(
+            json.dumps((json.loads(path.read_text()) if path.exists() else {}) | values)
+        )
 
     return change
 

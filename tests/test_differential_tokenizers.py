@@ -210,9 +210,7 @@ def bases() -> dict[str, Files]:
     names = {"bos_token": "<s>", "unk_token": "<unk>"}
     more = {"pad_token": "<|endoftext|>", "mask_token": "<s>"}
     ends = dict.fromkeys(("unk_token", "pad_token"), "<|endoftext|>")
-    parts = {
-        name: (each.pre_tokenizer, each.decoder, each.normalizer) for name, each in CLASSES.items()
-    }
+    parts = {x: (each.pre_tokenizer, each.decoder, each.normalizer) for x, each in CLASSES.items()}
     llama = trained(CORPUS, None, llama_decoder(), SPACES, byte_fallback=True)
     gemma = trained(CORPUS, *parts["GemmaTokenizer"], byte_fallback=True)
     qwen = trained(CORPUS, *parts["Qwen2Tokenizer"])

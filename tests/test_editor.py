@@ -90,7 +90,7 @@ def test_the_keys_typed_give_one_message(read: Read, typed: str, message: str) -
     assert read(typed) == message
 
 
-def test_esc_during_a_reply_is_not_the_alt_of_the_next_letter() -> None:
+def test_esc_during_a_reply_is_not_the_alt_of_the_next_letter_and_ctrl_c_is_a_signal() -> None:
     terminal = Terminal()
     with terminal.opened():
         editor = Editor(history_file=None, commands={}, toolbar=lambda: "")
@@ -98,7 +98,6 @@ def test_esc_during_a_reply_is_not_the_alt_of_the_next_letter() -> None:
             terminal.type(typed)
             editor.take_typed()
         assert editor.read() == "two"
-        # Typed before the terminal made it a signal.
         terminal.type("lost\x03kept\r")
         with pytest.raises(KeyboardInterrupt):
             editor.take_typed()

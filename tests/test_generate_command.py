@@ -59,9 +59,8 @@ def test_ctrl_c_ends_it_and_keeps_the_text(tiny_model: Path) -> None:
 def test_stdout_that_is_closed_or_full_is_an_error() -> None:
     with Path("/dev/full").open("w") as full, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", full)
-        stdout = Stdout()
         with pytest.raises(OutputError, match="standard output: No space left on device"):
-            stdout.write("text")
+            Stdout().write("text")
         patch.setattr(sys, "stdout", None)
         for use in (Stdout, doctor):
             with pytest.raises(OutputError, match="standard output is closed"):

@@ -51,9 +51,7 @@ def test_an_empty_file_can_be_used_and_any_other_is_refused(out: Path) -> None:
 
 
 @pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])
-def test_a_file_that_is_being_written_is_refused(
-    out: Path, link: Callable[[Path, Path], None] | None
-) -> None:
+def test_a_file_in_use_is_refused(out: Path, link: Callable[[Path, Path], None] | None) -> None:
     """Two runs with the same output mixed their texts, and both succeeded."""
     other = out
     with OutputFile.open(out) as output:

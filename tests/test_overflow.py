@@ -236,9 +236,7 @@ def test_every_word_is_read_once_and_in_order_however_long_a_document_is(
             prompts.clear()
 
 
-def test_sections_of_a_passage_that_does_not_fit_have_their_own_lines(
-    asked: Request, report: Path
-) -> None:
+def test_sections_of_a_passage_too_large_have_their_own_lines(asked: Request, report: Path) -> None:
     report.write_text("".join(f"{n:04}\n" * (n % 3 > 0) or "\n" for n in range(1, 400)))
     with mlxchat.begin(asked) as run:
         assert run.reader is not None

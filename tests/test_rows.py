@@ -210,9 +210,7 @@ def test_a_table_has_any_delimiter_any_line_ends_and_quoted_cells(
         ("a,Café\n1,b".encode("cp1252"), None, "the header of the table is not UTF-8"),
     ],
 )
-def test_a_table_without_the_columns_needed_is_refused(
-    table: Any, template: str | None, message: str
-) -> None:
+def test_a_table_lacking_columns_is_refused(table: Any, template: str | None, message: str) -> None:
     with pytest.raises((UsageError, InputError)) as error:
         read(table, template, csv=True)
     assert str(error.value).startswith(message)

@@ -149,8 +149,7 @@ def test_a_last_checkpoint_that_cannot_be_written_either_is_said_at_the_end(
     request_for: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The warning about the first comes hours before."""
-    said: list[str] = []
-    overnight = Overnight(checkpoint=tmp_path / "night", checkpoint_every=7)
+    said, overnight = list[str](), Overnight(checkpoint=tmp_path / "night", checkpoint_every=7)
     with begin(request_for(overnight, max_tokens=24), Observer(warn=said.append)) as run:
         monkeypatch.setattr(tensor_file, "write", Mock(side_effect=OSError("full")))
         run.write()

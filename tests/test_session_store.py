@@ -266,9 +266,7 @@ def test_all_but_the_latest_snapshots_are_pruned(sessions: Path) -> None:
 # Renaming and removing
 
 
-def test_a_session_is_removed_with_its_files_and_links_are_not_followed(
-    sessions: Path, tmp_path: Path
-) -> None:
+def test_a_session_is_removed_with_its_files_but_no_links(sessions: Path, tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("keep me")
     with Session.open("mine", create=True):

@@ -26,9 +26,8 @@ def chat(tiny_model: Path) -> Any:
 
     def run(text: str, *options: str) -> tuple[list[dict[str, Any]], str]:
         model = [] if "--session" in options else ["-m", str(tiny_model), *WINDOW]
-        done = run_in_process(
-            *("chat", "--temp", "0", "-n", "20", "--json", *model, *options), stdin=text
-        )
+        asked = "--temp", "0", "-n", "20", "--json", *model, *options
+        done = run_in_process("chat", *asked, stdin=text)
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 

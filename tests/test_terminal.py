@@ -67,9 +67,7 @@ def test_bytes_are_written_with_three_digits() -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_the_terminal_interprets_nothing_the_model_writes_and_shows_the_figures_below(
-    tmp_path: Path,
-) -> None:
+def test_what_the_model_writes_controls_nothing_and_the_figures_are_below(tmp_path: Path) -> None:
     """A model with random weights writes every byte at a high temperature, including escape."""
     model = str(write_tiny_model(tmp_path / "m", config=tiny_config(layers=1)))
     run = ("generate", "-m", model, "--ignore-eos", "--temp", "50", "--seed", "1", "-n", "600")

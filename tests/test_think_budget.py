@@ -17,7 +17,7 @@ from mlxchat.app import opening
 from mlxchat.cache.build import make_cache
 from mlxchat.cache.layers import windows
 from mlxchat.constraint.constraint import Constraint
-from mlxchat.engine.budget import GRACE, Budget
+from mlxchat.engine.budget import GRACE, Budget, without_effect
 from mlxchat.engine.constrained import Constrained
 from mlxchat.engine.generate import generate
 from mlxchat.engine.reply import Reply
@@ -207,3 +207,4 @@ def test_the_program_reports_what_was_cut_off_and_resumes_it(
     model = Scripted(CHAT_TEMPLATE, (), "Yes!<|im_end|>").model()
     ignored = run_in_process("generate", *given, "hello")
     assert (ignored.stdout, ignored.stderr.count("--think-budget has no effect")) == ("Yes!\n", 1)
+    assert without_effect(GenerationSettings(min_tokens=2, max_tokens=1), model.tokenizer)

@@ -184,9 +184,7 @@ def ends_with_a_line(rank: Rank, line: str) -> None:
 
 
 @SLOW
-def test_a_session_resumes_from_each_ranks_own_shard(
-    models: Path, tmp_path: Path, temp_home: Path
-) -> None:
+def test_a_session_resumes_from_all_shards(models: Path, tmp_path: Path, temp_home: Path) -> None:
     def say(name: str, text: str) -> tuple[str, str, int]:
         """What a new process answers, what it reports, and how many tokens it found."""
         done = together(tmp_path, *chat(models, "--session", name), stdin=text)
