@@ -128,7 +128,7 @@ def test_a_turn_counts_as_the_reply_it_has_after_a_retry_without_one_and_a_kill(
 
     for action in (Chat.retry, Chat.continue_reply):
         with Chat.open(options(), session="mine") as chat:
-            say(chat, "one")
+            say(chat, "zero", "one")
         chat = Chat.open(options(generation=GenerationSettings(max_tokens=3)), session="mine")
         chat.begin()
         list(action(chat))
@@ -138,6 +138,8 @@ def test_a_turn_counts_as_the_reply_it_has_after_a_retry_without_one_and_a_kill(
         assert chat.session is not None
         kill(chat.session)
         with Chat.open(options(), session="mine") as chat:
+            assert is_counted(chat.conversation)
+            chat.conversation.undo()
             assert is_counted(chat.conversation)
 
 

@@ -42,6 +42,7 @@ ACTIONS = {
 }
 OTHERS = ["undo", "retry", "give_up", "go_on", "take_back", "clear", "unpin", "compact"]
 OTHERS += ["resume", "model"]
+NOTE = "note", 9
 # A third of all actions only say something, and some take back what they do.
 action = st.one_of(
     *[st.tuples(st.just("say"), st.integers(1, 90))] * 12,
@@ -93,6 +94,7 @@ def play(
         (800, [("say", 9), *[("go_on", 0)] * 3, *[("take_back", 0)] * 3, ("say", 9)]),
         (800, [("say", 9), ("remember", 5), ("give_up", 0), ("take_back", 0), ("undo", 0)]),
         (360, [("say", 9), ("pin", 0), ("compact", 0), ("say", 9), ("there_and_back", 7)]),
+        (800, [("say", 9), ("pin", 0), NOTE, ("clear", 0), ("say", 9), NOTE, ("retry", 0)]),
         (360, [*[("say", 9)] * 4, ("clear", 0), *[("say", 9), ("undo", 0), ("take_back", 0)] * 2]),
         # The saved cache kept what was undone.
         (None, [*[("say", 9)] * 6, *[("undo", 0)] * 3]),
@@ -237,7 +239,8 @@ class Played:
         before, said, pinned = view(self.conversation), list(self.said), {*self.pinned}
         kinds = ("reply", "note", "remembered", "forgotten", "cleared")
         acts = ["say", "fill", "ask", "go_on", "compact", "remember", "forget", "clear"]
-        getattr(self, acts[n])(90)
+        if n < 7 or self.conversation.state.last is not None:
+            getattr(self, acts[n])(90)
         if n == 1:
             self.pin(1)
         if view(self.conversation) != before:

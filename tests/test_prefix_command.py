@@ -70,9 +70,7 @@ def test_a_document_is_read_once_for_all_questions(ask: Any) -> None:
     assert all(page.stat().st_mode & 0o777 == 0o600 for page in pages())
 
 
-def test_checkpoints_short_prompts_and_unsaved_chats_leave_the_cache_alone(
-    ask: Any, tiny_model: Path
-) -> None:
+def test_short_prompts_checkpoints_and_no_save_store_no_prefix(ask: Any, tiny_model: Path) -> None:
     """Other steps of prefill round otherwise, but a run with checkpoints must be reproducible."""
     model = ("-m", str(tiny_model), "-n", "3")
     run_in_process("generate", *model, "hello")

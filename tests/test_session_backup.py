@@ -127,9 +127,7 @@ def test_a_database_of_an_earlier_format_is_set_aside_once(database: Path) -> No
 # Backing up
 
 
-def test_the_backup_is_renewed_daily_in_the_background(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backup_is_renewed_once_a_day(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy, begun = backup.path_of(database), list[threading.Thread]()
 
     def thread(**options: Any) -> threading.Thread:

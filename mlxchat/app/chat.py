@@ -359,7 +359,8 @@ class Chat(AbstractContextManager["Chat"]):
             rendering = conversation.rendering
             args = {**rendering.template_args, **options["template_args"]}
             conversation.render_with(replace(rendering, template_args=args))
-        unused = without_effect(GenerationSettings(**generation), conversation.model.tokenizer)
+        now = replace(new_generation, think_budget=generation.get("think_budget", -1))
+        unused = without_effect(now, conversation.model.tokenizer) if generation else []
         for message in (*new_sampling.without_effect(sampling), *unused):
             self._notify(message)
         conversation.sampling, conversation.generation = new_sampling, new_generation
@@ -385,8 +386,8 @@ class Chat(AbstractContextManager["Chat"]):
             conversation.render_with(replace(conversation.rendering, template_args={}))
             self._describe((name,))
         else:
-            kind = ChatOptions if name in OWN else GenerationSettings
-            self.set(**{name: options_of(kind)[name].default})
+            known = options_of(ChatOptions if name in OWN else GenerationSettings)
+            self.set(**{name: known[name].default if name in known else None})
 
     # The session
 

@@ -120,9 +120,7 @@ class Checkpointer:
             self.checkpoint.change(replace(self.checkpoint.run, ended=finish_reason))
         self._state.report()
         if saves and has_failed and self._state.fails:
-            self._warn(
-                "the last checkpoint was not written: --resume continues from the one before"
-            )
+            self._warn("the last checkpoint was not written")
         return self._state.background.written
 
     def save(self, point: ResumePoint | None) -> None:

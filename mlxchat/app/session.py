@@ -208,7 +208,7 @@ class Saving:
             for turn in conversation.turns[held[-1] - 1 : held[-1]] if held else ():
                 if size not in (None, len(turn.thought + turn.reply)):
                     # Its reply has changed since then: the chat was killed.
-                    held = held[:-1]
+                    held = [*held, len(conversation.turns) + 1]
             # Also one that was taken back since then: the window still has it.
             window.turns = tuple(n for n in held if n > cleared)
             window.cache, window.ledger = restored.cache, restored.ledger

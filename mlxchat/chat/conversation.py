@@ -225,8 +225,12 @@ class Conversation(Means):
 
     def clear(self) -> None:
         """Forget all turns, pinned ones too, and the note; the transcript keeps the turns."""
-        if self.end_reply().last is not None or self.state.note is not None:
-            self._revise(self.state.clear())
+        cleared = self.end_reply().clear()
+        if self.state.last is None:
+            # There is nothing to go back to.
+            self._begin(cleared)
+        else:
+            self._revise(cleared)
 
     def set_system(self, text: str | None) -> None:
         """Change the system prompt. The next turn prefills all retained turns again."""
@@ -289,12 +293,13 @@ class Conversation(Means):
     def undo(self) -> Turn:
         """Take back the last turn and what it made the window forget. Raises UsageError."""
         turn = self.last_turn()
-        count, beginning = len(self.turns) - 1, self.state.beginning
+        count, kept = len(self.turns) - 1, (self.state.beginning, self.state.cleared)
         self._undone[count] += 1
         while self._past:
             before = self._past.pop()
             # What was remembered or noted since then stays.
-            if len(before.state.turns) == count and before.state.beginning == beginning:
+            state = before.state
+            if len(state.turns) == count and (state.beginning, state.cleared) == kept:
                 self._go_back(before)
                 return turn
         self.state = self.state.without_last()
@@ -453,4 +458,4 @@ class Conversation(Means):
                 self._past.extend(undone[len(self._past) :])
                 if answering.read is not None:
                     # It may hold an earlier reply than the one that stays.
-                    self.window.turns = tuple(n for n in self.window.turns if n < len(before.turns))
+                    self.window.turns = (*self.window.turns, len(before.turns) + 1)

@@ -60,9 +60,7 @@ def test_a_signal_in_the_middle_of_a_long_step_ends_the_program(tiny_model: Path
     assert last["prefill_tokens_per_s"] == 0
 
 
-def test_ctrl_c_announces_the_stop_and_the_second_one_quits(
-    tiny_model: Path, ordinary_terminal: None
-) -> None:
+def test_one_ctrl_c_stops_and_a_second_quits(tiny_model: Path, ordinary_terminal: None) -> None:
     command = [sys.executable, "-c", SLOW, "-m", str(tiny_model), "--session", "mine"]
     terminal = PseudoTerminal(command, columns=120)
     terminal.shows(PROMPT)
