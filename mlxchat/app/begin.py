@@ -265,7 +265,8 @@ def check_resumable(checkpoint: Checkpoint, request: Request, changes: Mapping[s
     is_continued = REMEDIES.get(ended or "") in changes and not (ended == "length" and is_lower)
     if ended is not None and not is_continued:
         status = ExitStatus.LOOP if ended == "loop" else ExitStatus.OK
-        more = "; a larger -n continues it" if ended == "length" else ""
+        does = "continues it" if checkpoint.state.path.exists() else "begins it again"
+        more = f"; a larger -n {does}" if ended == "length" else ""
         path, message = request.overnight.output_path(), f"has already ended: {ended}{more}"
         if path is not None and not path.exists():
             message, status = f"{message}; its text, {path}, is gone", ExitStatus.FAILURE
