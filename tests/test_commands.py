@@ -106,10 +106,12 @@ def test_what_cannot_be_done_is_refused_and_names_what_can(run: Run) -> None:
 def test_set_shows_changes_and_takes_all_options_of_tab(shown: ChatScreen, run: Run) -> None:
     assert run("/set seed 5") == "seed 5 (was 7)\n"
     shown.say("hi")
+    shown.say("ho")
     end = min(shown.conversation.model.tokenizer.eos_ids)
     assert run(f"/set logit_bias {end}=999") == f"logit-bias {end}=999 (was none)\n"
-    assert "nothing added" in run("/continue")
-    assert run("/undo").startswith('removed "hi"')
+    run("/forget 1")
+    assert "nothing added: the reply stays" in run("/continue")
+    assert run("/undo") + run("/undo")[:12] == 'undid /forget: its turns are back\nremoved "ho"'
     assert "lookup on ·\ntemp 0.8 · top-p 0.95" in run("/set")
     assert run("/set temperature=0.5") == "temp 0.5 (was 0.8)\n"
     run("/set max-tokens 5")

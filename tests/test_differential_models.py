@@ -109,9 +109,8 @@ def put(file: str, values: Json) -> Change:
 
     def change(directory: Path) -> None:
         path = directory / file
-        path.write_text(
-            json.dumps((json.loads(path.read_text()) if path.exists() else {}) | values)
-        )
+        held = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(held | values))
 
     return change
 

@@ -36,8 +36,8 @@ CEILINGS = {
     "rows": 892,
     "distributed": 595,
     "app": 3_296,
-    "bench": 864,
-    "terminal": 3_940,
+    "bench": 860,
+    "terminal": 3_944,
     "doctor": 209,
     "cli": 1_600,
 }

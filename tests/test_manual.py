@@ -203,7 +203,7 @@ def test_a_dozen_documented_commands_run_one_after_another(
     assert (tmp_path / "answers.jsonl").read_text().count("\n") == 1
 
 
-def test_all_python_runs(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_python_runs(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a tiny model instead of the embedded one, with a limit on generated tokens."""
 
     def resolve_tiny(name: str | None, **options: Any) -> Any:

@@ -224,7 +224,9 @@ class ChatScreen(Talk):
         """Show the reply, around it what is forgotten or recalled; `kept` is what stays."""
         last = self.conversation.state.last
         later: list[Change] = []
-        named = set[int]()
+        turns, named = enumerate(self.conversation.turns, 1), set[int]()
+        # Also those that /forget has been asked for.
+        forgotten = {number for number, turn in turns if turn.forgotten}
         has_begun, undone = False, ""
         # A terminal that is held up is restored, too.
         restored = self.worker.keys.restore
@@ -240,7 +242,8 @@ class ChatScreen(Talk):
                     self._announce(window_line(said), [n for n in said.numbers if n not in named])
                     named |= {*said.numbers}
                     had_lost = after and isinstance(said, Forgot) and not said.turns
-                    undone = undone if had_lost else "nothing is forgotten; "
+                    stays = had_lost or forgotten & {*said.numbers}
+                    undone = undone if stays else "nothing is forgotten; "
         for change in later:
             self._announce(window_line(change), change.numbers)
         if self.conversation.state.last is not last:
