@@ -163,7 +163,7 @@ def test_what_a_row_asks_for_is_for_that_row_only(tmp_path: Path) -> None:
         {"id": "logprobs", "prompt": "d", "max_tokens": 99, "temp": 1.0, "logprobs": 3},
         {"id": "cut", "prompt": "e", "regex": "[a-f]{30}", "max_tokens": 90},
         {"id": "stopped", "prompt": "f", "stop": list("aeiou"), "max_tokens": 90, "system": "s"},
-        {"id": "free", "prompt": "g", "top_p": 0.5},
+        {"id": "free", "prompt": "g", "top_p": 0.5, "min_tokens": 151},
     ]
     rows = [{**row, "think_budget": 3 * n} for n, row in enumerate(rows)]
     results = run_batch(model, rows, rows=7, max_tokens=150)
@@ -172,7 +172,7 @@ def test_what_a_row_asks_for_is_for_that_row_only(tmp_path: Path) -> None:
     assert (len(results["regex"]["text"]), results["regex"]["complete"]) == (30, True)
     assert (results["cut"]["complete"], results["cut"]["finish_reason"]) == (False, "length")
     assert results["free"]["generated_tokens"] > 9
-    assert results["free"]["notices"] == ["--top-p has no effect while --temp is 0"]
+    assert [each.split()[0] for each in results["free"]["notices"]] == ["--top-p", "--min-tokens"]
     assert {len(each["top"]) for each in results["logprobs"]["logprobs"]} == {3}
     for row in rows[::2]:
         own, beside = run_batch(model, [row], max_tokens=150)[row["id"]], results[row["id"]]

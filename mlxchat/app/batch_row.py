@@ -122,8 +122,8 @@ class RowPlanner:
         notices = [*prompt.notices, *sampling.without_effect(row.options)]
         if own and constraint is not None:
             notices += constraint.notices
-        if "think_budget" in row.options:
-            notices += without_effect(settings, tokenizer)
+        of_all = without_effect(self._request, tokenizer)
+        notices += [each for each in without_effect(settings, tokenizer) if each not in of_all]
         return RowRun(
             Reply(self._model, prompt.ids, sampling=sampling, settings=settings, **how),
             row=row,

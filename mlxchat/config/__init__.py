@@ -164,7 +164,10 @@ def nearest(name: str, valid_names: Iterable[str]) -> str:
     valid_names = sorted(valid_names)
     ours = option_for(name) or name
     near = [each for each in valid_names if f".{each}".endswith(f".{ours}")]
-    near = near or difflib.get_close_matches(name, valid_names, n=1)
+    table = name[: name.rfind(".") + 1]
+    options = {each.removeprefix(table): each for each in valid_names}
+    close = difflib.get_close_matches(name.removeprefix(table), options, n=1)
+    near = near or [options[each] for each in close]
     if near:
         return f"; did you mean {' or '.join(map(repr, near))}?"
     if len(valid_names) > MAX_LISTED:
