@@ -39,7 +39,7 @@ def verify_session(name: str, observer: Observer) -> tuple[int, int, Agreement]:
     with Session.open(name) as session:
         path = session.snapshot_path
         if path is None or not path.exists():
-            raise SessionError(f"session {name!r} has no snapshot; resuming it rereads the text")
+            raise SessionError(f"session {name!r} has no saved state; resuming it rereads the text")
         size_bytes = path.stat().st_size
         # Never closed, so that the session is not changed.
         chat = Chat(ChatOptions(), session, observer, collects=True)
@@ -47,7 +47,7 @@ def verify_session(name: str, observer: Observer) -> tuple[int, int, Agreement]:
             conversation = chat.conversation
         held, model, ledger = conversation.ledger.ids, conversation.model, conversation.ledger
         if len(held) == 0:
-            reasons = "; ".join(chat.notices) or "the snapshot is empty"
+            reasons = "; ".join(chat.notices) or "the saved state is empty"
             raise SnapshotError(f"session {name!r} has nothing to compare: {reasons}")
         for notice in chat.notices:
             observer.warn(notice)

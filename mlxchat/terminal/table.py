@@ -28,7 +28,7 @@ CHARS_FOUND, CHARS_BEFORE = 240, 60
 # The widths of a finding's first two columns, and of a terminal that has room for the third.
 VERDICT, TOPIC, WIDE = 8, 17, 80
 # The table of models.
-COLUMNS = ("NAME", "SIZE", "MEMORY", "FITS", "HERE", "PARAMETERS", "QUANTIZATION")
+COLUMNS = ("NAME", "SIZE", "FITS", "MEMORY", "HERE", "PARAMETERS", "QUANTIZATION")
 NUMBERS = ("SIZE", "MEMORY", "PARAMETERS")
 # The widest page of the manual.
 PAGE_COLUMNS = 100
@@ -170,7 +170,7 @@ def write_model(facts: "ModelFacts", *, as_json: bool) -> None:
     if as_json:
         write_json_lines([asdict(facts)])
         return
-    _, size, memory, fits, here, parameters, quantization = _row(facts)
+    _, size, fits, memory, here, parameters, quantization = _row(facts)
     if facts.directory is None and facts.here != "yes":
         here += f": `mlxchat models pull {facts.hub_id}` downloads it"
     rows = {
@@ -195,8 +195,8 @@ def _row(facts: "ModelFacts") -> list[str]:
     return [
         facts.name,
         format_bytes(facts.size_bytes),
-        _bytes(facts.memory_needed_bytes),
         {True: "yes", False: "no", None: "?"}[facts.fits],
+        _bytes(facts.memory_needed_bytes),
         facts.here,
         _count(facts.parameters or 0),
         facts.quantization or "",
