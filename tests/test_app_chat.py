@@ -409,9 +409,7 @@ def test_turning_thoughts_off_changes_what_was_not_set(
 REPEATING = Scripted("{% for m in messages %}[{{ m.content }}]{% endfor %}", (), "Round and round.")
 
 
-def test_a_reply_that_repeats_itself_is_stopped_and_kept(
-    monkeypatch: pytest.MonkeyPatch, tiny_model: Path
-) -> None:
+def test_a_looping_reply_is_cut_and_kept(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
     """Nothing but Ctrl-C ended it."""
     monkeypatch.setattr(opening, "load_model", lambda *_, **__: REPEATING.model())
     notice = "stopped: the reply repeats itself"

@@ -324,6 +324,11 @@ def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
     assert run("/clear") == "-- new conversation, with 2 remembered lines --\n"
     assert run("/undo") == "undid /clear: the chat is as before\n"
     assert shown.conversation.state.last is not None
+    run("/clear")
+    shown.conversation.set_note("Ada is a cat.")
+    run("/clear")
+    assert run("/undo") == "undid /clear: the chat is as before\n"
+    assert shown.conversation.state.note == "Ada is a cat."
 
 
 def test_the_note_can_be_edited_and_removed(

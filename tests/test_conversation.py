@@ -239,8 +239,7 @@ class Played:
         before, said, pinned = view(self.conversation), list(self.said), {*self.pinned}
         kinds = ("reply", "note", "remembered", "forgotten", "cleared")
         acts = ["say", "fill", "ask", "go_on", "compact", "remember", "forget", "clear"]
-        if n < 7 or self.conversation.state.last is not None:
-            getattr(self, acts[n])(90)
+        getattr(self, acts[n])(90)
         if n == 1:
             self.pin(1)
         if view(self.conversation) != before:

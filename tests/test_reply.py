@@ -237,9 +237,7 @@ tagged = st.lists(st.sampled_from([*TAGS, "<", "think", "</th", ">", "\n", " ", 
 
 
 @given(tagged, cuts, st.booleans())
-def test_thinking_is_split_off_however_it_is_split_into_pieces(
-    text: str, places: list[int], inside: bool
-) -> None:
+def test_thoughts_are_split_off_in_any_pieces(text: str, places: list[int], inside: bool) -> None:
     """And a second thought, or the closing tag once more, if it follows the first."""
     thought, rest, blanks = "", "<think>" * inside + text, r"\s*"
     while part := re.match(rf"(?s){blanks}(?:<think>(.*?)(?:</think>\n*|\Z)|</think>\n*)", rest):

@@ -226,9 +226,9 @@ class Conversation(Means):
     def clear(self) -> None:
         """Forget all turns, pinned ones too, and the note; the transcript keeps the turns."""
         cleared = self.end_reply().clear()
-        if self.state.last is None:
-            # There is nothing to go back to.
-            self._begin(cleared)
+        if self.state.last is None and self.state.note is None:
+            # What was done before is still what `take_back` finds.
+            self.state = cleared
         else:
             self._revise(cleared)
 

@@ -217,7 +217,7 @@ class State:
 
     def changed_in(self, later: State) -> str:
         """What an action on the same turns has changed."""
-        if self.cleared != later.cleared:
+        if self.cleared != later.cleared or (later.last is None and self.note and not later.note):
             return "cleared"
         if self.remembered != later.remembered:
             return "remembered"
