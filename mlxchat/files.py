@@ -60,10 +60,8 @@ def check_not_lfs_pointer(path: Path) -> None:
     """Raise ModelBroken if the file at `path`, which may not exist, is a Git LFS pointer."""
     with suppress(OSError), open_to_read(path) as stream:
         if stream.read(64).startswith(_LFS_POINTERS):
-            raise ModelBroken(
-                f"{path} is only a Git LFS pointer: run git lfs pull in {path.parent} to fetch "
-                "the file itself"
-            )
+            how = f"run git lfs pull in {path.parent} to fetch the file itself"
+            raise ModelBroken(f"{path} is only a Git LFS pointer: {how}")
 
 
 def make_private_directory(directory: Path) -> None:

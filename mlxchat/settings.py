@@ -252,11 +252,8 @@ def recommended(generation_config: Mapping[str, Any]) -> dict[str, Any]:
 
     A temperature counts unless `do_sample` is false, which is greedy. Invalid values are left out.
     """
-    values = {
-        each.field: each.type(value)
-        for _, each, value in _sampling_values(generation_config)
-        if _can_have(each, value)
-    }
+    found = _sampling_values(generation_config)
+    values = {each.field: each.type(value) for _, each, value in found if _can_have(each, value)}
     return values | ({"temp": 0.0} if generation_config.get("do_sample") is False else {})
 
 

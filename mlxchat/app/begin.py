@@ -272,7 +272,5 @@ def check_resumable(checkpoint: Checkpoint, request: Request, changes: Mapping[s
             message, status = f"{message}; its text, {path}, is gone", ExitStatus.FAILURE
         raise RunEnded(f"the run in {checkpoint.directory} {message}", status)
     if until is not None and until.timestamp() <= time.time():
-        raise RunEnded(
-            f"the run in {checkpoint.directory} was to end at {until.astimezone():%Y-%m-%d %H:%M}: "
-            "continue it with a new --until or --for"
-        )
+        end = f"{until.astimezone():%Y-%m-%d %H:%M}: continue it with a new --until or --for"
+        raise RunEnded(f"the run in {checkpoint.directory} was to end at {end}")

@@ -206,10 +206,8 @@ def _keeping(settings: CacheSettings, pinned: int) -> CacheSettings:
     if window is None or pinned <= settings.keep:
         return settings
     if window <= pinned:
-        raise WindowTooSmall(
-            f"--max-kv-size {window} is too small for a system prompt and chat template "
-            f"of {pinned} tokens: use {pinned + 1} or more"
-        )
+        wrong = f"--max-kv-size {window} is too small for a system prompt and chat template"
+        raise WindowTooSmall(f"{wrong} of {pinned} tokens: use {pinned + 1} or more")
     return replace(settings, keep=pinned)
 
 

@@ -94,10 +94,8 @@ def _with_passages(
             break
         room -= len(prompt.ids) - limit
     if not found.fit:
-        observer.warn(
-            "no passage stands out for the question: reading the first ones; --overflow "
-            "map reads everything"
-        )
+        instead = "reading the first ones; --overflow map reads everything"
+        observer.warn(f"no passage stands out for the question: {instead}")
     documents = [each for index in indexes for each in index.documents]
     size_bytes = sum(each.size_bytes for each in documents)
     read_bytes = sum(each.span.end - each.span.start for each in found.passages)

@@ -201,7 +201,5 @@ def check_note(rendering: Rendering, state: State, window: int | None, text: str
     tokens = rendering.count_pinned(with_note) - rendering.count_pinned(without)
     room = room_for_more(rendering, without, window)
     if tokens > room:
-        raise UsageError(
-            f"the note does not fit: it has {tokens:,} tokens, and the window has room for "
-            f"{max(room, 0):,}"
-        )
+        has = f"it has {tokens:,} tokens, and the window has room for {max(room, 0):,}"
+        raise UsageError(f"the note does not fit: {has}")

@@ -311,10 +311,8 @@ class Reply:
 def check_min_tokens(settings: GenerationSettings, reader: Reader) -> None:
     """Raise UsageError if the settings cannot delay the end of replies that `reader` reads."""
     if settings.min_tokens and reader.ends_by_marker:
-        raise UsageError(
-            "--min-tokens cannot be used with this model: the marker that ends a reply "
-            "also ends its thoughts"
-        )
+        why = "the marker that ends a reply also ends its thoughts"
+        raise UsageError(f"--min-tokens cannot be used with this model: {why}")
 
 
 def _max_tokens(
@@ -327,10 +325,8 @@ def _max_tokens(
         return max_tokens
     room = positions - tokens_held(cache) - prompt_tokens
     if room <= 0:
-        raise CacheError(
-            f"the prompt is {prompt_tokens:,} tokens, and this model has {positions:,} positions: "
-            "shorten the prompt or use another model"
-        )
+        has = f"the prompt is {prompt_tokens:,} tokens, and this model has {positions:,} positions"
+        raise CacheError(f"{has}: shorten the prompt or use another model")
     limit = room + generated
     return limit if max_tokens < 0 else min(max_tokens, limit)
 

@@ -225,14 +225,10 @@ def _refusal(error: BaseException, repo_id: str) -> MlxchatError | None:
 
 def _lost_connection(error: BaseException, repo_id: str, downloading: bool) -> HubError:
     if downloading:
-        return HubError(
-            f"the download of {repo_id} failed: {_reason(error)}; complete files are kept: run "
-            f"`mlxchat models pull {repo_id}` to resume"
-        )
-    return HubError(
-        f"cannot reach {_endpoint()}: {_reason(error)}; check the network, or use a "
-        "downloaded model (`mlxchat models list`)"
-    )
+        how = f"complete files are kept: run `mlxchat models pull {repo_id}` to resume"
+        return HubError(f"the download of {repo_id} failed: {_reason(error)}; {how}")
+    how = "check the network, or use a downloaded model (`mlxchat models list`)"
+    return HubError(f"cannot reach {_endpoint()}: {_reason(error)}; {how}")
 
 
 def _reason(error: BaseException) -> str:

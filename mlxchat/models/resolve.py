@@ -239,10 +239,8 @@ class _Resolver:
 
         if self.offline:
             partly = "only partly " if repo_dir(repo_id).is_dir() else "not "
-            raise HubError(
-                f"{repo_id} is {partly}downloaded, and the network is off: run `mlxchat models "
-                f"pull {repo_id}` once"
-            )
+            how = f"run `mlxchat models pull {repo_id}` once"
+            raise HubError(f"{repo_id} is {partly}downloaded, and the network is off: {how}")
         return hub.download(repo_id, show_progress=self.show_progress, notify=self.notify)
 
 

@@ -107,10 +107,8 @@ def _lists_the_same(
         return not any((directory / name).exists() for name in _OLDER)
     flags = {str(id_): repr(token) for id_, token in added.items()}
     try:
-        return all(
-            flags.get(id_) == repr(AddedToken(**known_flags(token)))
-            for id_, token in options["added_tokens_decoder"].items()
-        )
+        listed = options["added_tokens_decoder"].items()
+        return all(flags.get(n) == repr(AddedToken(**known_flags(token))) for n, token in listed)
     except (AttributeError, TypeError):
         return False
 

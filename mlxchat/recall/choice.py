@@ -159,11 +159,8 @@ def excerpt(text: str, message: str, limit: int) -> str:
     if len(line) <= limit:
         return line
     wanted = set(informative(message))
-    places = [
-        piece.start()
-        for piece in _UNBROKEN.finditer(line)
-        if not wanted.isdisjoint(words(piece.group()))
-    ]
+    pieces = _UNBROKEN.finditer(line)
+    places = [each.start() for each in pieces if not wanted.isdisjoint(words(each.group()))]
     starts = [max(0, place - limit // SHARE_BEFORE) for place in places] or [0]
     best = max(starts, key=lambda start: sum(start <= place < start + limit for place in places))
     start = min(best, len(line) - limit)

@@ -319,13 +319,8 @@ def number_of(connection: sqlite3.Connection, session: int, id_: int) -> int:
 def _turn(value: dict[str, Any]) -> Turn:
     # Sessions also had whether the ids spell the reply.
     ids, _ = value["ids"], value.pop("exact", None)
-    return Turn(
-        **value
-        | {
-            "ids": None if ids is None else np.frombuffer(b64decode(ids), "<i4").astype(np.int32),
-            "later_thoughts": tuple(value["later_thoughts"]),
-        }
-    )
+    ids = None if ids is None else np.frombuffer(b64decode(ids), "<i4").astype(np.int32)
+    return Turn(**value | {"ids": ids, "later_thoughts": tuple(value["later_thoughts"])})
 
 
 def is_same(one: Turn, other: Turn) -> bool:

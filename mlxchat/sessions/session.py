@@ -120,10 +120,8 @@ class Session(AbstractContextManager["Session"]):
         if not (self._has_row or turns or any(others.values())):
             self.outage = None
             return
-        rows = [
-            row if records.is_same(row[1], turn) else (row[0], turn)
-            for row, turn in zip(self._stored.rows, turns, strict=False)
-        ]
+        pairs = zip(self._stored.rows, turns, strict=False)
+        rows = [row if records.is_same(row[1], turn) else (row[0], turn) for row, turn in pairs]
         rows += [(0, turn) for turn in turns[len(rows) :]]
         self._save(replace(self._stored, system=system, rows=rows))
         self._in_step = self.outage is None

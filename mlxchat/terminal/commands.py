@@ -119,11 +119,8 @@ def suggestions(shown: ChatScreen, name: str, typed: str) -> Iterator[str]:
     found = COMMANDS.get(name)
     if found is not None:
         with suppress(MlxchatError, OSError):
-            yield from (
-                each
-                for each in (*found.words, *found.suggest(shown, typed))
-                if each.lower().startswith(typed.lower())
-            )
+            offered = (*found.words, *found.suggest(shown, typed))
+            yield from (each for each in offered if each.lower().startswith(typed.lower()))
 
 
 def _number(name: str, argument: str, default: int) -> int:

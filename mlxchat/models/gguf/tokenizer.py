@@ -129,11 +129,8 @@ def read_vocabulary(file: GgufFile, embedded_tokens: int) -> TokenTable:
     special = {name: find(name) for name in ("bos", "eos")}
     special |= {"unk": find("unknown"), "pad": find("padding")}
     ends = [index for index in (special["eos"], find("eot"), find("eom")) if index is not None]
-    ends += [
-        index
-        for index, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
-        if kind == TokenType.CONTROL and token in END_OF_TURN
-    ]
+    control = [index for index, kind in enumerate(kinds) if kind == TokenType.CONTROL]
+    ends += [index for index in control if tokens[index] in END_OF_TURN]
     return TokenTable(tokens, kinds, special, list(dict.fromkeys(ends)))
 
 
