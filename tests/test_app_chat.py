@@ -392,9 +392,7 @@ def test_a_chat_samples_unless_greedy_is_chosen(tiny_model: Path, tmp_path: Path
             assert chat.notices == notices
 
 
-def test_turning_thoughts_off_changes_what_was_not_set(
-    monkeypatch: pytest.MonkeyPatch, tiny_model: Path
-) -> None:
+def test_think_off_changes_what_is_unset(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
     model = load_directory(tiny_model, "mlx-community/Qwen3-8B-4bit", dtype="auto", notify=print)
     model = replace(model, config={"model_type": "qwen3"})
     monkeypatch.setattr(opening, "load_model", lambda *_, **__: model)

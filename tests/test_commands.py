@@ -279,6 +279,10 @@ def test_schema_constrains_the_next_answer_only(shown: ChatScreen, run: Run) -> 
     shown.retry()
     with pytest.raises(UsageError, match="an answer in JSON is not continued: /retry"):
         run("/continue")
+    notice = "stopped: the reply repeats itself"
+    shown.screen, shown.chat.notices[:] = Screen(answer := StringIO()), [notice]
+    shown.say_notices()
+    assert answer.getvalue() == f"{notice}: /retry answers again\n"
     shown.say("again")
     assert [turn.reply == "7" for turn in shown.conversation.turns] == [True, False]
     run('/schema {"enum": [7]}')

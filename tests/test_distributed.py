@@ -132,9 +132,7 @@ def test_when_rank_0_stops_the_others_do(on_ranks: OnRanks) -> None:
         (None, None, "RanksError: rank 2: not found"),
     ],
 )
-def test_all_ranks_load_the_same_model_or_none_does(
-    config: Any, dtype: Any, error: str, on_ranks: OnRanks
-) -> None:
+def test_all_ranks_load_it_or_none(config: Any, dtype: Any, error: str, on_ranks: OnRanks) -> None:
     def job(ranks: Ranks) -> str:
         model: Any = SimpleNamespace(config={"a": 1}, dtype=mx.float16)
         if ranks.rank == 2:

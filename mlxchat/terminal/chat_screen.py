@@ -27,7 +27,7 @@ from mlxchat.units import beginning, count
 
 # Characters shown of a line found by /recall, and of the last message of a resumed session.
 MAX_QUOTED_CHARS = 200
-HOW_ON = ": /retry answers again, /continue goes on"
+RETRY, GO_ON = ": /retry answers again", ", /continue goes on"
 
 T = TypeVar("T")
 
@@ -69,7 +69,8 @@ class ChatScreen(Talk):
 
     def say_notices(self) -> None:
         for notice in self.chat.notices:
-            self.screen.say(notice + HOW_ON * (notice == LOOP))
+            goes_on = notice == LOOP and self._last_constraint() is None
+            self.screen.say(notice + RETRY * (notice == LOOP) + GO_ON * goes_on)
         self.chat.notices.clear()
 
     def edit(self, text: str) -> str:
