@@ -233,9 +233,7 @@ def test_a_chat_that_is_ended_before_its_reply_keeps_the_message(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_that_ends_the_prompt_keeps_what_was_typed_in_the_history(
-    number: int, tiny_model: Path
-) -> None:
+def test_a_signal_that_ends_the_prompt_keeps_what_was_typed(number: int, tiny_model: Path) -> None:
     """A SIGHUP while the prompt was drawn was lost, and the user was asked to press Enter. A
     terminal that was closed ended the prompt before the signal came."""
     steps = [(PROMPT, "half a mess"), ("^> half", lambda: os.kill(os.getpid(), number))]
@@ -260,8 +258,9 @@ def test_ctrl_c_just_before_the_prompt_stops_neither_the_chat_nor_the_next_messa
         return turn(loop, draft)
 
     monkeypatch.setattr(ChatLoop, "_turn", interrupted)
-    steps = [(PROMPT, "hello\r"), ("^stopped at 1 token[^$]*^>$", CTRL_D)]
-    chat(tiny_model, "-n", "1", steps=steps)
+    steps = [(PROMPT, '"""\r/clear it\r"""\r'), ("^stopped at 1 token[^$]*^>$", CTRL_D)]
+    chat(tiny_model, "-n", "1", "--session", "mine", steps=steps)
+    assert read_session("mine").turns[0].user == "/clear it", "no space marks it"
 
 
 def test_clear_does_not_wait_for_the_model(

@@ -56,9 +56,7 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 @pytest.mark.parametrize("refusal", [0, errno.ENOTSUP, errno.EINVAL, errno.ENOTTY])
-def test_a_mac_flushes_the_drives_cache_if_the_file_system_can(
-    refusal: int, mac: Calls, tmp_path: Path
-) -> None:
+def test_a_mac_flushes_the_drives_cache_if_it_can(refusal: int, mac: Calls, tmp_path: Path) -> None:
     mac.refusals["full"] = refusal
     force_to_disk(os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT))
     assert mac.names == ["full", "fsync"][: 2 if refusal else 1]

@@ -96,9 +96,7 @@ DON = ("Don lives in Lyon.", "It rains.")
         (DON, "Where does Don live?", [0]),
     ],
 )
-def test_a_word_finds_what_it_says_something_about(
-    texts: Sequence[str], message: str, found: list[int]
-) -> None:
+def test_a_word_finds_its_subject(texts: Sequence[str], message: str, found: list[int]) -> None:
     assert numbers(message, *texts)[:1] == found
 
 

@@ -144,9 +144,7 @@ def test_a_wrapped_window_forgets_whole_turns_with_their_thoughts(scripted: Scri
         (Scripted("{% for m in messages %}{{ m.content }}\n{% endfor %}", (), ""), []),
     ],
 )
-def test_end_tokens_come_from_the_files_the_template_and_the_format(
-    scripted: Scripted, ends: list[str]
-) -> None:
+def test_ends_come_from_files_template_and_format(scripted: Scripted, ends: list[str]) -> None:
     tokenizer = scripted.tokenizer()
     assert sorted(map(tokenizer.text_of, tokenizer.eos_ids)) == ends
 

@@ -61,9 +61,9 @@ class ChatLoop(ChatScreen):
                 command = as_command(text)
                 if command is not None:
                     return run_command(self, command) or ""
-                # Not a comment in what is pasted.
-                message = text.removeprefix("/") if re.fullmatch(r"//\S.*", text) else text
-                return "" if self.say(message) else text
+                # What makes it a message is no part of it. A comment that is pasted stays as it is.
+                marked = re.fullmatch(r"//\S.*", text) or (text[0] == " " and as_command(text[1:]))
+                return "" if self.say(text[1:] if marked else text) else text
         except KeyboardInterrupt:
             # Something other than a reply was interrupted: keep the typed text.
             self.screen.say("stopped")
