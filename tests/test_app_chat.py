@@ -182,6 +182,13 @@ def test_the_message_and_each_token_are_saved_before_they_are_yielded(options: O
     with Chat.open(options(), session="mine") as chat:
         for _ in chat.continue_reply():
             assert saved("mine") == [("one", chat.conversation.turns[-1].reply)]
+    chat = Chat.open(options(), session="mine")
+    next(reply := chat.continue_reply())
+    assert chat.session is not None
+    kill(chat.session)
+    with Chat.open(options(), session="mine") as chat:
+        chat.begin()
+        assert not [*paths.sessions_dir().glob("*.reply")], "it is in the database, and is found"
 
 
 def test_chosen_settings_override_those_of_the_session(options: Options, tiny_model: Path) -> None:

@@ -148,6 +148,8 @@ class Saving:
             conversation.resume(replace(saved.state, system=own))
             if saved.state.retained:
                 self._restore(conversation)
+            # `session search` finds from now on what a kill cut off.
+            self.record(conversation.state)
 
     def record(self, state: State) -> None:
         """Save all changes of the conversation."""
