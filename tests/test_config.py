@@ -52,7 +52,7 @@ def test_show_lists_every_setting_and_its_source(monkeypatch: pytest.MonkeyPatch
     assert {*cells} == {"model", "aliases.x", *options}
     assert cells["model"] == cells["chat.model"] == ["a/b", str(user)]
     assert cells["chat.system"] == ["Be brief.", str(user)]
-    assert cells["chat.save"] == ["true", "default"]
+    assert cells["chat.save"] + cells["chat.max-tokens"] == ["true", "default", "off", "default"]
     assert cells["generate.stop"] == ['["END"]', "MLXCHAT_GENERATE_STOP"]
     assert cells["generate.temp"] == ["(the model's, else 0)", "default"]
 
