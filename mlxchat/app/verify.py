@@ -41,7 +41,7 @@ def verify_session(name: str, observer: Observer) -> tuple[int, int, Agreement]:
         if path is None or not path.exists():
             raise SessionError(f"session {name!r} has no saved state; resuming it rereads the text")
         size_bytes = path.stat().st_size
-        # Never closed, so that the session is not changed.
+        # Never closed, so that its cache is not saved anew.
         chat = Chat(ChatOptions(), session, observer, collects=True)
         with observer.waiting(f"loading {chat.model_name} …"):
             conversation = chat.conversation
