@@ -513,16 +513,16 @@ def test_each_reply_has_its_own_random_stream() -> None:
 
 
 def test_what_was_forgotten_on_request_stays_so_on_retry_and_a_pin_stays() -> None:
-    conversation = make_conversation(None, max_tokens=3)
-    for text in ("one", "two", "three"):
-        say(conversation, text)
-    conversation.forget(1)
-    conversation.pin(3)
+    conversation = make_conversation(320, max_tokens=3)
+    for text in "abcd":
+        say(conversation, text * 60)
+    assert (conversation.state.in_view, conversation.forget(1)) == ((2, 3, 4), [2])
+    conversation.pin(4)
     for _ in range(2):
         list(conversation.retry())
-        assert (conversation.state.in_view, conversation.state.pinned) == ((2, 3), (3,))
-    assert conversation.undo().user == "three"
-    assert conversation.state.in_view == (2,)
+        assert (conversation.state.in_view, conversation.state.pinned) == ((3, 4), (4,))
+    assert conversation.undo().user == "d" * 60
+    assert conversation.state.in_view == (3,)
 
 
 def test_a_retry_reads_nothing_again_that_was_read_for_the_message() -> None:
@@ -560,7 +560,7 @@ def test_only_a_turn_in_view_that_leaves_room_can_be_pinned() -> None:
             conversation.pin(number)
     large = make_conversation(300)
     say(large, "x" * 150)
-    with pytest.raises(UsageError, match=r"too large to pin: the turn has \d+ tokens, and the win"):
+    with pytest.raises(UsageError, match=r"too large to pin: the turn has \d+ tokens, and beside"):
         large.pin(1)
     large.state = large.state.change({1}, pinned=True)
     large.pin(1)

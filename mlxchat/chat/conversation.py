@@ -313,6 +313,9 @@ class Conversation(Means):
         if last is None or len(last.turns) != len(self.turns):
             return None
         changed = last.changed_in(self.state)
+        if changed == "forgotten" and self._past[-1].window is not None:
+            # A new note may have the words of the one before.
+            changed = "note"
         self._go_back(self._past.pop())
         return changed
 
@@ -381,9 +384,10 @@ class Conversation(Means):
         past = [replace(each, window=None) for each in self._past]
         states = [*(each.state for each in past), before]
         turn, seed = self.undo(), self._next_seed()
-        # What was forgotten on request since then stays so.
+        # What was forgotten on request since then stays so, and what had left before it.
         asked = [one.forgotten_only_in(other) for one, other in pairwise(states)]
-        self.state = self.state.forget(frozenset[int]().union(*asked))
+        latest = max(frozenset[int]().union(*asked), default=0)
+        self.state = self.state.forget({*range(1, latest + 1)} - {*before.in_view})
         state = self.state.ask(turn.user, turn.documents, pinned=turn.pinned)
         how = {"constraint": constraint, "read": read}
         return self._answer(state, seed, watch, before=before, undone=past, **how)

@@ -4,6 +4,8 @@ what a conversation yields while a reply is written. Immutable: going back takes
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -274,11 +276,17 @@ class State:
         return replace(cleared, note=None, cleared=len(self.turns), quote="")
 
     def recall(self, words: str) -> list[Mention]:
-        """Every line that contains the words, ignoring case, forgotten turns included."""
+        """Every line that contains the words, ignoring case and accents, forgotten turns too."""
+        wanted = _folded(words.replace('"', " ")).split()
         return [
             Mention(number, where, turn.forgotten, line)
             for number, turn in enumerate(self.turns, 1)
             for where in ("user", "thought", "reply")
             for line in getattr(turn, where).splitlines()
-            if all(word in line.lower() for word in words.lower().replace('"', " ").split())
+            if all(word in _folded(line) for word in wanted)
         ]
+
+
+def _folded(text: str) -> str:
+    """Without accents, as the index of the sessions has it."""
+    return re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFKD", text)).casefold()
