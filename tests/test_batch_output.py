@@ -101,7 +101,7 @@ def test_an_error_of_the_input_is_written_once_and_one_of_the_run_is_tried_again
         (None, 3, "id 1 is used by an earlier row"),
         (2, 4, "out of memory"),
         (5, 5, "temp must be at least 0, got -1.0"),
-        (0, 6, "prompt or messages is missing"),
+        (0, 6, "prompt or messages is missing or empty"),
         (2, None, None),
     ]
 

@@ -51,7 +51,7 @@ def test_show_lists_every_setting_and_its_source(monkeypatch: pytest.MonkeyPatch
     options = {f"{name}.{each.name}" for name, all_ in COMMANDS.items() for each in all_.values()}
     assert {*cells} == {"model", "aliases.x", *options}
     assert cells["model"] == cells["chat.model"] == ["a/b", str(user)]
-    assert cells["chat.system"] == ["Be brief.", str(user)]
+    assert cells["chat.system"] == [r'"Be\nbrief."', str(user)]
     assert cells["chat.save"] + cells["chat.max-tokens"] == ["true", "default", "off", "default"]
     assert cells["generate.stop"] == ['["END"]', "MLXCHAT_GENERATE_STOP"]
     assert cells["generate.temp"] == ["(the model's, else 0)", "default"]

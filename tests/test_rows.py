@@ -80,7 +80,7 @@ MALFORMED: list[tuple[Any, str]] = [
     (b"[" * 100_000, "invalid JSON: recursion limit exceeded at column 202; --lines reads text"),
     (b'"\xff"', "not UTF-8: invalid byte 0xFF; convert the file to UTF-8"),
     ("x", "the line must be a JSON object, got 'x'"),
-    ({}, "prompt or messages is missing"),
+    ({}, "prompt or messages is missing or empty"),
     ({"prompt": "a\0"}, "prompt contains a NUL character"),
     ({"prompt": "a", "id": [1]}, "id must be text or a whole number, got a list"),
     ({"prompt": "a", "tmep": 1}, "unknown field 'tmep'; did you mean temp?"),

@@ -90,7 +90,8 @@ def test_the_session_commands(chat: Any, tmp_path: Path, ordinary_terminal: None
     assert json.loads(session("list", "--json"))["name"] == name
     assert session("show", name).startswith("> tell me about whales\n")
     assert session("search", "WHALES") == f"{name}\t1\tuser\ttell me about whales\n"
-    assert run_in_process("session", "search", "no such word").returncode == 1
+    searched = [run_in_process("session", "search", each) for each in ("no such word", " ")]
+    assert [each.returncode for each in searched] == [1, 2]
     _, terminal = on_terminal("session", "search", "whale", steps=[])
     assert "user\n  tell me about whales" in terminal.text()
     verdict = session("verify", name)

@@ -144,9 +144,10 @@ class Answering:
         window.turns = tuple(sorted({*window.turns, *self.state.in_view}))
         state, ids = fitted(self.rendering, self.state, self._limit(), self.watch.count_encoding)
         if is_too_long(ids, size) and state.pinned_earlier:
+            less = "attach less (/file off)" if state.turns[-1].documents else "shorten it"
             raise WindowFull(
                 f"this message does not fit next to the pinned turns in a window of {size:,} "
-                "tokens: shorten it, or unpin them (/unpin)"
+                f"tokens: {less}, or unpin them (/unpin)"
             )
         recalled = None
         if numbers := self.recall(state):

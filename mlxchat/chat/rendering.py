@@ -188,8 +188,8 @@ def check_pin(rendering: Rendering, state: State, window: int | None, number: in
     if tokens > room and not turn.pinned:
         unpin = ", or unpin other turns (/unpin)" if state.pinned else ""
         raise UsageError(
-            f"too large to pin: the turn has {tokens:,} tokens, and the window has room to pin "
-            f"{max(room, 0):,}: use a larger --max-kv-size{unpin}"
+            f"too large to pin: the turn has {tokens:,} tokens, and beside a message and its reply "
+            f"the window has room for {max(room, 0):,}: use a larger --max-kv-size{unpin}"
         )
 
 
@@ -201,5 +201,5 @@ def check_note(rendering: Rendering, state: State, window: int | None, text: str
     tokens = rendering.count_pinned(with_note) - rendering.count_pinned(without)
     room = room_for_more(rendering, without, window)
     if tokens > room:
-        has = f"it has {tokens:,} tokens, and the window has room for {max(room, 0):,}"
-        raise UsageError(f"the note does not fit: {has}")
+        free = f"beside a message and its reply the window has room for {max(room, 0):,}"
+        raise UsageError(f"the note does not fit: it has {tokens:,} tokens, and {free}")

@@ -93,7 +93,7 @@ class Row:
             raise _unknown(name)
         if ("prompt" in given) == ("messages" in given):
             both = "prompt and messages cannot be combined"
-            raise RowError(both if "prompt" in given else "prompt or messages is missing")
+            raise RowError(both if "prompt" in given else "prompt or messages is missing or empty")
         options = {name: _option(name, given[name]) for name in given if name in ROW_OPTIONS}
         if "prompt" in given:
             prompt = check_text("prompt", valid(str, given["prompt"], "prompt"))

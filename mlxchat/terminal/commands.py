@@ -238,7 +238,7 @@ def _file(shown: ChatScreen, argument: str) -> None:
             document = shown.worker.read(lambda: read_input(None, [path], None))
         shown.attach(document.found)
         notices = document.notices
-    for name, text in () if off else [*shown.attached.values()][-MAX_LISTED:]:
+    for name, text in [*shown.attached.values()][-MAX_LISTED:]:
         shown.screen.say(f"{name} ({count(len(text.removeprefix(heading(name))), 'character')})")
     # Below the list, which may be long.
     for notice in notices:

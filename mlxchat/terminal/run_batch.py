@@ -86,7 +86,10 @@ def figures_line(figures: BatchFigures) -> str:
 
 def _pace(figures: BatchFigures) -> str:
     done, total = figures.reading
-    return f"reading {done:,}/{total:,} tokens" if done < total else _tokens(figures)
+    if done < total:
+        return f"reading {done:,}/{total:,} tokens"
+    # Where there is no room, figures are left out from a dot on.
+    return _tokens(figures).replace(", ", " · ")
 
 
 def _tokens(figures: BatchFigures) -> str:

@@ -72,6 +72,8 @@ def _run_benches(asked: BenchRequest, ranks: Alone, worker: Worker) -> int:
             Path(request.json_file).open("a").close()
     start(setup)
     found = find_model(setup, observer_of(messages), ranks)
+    if len(request.entries) > 1 and not request.quick:
+        messages.note("measuring everything may take hours; --quick takes about a minute")
     machine = this_machine()
     if machine["load"] > machine["cores"] / 2:
         messages.note(
