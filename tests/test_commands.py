@@ -177,6 +177,7 @@ def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
     make_session("full", Turn("a" * 1_539, "b", finish_reason="length"))
     assert run("/load full").endswith(")\nthat reply was stopped: /continue continues it\n")
     assert "no room for earlier turns" in run(f"/system {'s' * 99}")
+    assert run("/undo").startswith("undid /system")
 
 
 def test_model_and_think_change_the_conversation_that_goes_on(

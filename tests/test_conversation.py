@@ -32,7 +32,7 @@ ACTIONS = {
     "fill": st.integers(100, 260),
     "stopped": st.integers(0, 6),
     "interrupted": st.integers(0, 6),
-    "there_and_back": st.integers(0, 7),
+    "there_and_back": st.integers(0, 8),
     "forget": st.integers(1, 3),
     "pin": st.integers(0, 2),
     "system": st.integers(0, 20),
@@ -46,7 +46,7 @@ NOTE = "note", 9
 # A third of all actions only say something, and some take back what they do.
 action = st.one_of(
     *[st.tuples(st.just("say"), st.integers(1, 90))] * 12,
-    *[st.tuples(st.just("there_and_back"), st.integers(0, 7))] * 4,
+    *[st.tuples(st.just("there_and_back"), st.integers(0, 8))] * 4,
     *[st.tuples(st.just("fill"), ACTIONS["fill"])] * 4,
     *(st.tuples(st.just(name), numbers) for name, numbers in ACTIONS.items()),
     *(st.tuples(st.just(name), st.just(0)) for name in OTHERS),
@@ -237,8 +237,8 @@ class Played:
     def there_and_back(self, n: int) -> None:
         """Take back what was just done: all is as before, but what was pinned meanwhile."""
         before, said, pinned = view(self.conversation), list(self.said), {*self.pinned}
-        kinds = ("reply", "note", "remembered", "forgotten", "cleared")
-        acts = ["say", "fill", "ask", "go_on", "compact", "remember", "forget", "clear"]
+        kinds = ("reply", "note", "remembered", "forgotten", "cleared", "system")
+        acts = ["say", "fill", "ask", "go_on", "compact", "remember", "forget", "clear", "system"]
         getattr(self, acts[n])(90)
         if n == 1:
             self.pin(1)
@@ -521,8 +521,7 @@ def test_what_was_forgotten_on_request_stays_so_on_retry_and_a_pin_stays() -> No
     for _ in range(2):
         list(conversation.retry())
         assert (conversation.state.in_view, conversation.state.pinned) == ((3, 4), (4,))
-    assert conversation.undo().user == "d" * 60
-    assert conversation.state.in_view == (3,)
+    assert (conversation.undo().user, conversation.state.in_view) == ("d" * 60, (3,))
 
 
 def test_a_retry_reads_nothing_again_that_was_read_for_the_message() -> None:

@@ -234,7 +234,8 @@ class Conversation(Means):
 
     def set_system(self, text: str | None) -> None:
         """Change the system prompt. The next turn prefills all retained turns again."""
-        self._begin(replace(self.end_reply(), system=text))
+        if text != self.end_reply().system:
+            self._revise(replace(self.state, system=text))
 
     def set_note(self, text: str | None, about: Sequence[int] = ()) -> None:
         """Change the note, or remove it, and forget the turns it is about. Raises UsageError."""
@@ -306,9 +307,9 @@ class Conversation(Means):
         return turn
 
     def take_back(self) -> str | None:
-        """Take back the last action if all was "cleared", or it changed what is "remembered", the
-        "note" (`compact`, `set_note`), the "reply" (`continue_reply`) or what is "forgotten";
-        return which."""
+        """Take back the last action if all was "cleared", or it changed the "system" prompt, what
+        is "remembered", the "note" (`compact`, `set_note`), the "reply" (`continue_reply`) or what
+        is "forgotten"; return which."""
         last = self._past[-1].state if self._past else None
         if last is None or len(last.turns) != len(self.turns):
             return None

@@ -221,6 +221,8 @@ class State:
         """What an action on the same turns has changed."""
         if self.cleared != later.cleared or (later.last is None and self.note and not later.note):
             return "cleared"
+        if self.system != later.system:
+            return "system"
         if self.remembered != later.remembered:
             return "remembered"
         if self.note != later.note:

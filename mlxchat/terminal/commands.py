@@ -166,10 +166,11 @@ TAKEN_BACK = {
     "note": "undid /compact: the note and the window are as before",
     "remembered": "undid /remember: {lines} as before, and so is the window",
     "forgotten": "undid /forget: its turns are back",
+    "system": "undid /system: the system prompt and the window are as before",
 }
 
 
-@command("/undo", "undo the last turn, /continue, /compact, /remember, /forget or /clear")
+@command("/undo", "undo the last turn, /continue, /compact, /remember, /system, /forget or /clear")
 def _undo(shown: ChatScreen, _: str) -> str:
     if (taken_back := shown.conversation.take_back()) is not None:
         lines = count(len(shown.conversation.state.remembered), "line")
