@@ -53,7 +53,7 @@ def test_a_terminal_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "? [y/N]" not in run_in_process("session", "rm", "one").stderr
     for answer, left in (("n", 3), ("", 3), ("y", 2)):
         done = run_in_process("session", "rm", "one", stdin=f"{answer}\n")
-        refused = "mlxchat: error: nothing was deleted\n" * (left == 3)
+        refused = "mlxchat: nothing was deleted\n" * (left == 3)
         assert done.stderr.endswith(f"? [y/N] {refused}")
         assert done.returncode == (left == 3)
         assert names_by_use() == ["three", "two", "one"][:left]

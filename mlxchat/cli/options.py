@@ -16,7 +16,7 @@ import typer
 from mlxchat.cli.group import Command
 from mlxchat.cli.usage_errors import refuse_run_together
 from mlxchat.config import TEXT, Setting, by_field, configured, read_user_config
-from mlxchat.errors import ConfigError, MlxchatError, UsageError
+from mlxchat.errors import ConfigError, ExitStatus, UsageError
 from mlxchat.options import NEEDED, OF_TEMPLATE, PAIRS, Option, options_of
 from mlxchat.request import Setup
 from mlxchat.settings import SamplingSettings
@@ -102,7 +102,8 @@ def setup_of(values: Mapping[str, Any]) -> Setup:
 
 def confirm(question: str, *, yes: bool) -> None:
     """Ask, unless `yes` answers for the user. Raises UsageError if this is not a terminal, and
-    MlxchatError if the answer is no."""
+    exits if the answer is no."""
+    from mlxchat.terminal.output import show_line
     from mlxchat.terminal.progress import terminal_question
 
     if yes:
@@ -110,7 +111,8 @@ def confirm(question: str, *, yes: bool) -> None:
     if (ask := terminal_question("[y/N]")) is None:
         raise UsageError("not a terminal: pass --yes to confirm")
     if not ask(question):
-        raise MlxchatError("nothing was deleted")
+        show_line("mlxchat: nothing was deleted")
+        raise typer.Exit(ExitStatus.FAILURE)
 
 
 def given_names(context: typer.Context) -> frozenset[str]:

@@ -127,6 +127,8 @@ def replace(database: Path, problem: str, *, restores: bool) -> str:
             copyfile(copy, new)
         made = datetime.fromtimestamp(copy.stat().st_mtime)
         found += f"; its backup of {made:%Y-%m-%d %H:%M} replaces it, without anything later"
+    else:
+        found += "; no backup replaces it, so there are no sessions yet"
     sync_directory(database.parent)
     return found
 
