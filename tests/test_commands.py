@@ -69,9 +69,9 @@ def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen
         "#4 turn 2, reply: You are called ADA.\n"
         "/recall ada #4 quotes the last one in your next message\n"
     )
-    assert shown.attached == {}
     assert run("/recall Náme ada #1") == "your next message will quote turn 1: My name is Ada.\n"
-    assert run("/recall Rome\nagain").endswith("no match for 'Rome\\nagain'\n")
+    for words in ("Rome\nagain", '"'):
+        assert run(f"/recall {words}").endswith(f"no match for {words!r}\n")
     with pytest.raises(UsageError, match="no match #5: found 4 matches"):
         run("/recall ada #5")
     shown.say("Right?" + " séa" * 60)
@@ -89,7 +89,6 @@ def test_what_cannot_be_done_is_refused_and_names_what_can(run: Run) -> None:
         "/set --max-kv-size 9": "unknown option '--max-kv-size': start mlxchat with --max-kv-…",
         "/set tmp 1": "unknown option 'tmp': did you mean temp?",
         "/set temp -1": "temp must be at least 0, got -1.0: the nearest is 0",
-        "/clear up": "/clear takes no argument",
         "/exit\nnow": "/exit takes no argument",
         "/recall": "usage: /recall WORDS …",
         "/compact edit": "no note yet: /compact writes one",
@@ -251,8 +250,9 @@ def test_what_was_sent_with_a_message_returns_with_it_alone(shown: ChatScreen, r
     run("/undo")
     assert [*shown.attached] == ["b", "c"]
     assert run_command(shown, "/undo") == "//one"
-    shown.conversation.add(Turn("/clear it\nall"))
-    assert run_command(shown, "/undo") == " /clear it\nall"
+    for said, typed in (("/clear it\nall", " /clear it\nall"), ("/", "//")):
+        shown.conversation.add(Turn(said))
+        assert run_command(shown, "/undo") == typed
     assert [*shown.attached] == ["c"]
 
 

@@ -285,7 +285,7 @@ class State:
             for number, turn in enumerate(self.turns, 1)
             for where in ("user", "thought", "reply")
             for line in getattr(turn, where).splitlines()
-            if all(word in _folded(line) for word in wanted)
+            if wanted and all(word in _folded(line) for word in wanted)
         ]
 
 

@@ -62,7 +62,7 @@ class ChatLoop(ChatScreen):
                 if command is not None:
                     return run_command(self, command) or ""
                 # What makes it a message is no part of it. A comment that is pasted stays as it is.
-                marked = re.fullmatch(r"//\S.*", text) or (text[0] == " " and as_command(text[1:]))
+                marked = re.fullmatch(r"//(?!\s).*", text) or as_command(text.removeprefix(" "))
                 return "" if self.say(text[1:] if marked else text) else text
         except KeyboardInterrupt:
             # Something other than a reply was interrupted: keep the typed text.

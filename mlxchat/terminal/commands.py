@@ -183,7 +183,7 @@ def _undo(shown: ChatScreen, _: str) -> str:
     if turn.forgotten and shown.conversation.state.note is not None:
         shown.screen.say("the note may still speak of it: /compact off removes the note")
     # As it is typed: with one more slash, or, in several lines, after a space.
-    typed = re.sub(r"\A/(?=\S.*\Z)", "//", turn.question)
+    typed = re.sub(r"\A/(?!\s)(?=.*\Z)", "//", turn.question)
     return f" {typed}" if is_command(typed, COMMANDS) else typed
 
 
