@@ -96,10 +96,11 @@ def endless(byte: bytes) -> Any:
 
 def test_endless_input_is_refused_before_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "free_memory_bytes", lambda: 50_000_000)
-    with pytest.raises(InputError, match="standard input is too large"):
-        read_input(None, [], endless(b"y"))
-    with pytest.raises(InputError, match="NUL at byte 0"):
-        read_input(None, [], endless(b"\0"))
+    for byte, complaint in ((b"y", "standard input is too large"), (b"\0", "NUL at byte 0")):
+        with pytest.raises(InputError, match=complaint):
+            read_input(None, [], endless(byte))
+    with pytest.raises(InputError, match="is a terminal"):
+        read_input(None, [os.ttyname(os.openpty()[1])], None)
 
 
 def test_documents_that_fit_one_by_one_but_not_together_are_refused(
@@ -116,8 +117,7 @@ def test_documents_that_fit_one_by_one_but_not_together_are_refused(
 
 
 def test_the_lines_of_a_pipe_go_on_where_they_were() -> None:
-    document = documents.document_of(b"a\nb\nc", "the pipe")
-    lines = document.lines()
+    lines = (document := documents.document_of(b"a\nb\nc", "the pipe")).lines()
     assert [next(lines), document.bytes_at(0, 3), *lines] == [b"a\n", b"a\nb", b"b\n", b"c"]
 
 

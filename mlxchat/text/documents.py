@@ -164,6 +164,9 @@ def open_document(path: str, stdin: BinaryIO | None, *, whole: bool = False) -> 
             return _read(name, Path(path))
         with nullcontext(stdin) if path == STDIN else Path(path).open("rb") as stream:
             assert stream is not None
+            if path != STDIN and stream.isatty():
+                # A chat reads its keys from it.
+                raise InputError(f"{name} is a terminal, not a file")
             return _read(name, _copied(stream, name, whole))
 
 
