@@ -64,16 +64,17 @@ def test_every_form_of_input(arguments: list[str], ids: list[Any]) -> None:
 
 
 def test_failed_rows_are_counted_and_the_first_is_shown() -> None:
-    write("in.jsonl", {"prompt": "a"}, "nope", {"prompt": "b", "schema": {"type": "strin"}})
-    done = run_in_process("batch", "in.jsonl", "-o", "out.jsonl", "--stats")
+    invalid = {"prompt": "b", "schema": {"type": "strin"}}
+    write("in.jsonl", {"prompt": "a"}, "nope", invalid, {"prompt": "long " * 90})
+    done = run_in_process("batch", "in.jsonl", "-o", "out.jsonl", "--stats", "--max-kv-size", "200")
     assert (done.returncode, done.stdout) == (1, "")
-    figures, failed = done.stderr.splitlines()
-    assert figures.startswith("3 rows, 2 failed · prompts ")
+    figures, failed, cut = done.stderr.splitlines()
+    assert [figures[:25], cut[9:28]] == ["4 rows, 2 failed · prompt", "1 prompt was larger"]
     unread = "invalid JSON: expected ident at column 2; --lines reads text"
     assert failed == f"mlxchat: 2 rows failed; row 2: {unread}"
     errors = [each.get("error") for each in lines(Path("out.jsonl").read_text())]
     wrong = "--schema: $.type: 'strin' is not valid under any of the given schemas"
-    assert errors == [None, wrong, unread]
+    assert errors == [None, wrong, None, unread]
 
 
 INVALID = {"type": "array", "items": {"const": 1}, "minItems": 2, "uniqueItems": True}

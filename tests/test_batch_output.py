@@ -170,6 +170,7 @@ def test_a_run_that_fails_at_the_beginning_leaves_no_empty_file(out: Path) -> No
         with pytest.raises(OutputError, match="was moved or replaced"):
             file.write("{}\n")
         out.with_name("moved").rename(out)
+        assert not out.read_text(), "a row that is not reported is not in the file"
 
 
 @pytest.mark.parametrize("failing", range(30))

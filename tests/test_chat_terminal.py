@@ -234,8 +234,7 @@ def test_a_chat_that_is_ended_before_its_reply_keeps_the_message(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_ends_the_prompt_keeps_what_was_typed(number: int, tiny_model: Path) -> None:
-    """A SIGHUP while the prompt was drawn was lost, and the user was asked to press Enter. A
-    terminal that was closed ended the prompt before the signal came."""
+    """A SIGHUP while the prompt was drawn was lost, and the user was asked to press Enter."""
     steps = [(PROMPT, "half a mess"), ("^> half", lambda: os.kill(os.getpid(), number))]
     assert on_terminal("-m", str(tiny_model), steps=steps)[0] == 128 + number
     steps = [(PROMPT, "and more"), ("^> and", lambda: cast(Terminal, sys.stdin).hang_up())]

@@ -98,8 +98,7 @@ def _configuration(directory: Path) -> None:
 def test_what_lasts_is_flushed_after_its_last_write_and_before_it_gets_its_name(
     mac: Calls, tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
-    """With `fsync` alone, a power cut lost text that had been reported as saved. A file system
-    that cannot sync is no error: a configuration was refused there."""
+    """With `fsync` alone, a power cut lost text that had been reported as saved."""
     write(tmp_path)
     assert "full" in mac.names
     for call, following in pairwise([*mac.names, "end"]):

@@ -27,7 +27,7 @@ CEILINGS = {
     "recall": 410,
     "passages": 475,
     "constraint": 833,
-    "cache": 2_326,
+    "cache": 2_320,
     "models": 3_534,
     "engine": 2_165,
     "chat": 1_828,
@@ -37,7 +37,7 @@ CEILINGS = {
     "distributed": 595,
     "app": 3_296,
     "bench": 860,
-    "terminal": 3_946,
+    "terminal": 3_952,
     "doctor": 209,
     "cli": 1_600,
 }

@@ -203,8 +203,7 @@ def test_an_unusual_reply_is_an_answer_in_this_turn_and_the_next(case: str) -> N
 
 
 def test_a_rejected_variable_or_beginning_leaves_the_conversation_unchanged() -> None:
-    """Some cannot turn thinking off; after `/think off` every later turn failed. And the tokens of
-    a beginning that was too large stayed pinned."""
+    """Some cannot turn thinking off; after `/think off` every later turn failed."""
     refuse = "{% if enable_thinking is false %}{{ raise_exception('it always thinks') }}{% endif %}"
     conversation = converse(replace(formats.QWEN, template=refuse + formats.QWEN.template))
     with pytest.raises(TemplateError, match="it always thinks"):

@@ -119,11 +119,13 @@ class BatchRun:
         )
         warn, on_read = self._observer.warn, lambda: on_progress(figures)
         runner = SideBySide(self._request, loaded, pending, should_stop, warn, on_read=on_read)
-        began_s = time.perf_counter()
+        began_s, window = time.perf_counter(), loaded.settings.max_kv_size
         on_progress(figures)
         for result in runner.results():
             if result is not None:
                 pending.finish(result)
+                is_larger = window is not None and result.prompt_tokens > window
+                figures.cut += is_larger and result.evicted_tokens > 0
             figures.seconds = time.perf_counter() - began_s
             on_progress(figures)
             if result is not None:

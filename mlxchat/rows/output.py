@@ -157,8 +157,10 @@ class ResultFile(OutputFile):
 
     def write(self, text: str) -> None:
         """Append a line. Raises OutputError, also if the file has been deleted or moved."""
+        if os.fstat(self._descriptor).st_nlink:
+            # Before it is written: a row that is reported as finished is in the file.
+            self.check_name()
         super().write(text)
-        self.check_name()
         if self._clock() - self._synced_s >= SYNC_EVERY_S:
             self._synced_s = self._clock()
             self.sync()
@@ -179,7 +181,7 @@ class BatchFigures:
     `skipped` rows were finished by an earlier run; `incomplete` are among both; `invalid` answers
     to a constraint, among `failed`. `first_error` is that of the first row that failed. `seconds`
     are those since generation began: loading the model does not count. Of the prompts being read,
-    `reading` has how many tokens of how many.
+    `reading` has how many tokens of how many; `cut` are those that were larger than the window.
     """
 
     total: int | None = None
@@ -188,6 +190,7 @@ class BatchFigures:
     incomplete: int = 0
     failed: int = 0
     invalid: int = 0
+    cut: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0

@@ -48,6 +48,9 @@ def _report(batch: BatchRun, messages: Messages, shown: Shown, stopped: ExitStat
     if figures.failed:
         first = beginning(figures.first_error or "", MAX_ERROR_CHARS)
         messages.warn(f"{count(figures.failed, 'row')} failed; {first}")
+    if figures.cut:
+        what = count(figures.cut, "prompt was", "prompts were")
+        messages.warn(f"{what} larger than the window: the oldest tokens were evicted")
     if figures.incomplete:
         messages.warn(f"{count(figures.incomplete, 'answer is', 'answers are')} not complete")
     if stopped is not None:

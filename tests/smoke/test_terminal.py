@@ -112,8 +112,7 @@ def test_ctrl_z_at_the_prompt_suspends_the_chat(scripted: str, tmp_path: Path) -
 
 
 def test_after_ctrl_z_in_a_reply_keys_are_not_echoed_into_it(scripted: str, tmp_path: Path) -> None:
-    """The shell had switched the echo on: lines below were erased, and text was written twice. And
-    it ran what was typed for the next prompt."""
+    """The shell had switched the echo on: lines below were erased, and text was written twice."""
     terminal = shell(tmp_path)
     terminal.send("hello\r", shows="w20 ")
     terminal.send("touch run\r" + CTRL_Z)
