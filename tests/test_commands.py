@@ -164,7 +164,9 @@ def test_tab_suggests_arguments(shown: ChatScreen) -> None:
 def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
     shown: ChatScreen, run: Run
 ) -> None:
-    shown.attached = {"/a.md": ("a.md", "It is."), "> Hi.": ("a quote of turn 1", "> Hi.")}
+    shown.conversation.add(Turn("> Hi.\n\nHo?", documents=7))
+    run("/undo")
+    shown.attached["/a.md"] = "a.md", "It is."
     make_session("old", *[Turn("a" * 184 + "b\n" * 150, documents=184)] * 4)
     assert run("/load 'old'") == (
         "-- old: 4 turns; the last one --\n"

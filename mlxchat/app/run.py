@@ -301,7 +301,8 @@ class Run(AbstractContextManager["Run"]):
         writer = self._events if request.events else self._text
 
         def read(done: int, total: int) -> None:
-            on_prefill(done, total)
+            # With the last token, which is computed with the first one of the answer.
+            on_prefill(done + (done == total), total + 1)
             if saver is not None:
                 saver.read(done, total)
 

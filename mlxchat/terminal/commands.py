@@ -371,8 +371,9 @@ def _load(shown: ChatScreen, argument: str) -> None:
     if is_model(argument) and argument not in names_by_use():
         raise UsageError(f"{argument} is a model, not a session: use /model {argument}")
     shown.chat.change_session(argument)
+    # Files stay attached, but nothing of the chat that is left: what came back, or a quote.
+    shown.prepare_again(Turn(""))
     shown.forget_sent()
-    # Files stay attached; a quote is of the chat that is left.
     shown.attached = {k: each for k, each in shown.attached.items() if not k.startswith("> ")}
     shown.show_last_exchange()
     if not shown.conversation.turns:
