@@ -19,9 +19,9 @@ Lines = dict[str, list[tuple[float, float]]]
 
 
 def main() -> None:
+    if len(sys.argv) != 3 or not Path(sys.argv[1]).is_file():
+        sys.exit("usage: python -m scripts.bench.plot FILE_OF_FIGURES DIR")
     file, directory = map(Path, sys.argv[1:])
-    if not file.is_file():
-        sys.exit(f"{file} is no file of figures")
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     rows = [row | row.get("figures", {}) for row in rows]
 
