@@ -97,7 +97,6 @@ def test_one_failing_benchmark_does_not_stop_the_others(
 
 
 def test_sides_take_turns_and_each_is_warmed_up_once() -> None:
-    """Other load on the machine affects all sides alike."""
     done: list[str] = []
     sides = {
         name: Side(name, partial(done.append, name), partial(done.append, f"({name})"))

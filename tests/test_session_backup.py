@@ -92,7 +92,7 @@ def test_the_backup_replaces_a_file_that_is_damaged_or_missing(
 def test_a_damaged_backup_is_set_aside_with_the_database(database: Path) -> None:
     destroy_a_page(database)
     destroy_a_page(backup.path_of(database))
-    with pytest.raises(SessionError, match=r"was damaged .* no sessions yet: try again$"):
+    with pytest.raises(SessionError, match=r"was damaged .* starts empty: try again$"):
         turns()
     assert listing() == []
     assert len(list(database.parent.glob("sessions.db.aside-*/sessions.db.backup"))) == 1
@@ -117,7 +117,7 @@ def test_a_database_of_an_earlier_format_is_set_aside_once(database: Path) -> No
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA user_version = 1")
     before = database.read_bytes()
-    with pytest.raises(SessionError, match=r"had an earlier format .* no sessions yet: try again$"):
+    with pytest.raises(SessionError, match=r"had an earlier format .* starts empty: try again$"):
         listing()
     assert listing() == []
     (aside,) = database.parent.glob("sessions.db.aside-*")

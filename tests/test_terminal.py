@@ -15,7 +15,7 @@ from mlxchat.terminal import progress, visible
 from mlxchat.terminal.figures import draw_window
 from mlxchat.terminal.output import Messages, Stdout, show_error, wrap
 from mlxchat.terminal.progress import counting, terminal_question, waiting
-from mlxchat.terminal.table import render_page
+from mlxchat.terminal.table import format_table, render_page
 from mlxchat.units import format_bytes
 from scripts.tiny_model import tiny_config, write_tiny_model
 from tests.in_process import run_in_process
@@ -94,9 +94,11 @@ def test_a_page_is_plain_in_a_pipe_and_opens_in_the_pager_on_a_terminal(
     assert (paged, "…" in render_page(read_page("sampling"), 40)) == ([], False)
     status, terminal = on_terminal("help", "window", steps=[])
     assert (status, terminal.written) == (0, "")
-    # Wider lines are hard to read.
     assert paged == [render_page(read_page("window"), 100)]
     assert max(map(len, re.sub(r"\x1b\[[\d;]*m", "", paged[0]).splitlines())) <= 100
+    monkeypatch.setenv("COLUMNS", "40")
+    drawn = format_table(("KEY", "IS"), [["generate.think-budget", "off " * 9]], for_terminal=True)
+    assert "KEY: generate.think-budget\nIS: off off" in drawn
 
 
 # Progress on stderr, while something takes long
@@ -156,7 +158,6 @@ def test_text_messages_errors_and_progress_have_one_line_each(terminal: Terminal
     ("answer", "agrees"), [("\n", True), ("Yes\n", True), ("n\n", False), ("", False)]
 )
 def test_only_who_answers_agrees(answer: str, agrees: bool, terminal: Terminal) -> None:
-    """The end of the input is not consent."""
     with terminal.opened() as patch:
         patch.setattr(terminal, "readline", lambda: answer)
         assert (ask := terminal_question()) is not None

@@ -128,7 +128,7 @@ def replace(database: Path, problem: str, *, restores: bool) -> str:
         made = datetime.fromtimestamp(copy.stat().st_mtime)
         found += f"; its backup of {made:%Y-%m-%d %H:%M} replaces it, without anything later"
     else:
-        found += "; no backup replaces it, so there are no sessions yet"
+        found += "; no backup replaces it: the list of sessions starts empty"
     sync_directory(database.parent)
     return found
 

@@ -17,14 +17,14 @@ PATIENCE_S = 0.3
 
 
 class Line:
-    """An animated line on stderr, which appears if it is not removed within a moment. Nothing is
-    drawn if `quiet`, or if stderr is not a terminal that can move its cursor.
+    """A line on stderr, which appears if it is not removed within a moment. Nothing is drawn if
+    `quiet`, or if stderr is not a terminal that can move its cursor.
 
-    A separate thread draws it, because the caller may be busy in MLX for minutes.
+    If `is_animated`, a separate thread draws it, because the caller may be busy in MLX for minutes.
     """
 
-    def __init__(self, quiet: bool) -> None:
-        self._is_drawn = is_drawn(quiet)
+    def __init__(self, quiet: bool, *, is_animated: bool = True) -> None:
+        self._is_drawn, self._is_animated = is_drawn(quiet), is_animated
         self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
         self._shown: Any = None
@@ -36,7 +36,10 @@ class Line:
         with self._lock:
             self._text, self._done, self._total = visible(text), done, total
             if self._shown is not None:
-                self._shown.update(0, total=total, completed=done, description=self._fitted())
+                text, is_still = self._fitted(), not self._is_animated
+                self._shown.update(
+                    0, total=total, completed=done, description=text, refresh=is_still
+                )
             elif self._timer is None:
                 self._timer = threading.Timer(PATIENCE_S, self._appear)
                 self._timer.daemon = True
@@ -62,7 +65,7 @@ class Line:
             # Importing rich often takes longer than the operation.
             from mlxchat.terminal.screen import moving_line
 
-            self._shown = moving_line(self._text, self._total)
+            self._shown = moving_line(self._text, self._total, is_animated=self._is_animated)
             self._shown.update(0, completed=self._done, description=self._fitted())
             if (console := self._shown.console).is_terminal:
                 # To the next row, if a script has written the beginning of this one.
@@ -117,9 +120,9 @@ def is_drawn(quiet: bool) -> bool:
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[Line]:
+def progress(quiet: bool, *, is_animated: bool = True) -> Iterator[Line]:
     """Yield a line, which is gone when the body ends."""
-    line = Line(quiet)
+    line = Line(quiet, is_animated=is_animated)
     TerminalLine.drawn.append(line.stop)
     try:
         yield line

@@ -2,14 +2,11 @@
 
 import shutil
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-from rich.progress import TaskID
 
 from mlxchat.app.opening import find_model, load_model, start
 from mlxchat.app.ranks import check_ranks
@@ -31,8 +28,7 @@ from mlxchat.models.model import Alone
 from mlxchat.request import Setup
 from mlxchat.terminal import Terminated, visible
 from mlxchat.terminal.output import Messages, Stdout, show_error, wrap
-from mlxchat.terminal.progress import is_drawn, observer_of
-from mlxchat.terminal.screen import moving_line
+from mlxchat.terminal.progress import observer_of, progress
 from mlxchat.terminal.table import format_table
 from mlxchat.terminal.worker import Worker, in_worker
 
@@ -80,14 +76,11 @@ def _run_benches(asked: BenchRequest, ranks: Alone, worker: Worker) -> int:
             f"this machine is busy (load {machine['load']} on {machine['cores']} cores), "
             "which slows what is measured"
         )
-    # Drawn between runs only, so that drawing does not affect the measurements.
-    line = moving_line("getting ready", 1, is_animated=False)
 
     def tick(done: int, total: int, what: str) -> None:
         if ranks.lead(stop.requested()):
             raise Terminated(stop.status or ExitStatus.TERMINATED)
-        text = f"{done}/{total} {what}"
-        line.update(TaskID(0), completed=done, total=total, description=text, refresh=True)
+        line.show(f"{done}/{total} {what}", done, total)
 
     status = ExitStatus.OK
     with worker.stoppable() as stop:
@@ -103,11 +96,16 @@ def _run_benches(asked: BenchRequest, ranks: Alone, worker: Worker) -> int:
             notify=cache(messages.warn),
         )
         for entry in request.entries:
-            shown = line if is_drawn(request.quiet) else nullcontext()
             comparisons: list[Comparison[Any, Any]] = []
             is_complete = False
             try:
-                with shown, device_failures(), reported_as(OutputError, f"measure {entry.name}"):
+                with (
+                    # Drawn between runs only, so that drawing does not affect the measurements.
+                    progress(request.quiet, is_animated=False) as line,
+                    device_failures(),
+                    reported_as(OutputError, f"measure {entry.name}"),
+                ):
+                    line.show("getting ready", 0, 1)
                     comparisons += import_module(f"mlxchat.bench.{entry.name}").comparisons(subject)
                     for each in comparisons:
                         each.run(tick)
@@ -146,16 +144,11 @@ def _write(found: Sequence[Comparison[Any, Any]], common: Record, json_file: str
 
 
 def format_bench_table(table: Table, for_terminal: bool) -> str:
-    """A title and the table, with numbers aligned right; a line for each figure if a terminal is so
-    narrow that it would cut one."""
+    """A title and the table, with numbers aligned right."""
     columns = zip(table.headers, zip(*table.rows, strict=True), strict=True)
     numbers = [n for n, cells in columns if all(c.lstrip("-")[:1].isdigit() for c in cells if c)]
     rows = table.rows if for_terminal else (table.headers, *table.rows)
     drawn = format_table(table.headers, rows, right_aligned=numbers, for_terminal=for_terminal)
-    words = " ".join(" ".join(row) for row in (table.headers, *rows)).split()
-    if for_terminal and not {*words} <= {*drawn.split()}:
-        named = [zip(table.headers, row, strict=True) for row in rows]
-        drawn = "\n".join("".join(f"{n}: {cell}\n" for n, cell in each if cell) for each in named)
     return f"{_remark(table.title, for_terminal)}{drawn}\n"
 
 

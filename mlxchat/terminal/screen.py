@@ -99,7 +99,7 @@ class _Stderr(Console):
         return False
 
 
-def moving_line(text: str, total: int | None, *, is_animated: bool = True) -> Progress:
+def moving_line(text: str, total: int | None, *, is_animated: bool) -> Progress:
     """A spinner, a bar if there is a total and room, and the text of the only task. Call `start`
     and `stop`; it disappears when stopped."""
     console = _Stderr(stderr=True)

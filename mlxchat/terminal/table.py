@@ -76,9 +76,10 @@ def format_table(
 ) -> str:
     """Lay out `rows` below `headers`; in a pipe, as lines without headers.
 
-    On a narrow terminal cells are wrapped, in the first column only if it is wider than half. With
-    `cut`, each row stays one line instead: the columns it names are shortened, the last ones left
-    out if they do not fit, the first that it names after all others, and the first is whole.
+    On a narrow terminal cells are wrapped; a row is a line for each cell where a word of a header,
+    of the first column or of a `right_aligned` one would be cut. With `cut`, each row stays one
+    line instead: the columns it names are shortened, the last ones left out if they do not fit, the
+    first that it names after all others, and the first is whole.
 
     Cells may come from files: control characters in them are made visible.
     """
@@ -108,7 +109,15 @@ def format_table(
         table.add_row(*(Text(text, no_wrap=cut is not None) for text in row))
     with console.capture() as captured:
         console.print(table)
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    drawn = "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    whole = (headers, *(columns[header] for header in {headers[0], *right_aligned}))
+    if cut is None and not {*" ".join(map(" ".join, whole)).split()} <= {*drawn.split()}:
+        named = [zip(headers, row, strict=True) for row in cells]
+        lines = (
+            [wrap(f"{n}: {cell}", console.width, GAP) for n, cell in each if cell] for each in named
+        )
+        drawn = "\n".join("".join(f"{line}\n" for line in each) for each in lines)
+    return drawn
 
 
 def _fitting(columns: Mapping[str, Sequence[str]], cut: Sequence[str], width: int) -> list[str]:
