@@ -218,6 +218,7 @@ def test_a_file_is_attached_once_and_names_neither_the_turn_nor_a_session(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.md").write_text("Ada.")
+    (tmp_path / "z.md").symlink_to("a.md")
     listed = "(4 characters) 1 attachment: /file PATH adds one, /file off [PATH] drops them"
     for spelled in ("*.md", "./a.md", ".", f"{tmp_path}/./a.md"):
         assert " ".join(run(f"/file {spelled}").split()).endswith(f"a.md {listed}")

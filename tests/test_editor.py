@@ -58,8 +58,7 @@ def test_what_is_typed_ahead_of_a_draft_that_comes_back_is_apart(read: Read) -> 
     tall = "line\n" * 60 + "end"
     assert read("", (r"^> \[pasted 303 characters\]$", "!\r"), draft=tall) == f"{tall}!"
     assert read(f"{CTRL_R}line\r\r") == f"{tall}!"
-    for key in ("\x1b[A", "\x10"):
-        assert read(key, (r"^> \[pasted 304 characters\]$", "\r")) == f"{tall}!"
+    assert read("\x10", (r"^> \[pasted 304 characters\]$", "\r")) == f"{tall}!"
 
 
 @pytest.mark.parametrize(
@@ -129,9 +128,9 @@ def test_a_message_survives_in_a_private_history_with_a_long_paste_that_the_prom
     whole = f"ba{LONG}\nc"
     assert read(f"b{PASTED}c", up, history=str(file)) == whole
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    for directory in file.parents[:2]:
-        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(each.stat().st_mode) for each in file.parents[:2]} == {0o700}
     assert read(f"{CTRL_R}WO\r\r", history=str(file)) == whole
+    assert read(f"my{CTRL_R}o{CTRL_R}{CTRL_C}own\r", history=str(file)) == "myown"
 
 
 def test_an_unusable_editor_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,13 +22,14 @@ from prompt_toolkit.application import get_app_session, run_in_terminal
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
-from prompt_toolkit.filters import Condition, has_completions, has_focus
+from prompt_toolkit.filters import Condition, has_completions, has_focus, is_searching
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
 from prompt_toolkit.layout.utils import explode_text_fragments
+from prompt_toolkit.search import SearchDirection, start_search, stop_search
 from prompt_toolkit.utils import get_cwidth
 
 from mlxchat.errors import InputError
@@ -83,6 +84,7 @@ class Editor:
         self._ended_by, self._news = ended_by, news
         self._warned = self._was_warned = False
         self._pushed = ""
+        self._searched_from = 0
         self._error: BaseException | None = None
         self._pastes = _Pastes()
         self._names = [usage.split()[0] for usage in commands]
@@ -210,6 +212,9 @@ class Editor:
         keys.add("c-g", filter=at_prompt)(_open_editor)
         keys.add("tab", filter=at_prompt & has_completions)(_take_or_next)
         keys.add("c-c", filter=at_prompt)(self._interrupt)
+        keys.add("c-r", filter=at_prompt)(self._search)
+        for key in ("c-c", "c-g"):
+            keys.add(key, filter=is_searching)(self._end_search)
         for key in ("up", "c-p", "down", "c-n"):
             keys.add(key, filter=at_prompt)(self._recall)
         keys.add("<sigint>")(self._interrupt)
@@ -235,6 +240,15 @@ class Editor:
         buffer.auto_up(event.arg) if is_up else buffer.auto_down(event.arg)
         if buffer.working_index != before:
             buffer.text = self._pastes.fit(buffer.text)
+
+    def _search(self, event: KeyPressEvent) -> None:
+        self._searched_from = event.current_buffer.working_index
+        start_search(direction=SearchDirection.BACKWARD)
+
+    def _end_search(self, event: KeyPressEvent) -> None:
+        """Back where it began: the library stays where a second Ctrl-R has been."""
+        stop_search()
+        event.current_buffer.go_to_history(self._searched_from)
 
     def _add_line(self, event: KeyPressEvent) -> None:
         """After what came back, impatient Enters add nothing."""

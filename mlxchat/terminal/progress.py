@@ -36,10 +36,9 @@ class Line:
         with self._lock:
             self._text, self._done, self._total = visible(text), done, total
             if self._shown is not None:
-                text, is_still = self._fitted(), not self._is_animated
-                self._shown.update(
-                    0, total=total, completed=done, description=text, refresh=is_still
-                )
+                self._shown.update(0, total=total, completed=done, description=self._fitted())
+                if not self._is_animated:
+                    self._shown.refresh()
             elif self._timer is None:
                 self._timer = threading.Timer(PATIENCE_S, self._appear)
                 self._timer.daemon = True

@@ -96,15 +96,13 @@ def _run_benches(asked: BenchRequest, ranks: Alone, worker: Worker) -> int:
             notify=cache(messages.warn),
         )
         for entry in request.entries:
+            # Drawn between runs only, so that drawing does not affect the measurements.
+            shown = progress(request.quiet, is_animated=False)
+            failing = reported_as(OutputError, f"measure {entry.name}")
             comparisons: list[Comparison[Any, Any]] = []
             is_complete = False
             try:
-                with (
-                    # Drawn between runs only, so that drawing does not affect the measurements.
-                    progress(request.quiet, is_animated=False) as line,
-                    device_failures(),
-                    reported_as(OutputError, f"measure {entry.name}"),
-                ):
+                with shown as line, device_failures(), failing:
                     line.show("getting ready", 0, 1)
                     comparisons += import_module(f"mlxchat.bench.{entry.name}").comparisons(subject)
                     for each in comparisons:

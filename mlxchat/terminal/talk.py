@@ -113,7 +113,8 @@ class Talk:
         """Put the texts of files before the next message: once, however their paths are written."""
         for each, text in files:
             key = each.name if each.is_passing else os.path.realpath(str(each.source))
-            self.attached[key] = each.name, heading(each.name) + text
+            name, _ = self.attached.get(key, (each.name, ""))
+            self.attached[key] = name, heading(name) + text
 
     @property
     def documents(self) -> str:
