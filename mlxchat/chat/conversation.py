@@ -307,9 +307,9 @@ class Conversation(Means):
         return turn
 
     def take_back(self) -> str | None:
-        """Take back the last action if all was "cleared", or it changed the "system" prompt, what
-        is "remembered", the "note" (`compact`, `set_note`), the "reply" (`continue_reply`) or what
-        is "forgotten"; return which."""
+        """Take back the last action if all was "cleared", or a note alone "emptied", or it changed
+        the "system" prompt, what is "remembered", the "note" (`compact`, `set_note`), the "reply"
+        (`continue_reply`) or what is "forgotten"; return which."""
         last = self._past[-1].state if self._past else None
         if last is None or len(last.turns) != len(self.turns):
             return None

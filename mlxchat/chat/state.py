@@ -219,14 +219,14 @@ class State:
 
     def changed_in(self, later: State) -> str:
         """What an action on the same turns has changed."""
-        if self.cleared != later.cleared or (later.last is None and self.note and not later.note):
+        if self.cleared != later.cleared:
             return "cleared"
         if self.system != later.system:
             return "system"
         if self.remembered != later.remembered:
             return "remembered"
         if self.note != later.note:
-            return "note"
+            return "note" if later.last else "emptied"
         before, now = self.turns[-1], later.turns[-1]
         same = before.reply == now.reply and before.thought == now.thought
         return "forgotten" if same else "reply"

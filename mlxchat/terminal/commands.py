@@ -162,6 +162,7 @@ def _retry(shown: ChatScreen, _: str) -> None:
 
 TAKEN_BACK = {
     "cleared": "undid /clear: the chat is as before",
+    "emptied": "the note is back",
     "reply": "removed what /continue added",
     "note": "undid /compact: the note and the window are as before",
     "remembered": "undid /remember: {lines} as before, and so is the window",
@@ -384,10 +385,8 @@ def _load(shown: ChatScreen, argument: str) -> None:
 @command("/sessions", "list the sessions", needs_model=False)
 def _sessions(shown: ChatScreen, _: str) -> None:
     rows = [(s.name, minute(s.updated), str(s.turns), s.title) for s in listing()]
-    headers = ("NAME", "USED", "TURNS", "FIRST MESSAGE")
-    table = format_table(
-        headers, rows, right_aligned=("TURNS",), cut=headers[-1:], for_terminal=True
-    )
+    names = ("NAME", "USED", "TURNS", "FIRST MESSAGE")
+    table = format_table(names, rows, right_aligned=["TURNS"], cut=names[3:], for_terminal=True)
     shown.screen.draw(table.splitlines() if rows else ["no sessions yet"])
 
 
