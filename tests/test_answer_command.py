@@ -90,6 +90,10 @@ def test_only_the_first_code_block_is_written_and_if_cut_off_it_has_its_own_stat
         generated = re.search(r"(\d+) (generated|tokens)", run.stderr)
         assert generated is not None
         assert int(generated[1]) < len(CODE)
+        if command == ["generate"]:
+            out = tmp_path / f"{tokens}.sh"
+            run_in_process(*command, "-m", str(tmp_path / text[:5]), "-o", str(out), *how)
+            assert out.exists() == bool(expected[1])
 
 
 def test_a_question_stopped_early_has_no_code(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:

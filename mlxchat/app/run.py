@@ -271,8 +271,9 @@ class Run(AbstractContextManager["Run"]):
 
     def _end(self) -> Token:
         token = self._output(Token(None), self.ending())
-        # A new one that has nothing goes when it is closed.
-        if self.file is not None and (self._error is None or self._last_character):
+        # A new one that has nothing, not even an empty answer, goes when it is closed.
+        is_answered = self._error is None and not self.request.answer.extract
+        if self.file is not None and (is_answered or self._last_character):
             self.file.end()
         return token
 

@@ -34,7 +34,7 @@ class OutputFile(AbstractContextManager["OutputFile"]):
 
     This process buffers nothing, so killing it loses nothing; only `sync` protects from a power
     cut. After a failure nothing more is written, but the position that `sync` last returned can
-    still be resumed. A file that `is_new` is removed if it stays empty because of that.
+    still be resumed. A file that `is_new` is removed if it stays empty and is not ended.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class OutputFile(AbstractContextManager["OutputFile"]):
         self._path = path
         self._descriptor = descriptor
         self._bytes = size_bytes
-        self._is_new = is_new
+        self._may_go = is_new
         self._failed = False
         sync_directory(path.parent)
 
@@ -95,6 +95,7 @@ class OutputFile(AbstractContextManager["OutputFile"]):
         """Sync and close the complete output. Raises OutputError, also if it has lost its name."""
         self.sync()
         self.check_name()
+        self._may_go = False
         self.close()
 
     def check_name(self) -> None:
@@ -103,21 +104,20 @@ class OutputFile(AbstractContextManager["OutputFile"]):
             raise OutputError(f"{self._path} was moved or replaced: put its text back")
 
     def close(self) -> None:
-        """Close the file, and remove a new one that is empty because writing failed; a second call
-        does nothing. Raises OutputError if a write fails late."""
+        """Close the file, and remove a new one to which nothing was written, unless it was ended;
+        a second call does nothing. Raises OutputError if a write fails late."""
         if self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
         with _writing(self._path):
             try:
-                is_useless = self._failed and self._is_new and not os.fstat(descriptor).st_size
-                if is_useless and is_at(descriptor, self._path):
+                size = self._bytes or os.fstat(descriptor).st_size
+                if self._may_go and not size and is_at(descriptor, self._path):
                     self._path.unlink()
             finally:
                 os.close(descriptor)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._failed = self._failed or error is not None
         # Report the first error, not one that follows from it.
         with suppress(*([OutputError] if error is not None else [])):
             self.close()
