@@ -32,7 +32,6 @@ def test_visible_text_has_no_control_characters_except_tab_and_newline(text: str
 
 
 def test_a_message_is_wrapped_between_words_commands_and_figures() -> None:
-    """The first lines that a new user saw broke inside words, the closing figures in numbers."""
     message = "mlxchat: cannot reach the hub: run `mlxchat models list` to use one that is here"
     assert wrap(message, 40).split("\n") == [
         "mlxchat: cannot reach the hub: run",
@@ -40,6 +39,7 @@ def test_a_message_is_wrapped_between_words_commands_and_figures() -> None:
         "here",
     ]
     assert wrap("/undo  undo the last turn", 18, indent=7) == "/undo  undo the\n       last turn"
+    assert wrap(f"> {'書' * 50}", 40, indent=2) == f"> {'書' * 50}"
     figures = "prompt 1,061 tokens, 60.0 tok/s · first token 17.69 s · evicted 0"
     assert wrap(figures, 25).split("\n")[:2] == ["prompt 1,061 tokens, 60.0", "tok/s ·"]
     assert wrap(figures, 50) == "prompt 1,061 tokens, 60.0 tok/s ·\nfirst token 17.69 s · evicted 0"

@@ -209,7 +209,7 @@ class ChatScreen(Talk):
             return
         left_out = "… " if turns[-1].documents else ""
         said = beginning(turns[-1].question, MAX_QUOTED_CHARS).replace("\n", "\n  ")
-        self.screen.say(f"> {left_out}{said}")
+        self.screen.say(f"> {left_out}{said}", indent=2)
         with self._new_view() as view:
             for thought in turns[-1].thoughts:
                 view.add(thought, True, True)

@@ -36,7 +36,7 @@ class Screen:
 
     def say(self, text: str, style: str = "dim", *, indent: int = 0) -> None:
         lines = (wrap(line, self.columns, indent) for line in visible(text).split("\n"))
-        self._console.print(Text("\n".join(lines), style=style))
+        self._console.print(Text("\n".join(lines), style=style), soft_wrap=True)
 
     def complain(self, error: object) -> None:
         self.say(str(error), "red")
