@@ -156,7 +156,7 @@ def test_the_short_form_is_that_of_llm() -> None:
         "bio": {"type": "string", "description": "one sentence"},
     }
     assert short.schema == {"type": "object", "properties": properties, "required": [*properties]}
-    lines = Constraint.from_schema("name: the person's name, in full\nage int\n")
+    lines = Constraint.from_schema("name: the person's name, in full,\nage int,\n")
     assert list(lines.schema["properties"]) == ["name", "age"]
 
 

@@ -92,6 +92,7 @@ def test_a_page_is_plain_in_a_pipe_and_opens_in_the_pager_on_a_terminal(
     assert run_in_process("help", "").stdout.startswith("Pages:\n")
     assert run_in_process("help", "session", "rm").stdout.startswith("Usage: mlxchat session rm ")
     assert (paged, "…" in render_page(read_page("sampling"), 40)) == ([], False)
+    assert "    mlxchat generate --schema invoice.json -f" in render_page(read_page("answers"), 40)
     status, terminal = on_terminal("help", "window", steps=[])
     assert (status, terminal.written) == (0, "")
     assert paged == [render_page(read_page("window"), 100)]
@@ -128,7 +129,6 @@ def test_the_terminals_ctrl_c_echo_does_not_wrap_the_line(columns: int, terminal
 
 
 def test_text_messages_errors_and_progress_have_one_line_each(terminal: Terminal) -> None:
-    """A warning continued the line of the answer, and the answer that of the bar."""
     with terminal.opened():
         answer = Stdout()
         with counting("reading", "tokens", quiet=False) as bar:

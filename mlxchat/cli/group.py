@@ -96,7 +96,7 @@ class _Plain:
         command: Any = self
         examples, *rest = (command.epilog or "").rstrip("\n").split("\n\n")
         if not ctx.meta[HELP_ALL]:
-            rest = [f"All options and more: {ctx.command_path} {HELP_ALL}"]
+            rest = [f"More: {ctx.command_path} {HELP_ALL}"]
         formatter.write("".join(f"\n{each}\n" for each in (examples, *rest)))
 
 

@@ -44,9 +44,7 @@ def bench(
     json_file: Annotated[
         str | None,
         typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Append JSON Lines to FILE; - writes them to stdout",
+            "--json", metavar="FILE", help="Append JSON Lines to FILE; - writes them to stdout"
         ),
     ] = None,
     **values: Any,

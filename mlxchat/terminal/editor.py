@@ -83,8 +83,7 @@ class Editor:
     ) -> None:
         self._ended_by, self._news = ended_by, news
         self._warned = self._was_warned = False
-        self._pushed = ""
-        self._searched_from = 0
+        self._pushed, self._searched_from = "", 0
         self._error: BaseException | None = None
         self._pastes = _Pastes()
         self._names = [usage.split()[0] for usage in commands]

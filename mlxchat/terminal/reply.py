@@ -386,7 +386,7 @@ class _Code(CodeBlock):
         yield Padding(shown, (0, 0, 0, CODE_INDENT))
 
 
-class FoldedTable(TableElement):
+class WideTable(TableElement):
     """Rich would cut words that are wider than their column."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -403,7 +403,7 @@ class _DrawnReply(Markdown):
         **Markdown.elements,
         "fence": _Code,
         "code_block": _Code,
-        "table_open": FoldedTable,
+        "table_open": WideTable,
     }
 
     def __init__(self, tokens: list[Token]) -> None:

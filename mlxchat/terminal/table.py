@@ -233,20 +233,25 @@ def show_page(markdown: str) -> None:
 
 def render_page(markdown: str, columns: int) -> str:
     """The page for a terminal. A link to another page names the command that shows it."""
-    from rich.console import Console
-    from rich.markdown import Markdown
+    from rich.console import Console, RenderResult
+    from rich.markdown import CodeBlock, Markdown
+    from rich.text import Text
 
-    from mlxchat.terminal.reply import FoldedTable
+    from mlxchat.terminal.reply import WideTable
+
+    class Code(CodeBlock):
+        def __rich_console__(self, *_: Any) -> RenderResult:
+            # The terminal breaks long lines, which can be copied then.
+            yield Text(indent(str(self.text).rstrip(), "    "), no_wrap=True, overflow="ignore")
 
     class Page(Markdown):
-        elements = Markdown.elements | {"table_open": FoldedTable}
+        elements = Markdown.elements | {"table_open": WideTable, "code_block": Code, "fence": Code}
 
     markdown = PAGE_LINK.sub(r"\1 (help \2)", CHART.sub(r"(chart: \1)", markdown))
     plain = is_dumb() or bool(os.environ.get("NO_COLOR"))
-    console = Console(file=io.StringIO(), width=columns, force_terminal=not plain)
-    console.print(Page(markdown, hyperlinks=False, code_theme="ansi_dark"))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    console = Console(file=(file := io.StringIO()), width=columns, force_terminal=not plain)
+    console.print(Page(markdown, hyperlinks=False, code_theme="ansi_dark"), crop=False)
+    return file.getvalue()
 
 
 def page(text: str) -> None:
