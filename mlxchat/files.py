@@ -27,7 +27,7 @@ _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 _LFS_POINTERS = (b"version https://git-lfs.github.com/", b"version https://hawser.github.com/")
 
 # Younger temporary files may be in the process of being written.
-STRAY_AFTER_S = 86_400.0
+STRAY_AFTER_S = 3_600.0
 
 # Looking up a lock's holder takes the lock for a moment.
 _TRIES, _PAUSE_S = 5, 0.01

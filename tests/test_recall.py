@@ -132,7 +132,7 @@ def test_a_message_is_about_own_things_or_the_world(message: str, own: bool) -> 
     assert is_about_own(message) == own
 
 
-STANDING = ("Always rhyme.", "please never shout", "I’m allergic to nuts", "从现在起用中文回答")
+STANDING = ("Always rhyme.", "please never", "I’m allergic to nuts", "请始终用中文", "いつも")
 OTHERS = ("", "Never mind.", "Remember that film?", "Is it always so?")
 
 

@@ -177,7 +177,7 @@ def search(
         titles = [f"{each.name} · turn {each.turn} · {each.role}" for each in finds]
         write_finds(rows, titles, [each.at for each in finds])
     if not finds:
-        raise SessionError(f"no turn has {' '.join(words)!r}")
+        raise SessionError(f"no turn has the words {' '.join(words)!r}")
 
 
 @session_app.command(epilog="Example: mlxchat session verify holidays")
