@@ -319,7 +319,7 @@ def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
         assert len(shown.conversation.state.remembered) == 1 - undone
     run("/remember off the record")
     run("/remember 1")
-    assert run("/forget 3") == "turns 1 to 3 leave the window with your next message\n"
+    assert run("/forget \uff13") == "turns 1 to 3 leave the window with your next message\n"
     with pytest.raises(UsageError, match="usage: /forget N"):
         run(f"/forget {'9' * 5_000}")
     monkeypatch.setattr(shown, "screen", Screen(answer := StringIO()))

@@ -126,7 +126,7 @@ def suggestions(shown: ChatScreen, name: str, typed: str) -> Iterator[str]:
 def _number(name: str, argument: str, default: int) -> int:
     if not argument:
         return default
-    if not re.fullmatch(r"0*[1-9]\d{0,8}", argument):
+    if not re.fullmatch(r"\d{1,9}", argument) or not int(argument):
         raise UsageError(f"usage: {COMMANDS[name].usage}")
     return int(argument)
 
