@@ -116,9 +116,9 @@ def parse_shorthand(text: str) -> dict[str, Any]:
     (`str` unless given) and, after a colon, a description. All are required. Raises ValueError.
     Source: `schema_dsl` of simonw/llm, which takes a misspelled type for `str`.
     """
-    separator = r",?\s*(?:\n|$)" if "\n" in text.strip() else ","
+    separator = "\n" if "\n" in text.strip() else ","
     properties: dict[str, Any] = {}
-    for written in filter(None, map(str.strip, re.split(separator, text))):
+    for written in filter(None, (each.strip().rstrip(", ") for each in text.split(separator))):
         field = re.fullmatch(_FIELD, written, re.DOTALL)
         if field is None:
             types = ", ".join(sorted(TYPES))

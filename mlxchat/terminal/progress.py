@@ -17,9 +17,9 @@ PATIENCE_S = 0.3
 
 
 class Line:
-    """A line on stderr, which appears if it is not removed within a moment: not if `quiet`, or if
-    that is no terminal that can move its cursor. If `is_animated`, a thread of its own draws it,
-    because the caller may be busy in MLX for minutes."""
+    """A line on stderr, which appears if it is not removed within a moment. Nothing is drawn if
+    `quiet`, or without a terminal that can move its cursor. If `is_animated`, a separate thread
+    draws it, because the caller may be busy in MLX for minutes."""
 
     def __init__(self, quiet: bool, *, is_animated: bool = True) -> None:
         self._is_drawn, self._is_animated = is_drawn(quiet), is_animated

@@ -250,7 +250,7 @@ def render_page(markdown: str, columns: int) -> str:
     markdown = PAGE_LINK.sub(r"\1 (help \2)", CHART.sub(r"(chart: \1)", markdown))
     plain = is_dumb() or bool(os.environ.get("NO_COLOR"))
     console = Console(file=(file := io.StringIO()), width=columns, force_terminal=not plain)
-    console.print(Page(markdown, hyperlinks=False, code_theme="ansi_dark"), crop=False)
+    console.print(Page(markdown, hyperlinks=False), crop=False)
     return file.getvalue()
 
 
