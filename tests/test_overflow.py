@@ -178,7 +178,7 @@ def test_the_index_of_a_file_is_used_again_and_a_damaged_one_made_again(
     assert not directory.exists()
     first = events_of(generate(*arguments, window=500).stdout)[1]
     with monkeypatch.context() as patch:
-        patch.setattr(index_module, "_fill", None)
+        patch.setattr(index_module, "_made", None)
         assert events_of(generate(*arguments, window=500).stdout)[1] == first
     (index,) = directory.iterdir()
     sound = index.read_bytes()

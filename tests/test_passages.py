@@ -14,7 +14,6 @@ from mlxchat.passages.index import (
     Outdated,
     PassageIndex,
     find_index,
-    make_index,
     open_index,
     split,
 )
@@ -192,8 +191,9 @@ def test_a_kept_index_finds_what_a_new_one_finds_and_a_damaged_one_is_never_beli
     document = written(report({30: "Ada was born in London."}))
     genuine = {data.decode().strip() for _, data in split(document)}
     kept = tmp_path / "indexes"
-    assert find_index(document, kept) is None
-    OPEN.append(made := make_index(document, kept, ignore))
+    left: list[bool] = []  # by an interrupt
+    OPEN.append(made := open_index([document], kept, lambda *_: left.append(kept.exists()), print))
+    assert {*left} == {False}
     assert "London" in answer(made)
     (file,) = kept.iterdir()
     assert file.stat().st_mode & 0o077 == 0

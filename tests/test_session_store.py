@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlxchat.chat.state import Turn
-from mlxchat.errors import InvalidName, SessionError
+from mlxchat.errors import InvalidName, SessionError, UsageError
 from mlxchat.sessions import session as session_module
 from mlxchat.sessions.database import Database, names_by_use
 from mlxchat.sessions.listing import (
@@ -58,7 +58,7 @@ USES: list[Callable[[str], object]] = [Session.open, read_session, remove, lambd
 )
 def test_any_other_name_is_refused(sessions: Path, name: str) -> None:
     make_session("x")
-    for valid in ("Über uns", "2026-11-21-153012", "日本語", "_x", "a" * 100):
+    for valid in ("Über uns", "2026-11-21-153012", "日本語", "हिन्दी", "u\u0308", "_x", "a" * 100):
         check_name(valid)
     creates = [lambda name: Session.open(name, create=True), lambda name: rename("x", name)]
     for use in [*USES, *creates]:
@@ -180,7 +180,7 @@ def test_a_renamed_session_frees_the_name_it_was_opened_with(sessions: Path) -> 
 
 
 def test_sessions_are_listed_latest_used_first(sessions: Path) -> None:
-    """Three questions about a report looked alike: each row began with the report."""
+    """Reading is no use. Three questions about a report began with the report, and looked alike."""
     assert (latest(), listing()) == (None, [])
     report = f"# Report\n\n{'Profits rose. ' * 50}\n\n"
     asked = Turn(f"{report}What does it cost?", forgotten=True, documents=len(report))
@@ -195,7 +195,6 @@ def test_sessions_are_listed_latest_used_first(sessions: Path) -> None:
     assert (new.open_in, new.error) == (None, None)
     assert (old.name, old.turns, old.forgotten) == ("old", 2, 1)
     assert (old.bytes, old.first) == (len(asked.user) + 1, "What does it cost?")
-    # Reading is no use.
     Session.open("old").close()
     read_session("old")
     assert latest() == "new"
@@ -208,7 +207,7 @@ def test_sessions_are_listed_latest_used_first(sessions: Path) -> None:
     [
         *(("whale", ["b1", "a1", "c2"]), ("strasse", ["a2", "c1"]), ("STRASSE house", ["c1"])),
         *(("house stra", ["c1"]), ("小白", ["b2"])),
-        *((none, []) for none in ("stra whale", "白小", "", '"', "*", "a OR b", "NEAR(x)", "\0")),
+        *((none, []) for none in ("stra whale", "白小", '"z"', "z*", "a OR b", "NEAR(x)", "z\0")),
     ],
 )
 def test_the_turn_that_says_all_the_words_most_comes_first_in_any_script(
@@ -217,9 +216,10 @@ def test_the_turn_that_says_all_the_words_most_comes_first_in_any_script(
     one = Turn("One whale among many other animals of the wide and open sea.")
     make_session("a", one, Turn("Straße?", "Not here.\n  In the STRASSE, there\n"))
     make_session("b", Turn("Whales, whales, whales."), Turn("我的狗叫小白", "好名字"))
-    watching = Turn("Whale watching " + "and more " * 200)
-    make_session("c", Turn("x", "A strasse of houses", forgotten=True), watching)
+    make_session("c", Turn("x", "A strasse of houses", forgotten=True), Turn("Whale " + "a " * 900))
     assert [f"{each.name}{each.turn}" for each in search(words)] == found
+    with pytest.raises(UsageError, match="letters or digits"):
+        search('" * 🐻 \0')
 
 
 def test_what_was_undone_or_deleted_is_not_found(sessions: Path) -> None:

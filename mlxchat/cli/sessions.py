@@ -167,8 +167,6 @@ def search(
     """
     from mlxchat.sessions.listing import search as search_sessions
 
-    if not any(map(str.strip, words)):
-        raise UsageError("no words to search for")
     finds = search_sessions(" ".join(words))
     if as_json:
         write_json_lines(asdict(find) for find in finds)

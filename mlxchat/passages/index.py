@@ -177,19 +177,15 @@ def open_index(
     """The index of these documents: that of one may be kept in `directory`, which several processes
     may use, and is looked for there unless it is made `anew`. Else it is a temporary file, deleted
     when it is closed. Raises InputError if none can be written."""
+    if directory is not None and not anew and (found := find_index(documents[0], directory)):
+        return found
+    with reported_as(InputError, "index the documents"):
+        database = _made(documents, on_progress)
     if directory is not None:
-        (document,) = documents
         try:
-            found = None if anew else find_index(document, directory)
-            return found or make_index(document, directory, on_progress)
+            _keep(database, documents[0], directory)
         except OSError as error:
-            notify(f"the index of {document.name} is not kept: {error.strerror or error}")
-    # SQLite's own temporary file: in memory while it is small.
-    database = _connected("")
-    with contextlib.ExitStack() as stack, reported_as(InputError, "index the documents"):
-        stack.callback(database.close)
-        _fill(database, documents, on_progress)
-        stack.pop_all()
+            notify(f"the index of {documents[0].name} is not kept: {error.strerror or error}")
     return PassageIndex(documents, database)
 
 
@@ -209,34 +205,26 @@ def find_index(document: Document, directory: Path) -> PassageIndex | None:
     return None
 
 
-def make_index(document: Document, directory: Path, on_progress: Progress) -> PassageIndex:
-    """A new index, which is kept. Raises OSError if it cannot be written."""
+def _keep(database: sqlite3.Connection, document: Document, directory: Path) -> None:
     make_private_directory(directory)
     prune(directory, MAX_KEPT_BYTES)
-    path = _path_of(document, directory)
-    with replacing(path) as new, contextlib.closing(_connected(str(new))) as database:
-        _fill(database, (document,), on_progress)
-    found = find_index(document, directory)
-    if found is None:
-        raise OSError("the new index cannot be read")
-    return found
+    with replacing(_path_of(document, directory)) as new:
+        try:
+            database.execute("VACUUM INTO ?", (str(new),))
+        except sqlite3.Error as error:
+            raise OSError(str(error)) from error
 
 
 def _path_of(document: Document, directory: Path) -> Path:
     return directory / f"{document.digest}{SUFFIX}"
 
 
-def _connected(path: str) -> sqlite3.Connection:
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    # Unless it is complete, the file is deleted.
-    database.execute("PRAGMA journal_mode = OFF")
-    database.execute("PRAGMA synchronous = OFF")
-    return database
-
-
-def _fill(database: sqlite3.Connection, documents: Sequence[Document], progress: Progress) -> None:
+def _made(documents: Sequence[Document], progress: Progress) -> sqlite3.Connection:
+    """In SQLite's own temporary file (in memory while it is small), which no interrupt leaves."""
+    database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
     total_bytes, done_bytes, number = sum(each.size_bytes for each in documents), 0, 0
     try:
+        database.execute("PRAGMA journal_mode = OFF")
         database.executescript(SCHEMA)
         database.execute("BEGIN")
         for place, document in enumerate(documents):
@@ -253,6 +241,7 @@ def _fill(database: sqlite3.Connection, documents: Sequence[Document], progress:
         progress(total_bytes, total_bytes)
     except sqlite3.Error as error:
         raise OSError(str(error)) from error
+    return database
 
 
 @contextlib.contextmanager

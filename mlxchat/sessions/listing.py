@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mlxchat.errors import SessionError
+from mlxchat.errors import SessionError, UsageError
 from mlxchat.files import holder
 from mlxchat.recall.choice import words
 from mlxchat.sessions import backup, records
@@ -118,10 +118,12 @@ def import_messages(path: Path, name: str) -> int:
 
 
 def search(wanted: str) -> list[Find]:
-    """The turns with all the words, or words that begin so, best first. Raises SessionError."""
-    terms = words(wanted)
+    """The turns with all the words, or words that begin so, best first. Raises SessionError, and
+    UsageError for none."""
+    if not (terms := words(wanted)):
+        raise UsageError("no words to search for: use letters or digits")
     with Database() as database, session_errors("search the sessions"):
-        return database.read(lambda connection: _found(connection, terms), []) if terms else []
+        return database.read(lambda connection: _found(connection, terms), [])
 
 
 def _records(database: Database) -> list[SessionRecord]:

@@ -154,7 +154,9 @@ def check_name(name: str) -> None:
 
 
 def is_name(name: str) -> bool:
-    return len(name) <= MAX_NAME_CHARS and _NAME.fullmatch(name) is not None
+    # Marks belong to their letters: vowel signs of Hindi, decomposed umlauts.
+    unmarked = "".join(each for each in name if unicodedata.category(each)[0] != "M")
+    return len(name) <= MAX_NAME_CHARS and _NAME.fullmatch(unmarked) is not None
 
 
 def folded(name: str) -> str:
