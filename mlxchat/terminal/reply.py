@@ -282,8 +282,8 @@ class Cuts(NamedTuple):
     only grow at their end if it is a list or code, which `scrolls`.
 
     `end` is the end of the text, or the start of its last line if that opens or closes code, or is
-    a bare marker, and so is not shown, or is a row of a table. `opening` is what begins the code or
-    the table around it.
+    a bare marker or an indentation in code, and so is not shown, or is a row of a table. `opening`
+    is what begins the code or the table around it.
     """
 
     block: int
@@ -299,7 +299,7 @@ def find_cuts(source: str) -> Cuts:
     fence = around = mark = table = before = ""
     for line in source.split("\n"):
         text, opens = line.strip(), _FENCE.match(line)
-        is_apart = opens or table or (not fence and _MARKER.fullmatch(line))
+        is_apart = opens or table or (not text if fence else _MARKER.fullmatch(line))
         end, around = at if is_apart else at + len(line), fence or table
         if fence:
             if text.startswith(mark) and not text.strip(mark[0]):
