@@ -91,6 +91,7 @@ MALFORMED: list[tuple[Any, str]] = [
     (said(USER, ("assistant", "b")), "the last message must be the user's"),
     (said(("system", "a"), USER, system="c"), "system and a system message cannot be combined"),
     (chat(tools=[{}]), "unknown field 'tools'"),
+    (chat(stream=True), "stream can only be false"),
 ]
 
 

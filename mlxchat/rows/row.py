@@ -185,6 +185,8 @@ def valid(kind: Any, value: Any, name: str) -> Any:
 
 
 def _unknown(name: str) -> RowError:
+    if name in FIXED:
+        return RowError(f"{name} can only be {json.dumps(FIXED[name])}")
     known = () if "." in name else (*OWN_FIELDS, *ROW_OPTIONS, *RENAMED)
     near = [RENAMED.get(each, each) for each in get_close_matches(name, known, n=1, cutoff=0.7)]
     hint = f"; did you mean {near[0]}?" if near else ""
