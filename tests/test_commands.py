@@ -169,6 +169,7 @@ def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
     shown.attached["/a.md"] = "a.md", "It is."
     make_session("old", *[Turn("a" * 184 + "b\n" * 150, documents=184)] * 4)
     assert run("/load 'old'") == (
+        "dropped what came back with a message of the chat before\n"
         "-- old: 4 turns; the last one --\n"
         "> … " + "b\n  " * 100 + " … (300 characters)\n"
         "no reply: /retry asks again\n"
@@ -240,9 +241,11 @@ def test_a_file_is_attached_once_and_names_neither_the_turn_nor_a_session(
     assert run("/file").startswith('attachments of "Where?" (12 characters)\n1 attachment')
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/a.md").write_text("Ada.")
-    assert "3 attachments" in (run("/file docs") and run("/file a.md"))
-    assert "\n2 attachments: /file" in run("/file off a.md")
-    assert "\n1 attachment: /file" in run('/file off attachments of "Where?"')
+    (tmp_path / "docs/link.md").symlink_to("../b.md")
+    assert "4 attachments" in (run("/file docs") and run("/file a.md"))
+    assert "\n3 attachments: /file" in run("/file off a.md")
+    assert "\n2 attachments: /file" in run('/file off attachments of "Where?"')
+    assert run("/file off ./docs/").startswith("0 attachments: /file PATH ")
 
 
 def test_what_was_sent_with_a_message_returns_with_it_alone(shown: ChatScreen, run: Run) -> None:

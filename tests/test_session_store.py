@@ -68,9 +68,6 @@ def test_any_other_name_is_refused(sessions: Path, name: str) -> None:
     assert files(sessions) == ["sessions.db"]
 
 
-# Opening
-
-
 def test_an_empty_chat_and_a_missing_one_leave_nothing_on_the_disk(sessions: Path) -> None:
     """A lock stayed for every chat that was killed before its first message."""
     for use in USES:
@@ -174,9 +171,6 @@ def test_a_renamed_session_frees_the_name_it_was_opened_with(sessions: Path) -> 
         assert read_session("third").turns[0].reply == "half a reply"
     assert sorted(names_by_use()) == ["first", "second", "third"]
     assert not list(sessions.glob("name-*"))
-
-
-# All sessions
 
 
 def test_sessions_are_listed_latest_used_first(sessions: Path) -> None:

@@ -231,7 +231,9 @@ def _file(shown: ChatScreen, argument: str) -> None:
         pattern = f"/{named}" if is_name else f"*/{(named and path) or '*'}"
         below, before = f"{os.path.realpath(path)}/", len(shown.attached)
         for key, (name, _) in [*shown.attached.items()]:
-            if fnmatch(f"/{name}", pattern) or f"{key}/".startswith(below):
+            # What is in a folder may be a link to a file elsewhere.
+            is_below = f"{key}/".startswith(below) or f"{name}/".startswith(f"{path}/")
+            if is_below or fnmatch(f"/{name}", pattern):
                 del shown.attached[key]
         if named and len(shown.attached) == before:
             raise UsageError(f"{named} is not attached")
@@ -372,10 +374,13 @@ def _load(shown: ChatScreen, argument: str) -> None:
     if is_model(argument) and argument not in names_by_use():
         raise UsageError(f"{argument} is a model, not a session: use /model {argument}")
     shown.chat.change_session(argument)
+    before = len(shown.attached), shown.constraint
     # Files stay attached, but nothing of the chat that is left: what came back, or a quote.
     shown.prepare_again(Turn(""))
     shown.forget_sent()
     shown.attached = {k: each for k, each in shown.attached.items() if not k.startswith("> ")}
+    if (len(shown.attached), shown.constraint) != before:
+        shown.screen.say("dropped what came back with a message of the chat before")
     shown.show_last_exchange()
     if not shown.conversation.turns:
         shown.screen.say(f"{argument}: no turns yet")
