@@ -100,6 +100,7 @@ def test_a_malformed_line_is_an_error_and_the_rest_continues(line: Any, message:
     data = line if isinstance(line, bytes) else json.dumps(line).encode()
     wrong, right = read(data + b'\n{"id":"b","prompt":"hi"}\n')
     assert wrong == Row(1, wrong.id, error=message)
+    assert wrong.id == ("x" if b"custom_id" in data else wrong.id)
     assert right == Row(2, "b", prompt="hi")
 
 

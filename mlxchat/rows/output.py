@@ -157,9 +157,10 @@ class ResultFile(OutputFile):
 
     def write(self, text: str) -> None:
         """Append a line. Raises OutputError, also if the file has been deleted or moved."""
-        if os.fstat(self._descriptor).st_nlink:
+        with reported_as(OutputError, f"write {self._path}"):
             # Before it is written: a row that is reported as finished is in the file.
-            self.check_name()
+            if os.fstat(self._descriptor).st_nlink:
+                self.check_name()
         super().write(text)
         if self._clock() - self._synced_s >= SYNC_EVERY_S:
             self._synced_s = self._clock()

@@ -34,7 +34,6 @@ from mlxchat.rows.row import (
     RowId,
     check_id,
     check_text,
-    of_openai,
     shortened,
     valid,
 )
@@ -160,7 +159,8 @@ class Rows(AbstractContextManager["Rows"]):
             row = Row(number, id_ or "")
             try:
                 fields = fields_of()
-                row = Row(number, check_id(fields.get("id", id_)))
+                named = "custom_id" if {"custom_id", "body"} <= fields.keys() else "id"
+                row = Row(number, check_id(fields.get(named, id_)))
                 if row.id is not None and row.key in seen:
                     used, row = row.id, Row(number, "")
                     raise RowError(f"id {json.dumps(used)} is used by an earlier row")
@@ -225,8 +225,7 @@ def json_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
         except ValueError as error:
             hint = "" if line.lstrip().startswith("{") else "; --lines reads text"
             raise RowError(f"invalid JSON: {str(error).replace(' line 1', '')}{hint}") from error
-        record = valid(dict[str, Any], record, "the line")
-        return of_openai(record) if rows.template is None and "body" in record else record
+        return valid(dict[str, Any], record, "the line")
 
     for number, line in enumerate(lines, 1):
         if line.strip():

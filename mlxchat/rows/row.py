@@ -88,7 +88,7 @@ class Row:
 
     def asking(self, fields: Fields) -> "Row":
         """The row with what the fields ask for. Raises RowError."""
-        given = _given(fields)
+        given = _given(of_openai(fields) if "body" in fields else fields)
         for name in sorted(given.keys() - {*OWN_FIELDS, *ROW_OPTIONS}):
             raise _unknown(name)
         if ("prompt" in given) == ("messages" in given):
@@ -158,7 +158,7 @@ def of_openai(line: Fields) -> dict[str, Any]:
             fields["schema"] = schema
         case _:
             raise RowError("response_format must be text, json_object, or json_schema with schema")
-    return {**fields, "id": line.get("custom_id")}
+    return fields
 
 
 # The types of values

@@ -118,8 +118,7 @@ def import_messages(path: Path, name: str) -> int:
 
 
 def search(wanted: str) -> list[Find]:
-    """The turns with all the words, or words that begin so, best first. Raises SessionError, and
-    UsageError for none."""
+    """The turns with all the words, or beginnings, best first. Raises SessionError, UsageError."""
     if not (terms := words(wanted)):
         raise UsageError("no words to search for: use letters or digits")
     with Database() as database, session_errors("search the sessions"):

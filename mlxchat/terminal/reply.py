@@ -282,8 +282,9 @@ class Cuts(NamedTuple):
     only grow at their end if it is a list or code, which `scrolls`.
 
     `end` is the end of the text, or the start of its last line if that opens or closes code, or is
-    a bare marker or an indentation in code, and so is not shown, or is a row of a table. `opening`
-    is what begins the code or the table around it.
+    a bare marker or an indentation in code, and so is not shown, or is a row of a table, or of
+    the first of the lines that may become its head. `opening` is what begins the code or the table
+    around it.
     """
 
     block: int
@@ -294,13 +295,15 @@ class Cuts(NamedTuple):
 
 def find_cuts(source: str) -> Cuts:
     """Blocks are separated by empty lines outside code; indented lines continue a block."""
-    block = at = end = 0
+    block = at = end = head = 0
     is_after_blank, scrolls = True, False
     fence = around = mark = table = before = ""
     for line in source.split("\n"):
         text, opens = line.strip(), _FENCE.match(line)
+        head = head if before.startswith("|") else at
         is_apart = opens or table or (not text if fence else _MARKER.fullmatch(line))
         end, around = at if is_apart else at + len(line), fence or table
+        end = head if (line or before).startswith("|") and not around else end
         if fence:
             if text.startswith(mark) and not text.strip(mark[0]):
                 fence = mark = ""
