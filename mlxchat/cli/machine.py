@@ -40,7 +40,7 @@ def bench(
         Literal["mlx-lm"] | None,
         typer.Option(metavar="mlx-lm", help="Also measure mlx-lm, on the same weights"),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Measure less, in about a minute")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less, a minute each")] = False,
     json_file: Annotated[
         str | None,
         typer.Option(
