@@ -70,7 +70,7 @@ def test_failed_rows_are_counted_and_the_first_is_shown() -> None:
     assert (done.returncode, done.stdout) == (1, "")
     figures, failed, cut = done.stderr.splitlines()
     assert [figures[:25], cut[9:28]] == ["4 rows, 2 failed · prompt", "1 prompt was larger"]
-    unread = "invalid JSON: expected ident at column 2; --lines reads text"
+    unread = "the line must be a JSON object; --lines reads text"
     assert failed == f"mlxchat: 2 rows failed; row 2: {unread}"
     errors = [each.get("error") for each in lines(Path("out.jsonl").read_text())]
     wrong = "--schema: $.type: 'strin' is not valid under any of the given schemas"

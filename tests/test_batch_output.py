@@ -96,7 +96,7 @@ def test_an_error_of_the_input_is_written_once_and_one_of_the_run_is_tried_again
     third = run(fails=False).figures
     assert (third.skipped, third.finished, third.failed) == (2, 0, 4)
     assert [(each["id"], each.get("row"), each.get("error")) for each in records(out)] == [
-        (None, 1, "invalid JSON: expected ident at column 2; --lines reads text"),
+        (None, 1, "the line must be a JSON object; --lines reads text"),
         (1, None, None),
         (None, 3, "id 1 is used by an earlier row"),
         (2, 4, "out of memory"),

@@ -77,9 +77,9 @@ def said(*messages: tuple[str, Any], **more: Any) -> dict[str, Any]:
 
 USER = ("user", "a")
 MALFORMED: list[tuple[Any, str]] = [
-    (b"[" * 100_000, "invalid JSON: recursion limit exceeded at column 202; --lines reads text"),
+    (b'{"a":' * 100_000, "invalid JSON: recursion limit exceeded at column 1006"),
     (b'"\xff"', "not UTF-8: invalid byte 0xFF; convert the file to UTF-8"),
-    ("x", "the line must be a JSON object, got 'x'"),
+    ("x", "the line must be a JSON object; --lines reads text"),
     ({}, "prompt or messages is missing or empty"),
     ({"prompt": "a\0"}, "prompt contains a NUL character"),
     ({"prompt": "a", "id": [1]}, "id must be text or a whole number, got a list"),
