@@ -93,7 +93,7 @@ def test_a_session_made_for_a_message_taken_back_is_deleted_unless_it_has_more()
         assert latest() == (session.name if others else None)
     with Session.open(session.name) as session:
         session.record(None, [], remembered=None)
-    assert names_by_use() == [session.name]
+    assert names_by_use() == [session.name] == [latest()]
 
 
 def test_the_first_turn_creates_a_private_directory(sessions: Path) -> None:

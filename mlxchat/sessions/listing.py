@@ -43,13 +43,9 @@ class Find:
 
 
 def latest() -> str | None:
-    """The most recently used session that is not empty. Raises SessionError."""
+    """The most recently used session. Raises SessionError."""
     with Database() as database:
-        # The only message of one may have been rejected.
-        for each in _records(database):
-            if each.turns or each.damaged or each.settings.get(records.REMEMBERED):
-                return each.name
-    return None
+        return next((each.name for each in _records(database)), None)
 
 
 def listing(*, everything: bool = False, mends: bool = True) -> list[SessionRecord]:

@@ -198,7 +198,10 @@ class ChatScreen(Talk):
     def show_last_exchange(self) -> None:
         """Show the last turn of a resumed session."""
         session = self.chat.session
-        if session is None or not (turns := session.contents.turns):
+        if session is None or session.snapshot_path is None:
+            return
+        if not (turns := session.contents.turns):
+            self.screen.say(f"{session.name}: no turns")
             return
         forgotten = sum(turn.forgotten for turn in turns)
         also = f", {forgotten:,} forgotten" if forgotten else ""

@@ -382,8 +382,6 @@ def _load(shown: ChatScreen, argument: str) -> None:
     if (len(shown.attached), shown.constraint) != before:
         shown.screen.say("dropped what came back with a message of the chat before")
     shown.show_last_exchange()
-    if not shown.conversation.turns:
-        shown.screen.say(f"{argument}: no turns yet")
     _say_what_stays(shown)
 
 
