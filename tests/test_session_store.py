@@ -257,9 +257,6 @@ def test_all_but_the_latest_snapshots_are_pruned(sessions: Path) -> None:
     assert len(listing()) == 5
 
 
-# Renaming and removing
-
-
 def test_a_session_is_removed_with_its_files_but_no_links(sessions: Path, tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("keep me")

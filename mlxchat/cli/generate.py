@@ -110,6 +110,8 @@ def batch(
     from mlxchat.text.documents import STDIN
 
     leave_template_out(context, values)
+    if path == "":
+        raise UsageError("INPUT must not be empty")
     request = build(
         BatchRequest,
         values,

@@ -50,7 +50,7 @@ def refuse_run_together(arguments: Sequence[str], command: Any) -> None:
     before = ""
     for each in takewhile(lambda each: each != "--", arguments):
         is_value = before in own and not own[before].is_flag
-        if is_value and not each and own[before].metavar in ("DIR", "FILE", "SCHEMA"):
+        if is_value and not each and own[before].metavar in ("DIR", "FILE", "REGEX", "SCHEMA"):
             raise UsageError(f"{before} must not be empty")
         if not is_value and ONE_DASH.fullmatch(each):
             hint = f"did you mean -{each}?" if f"-{each}" in own else hint_for(each)
