@@ -206,6 +206,7 @@ def test_a_table_during_which_the_terminal_is_resized_stays_one() -> None:
             view.add(reply[place:])
         rows = display(written(console), 40)
         assert rows[-1].split() == ["row", "1", "1"], rows
+    assert display(stream([f"a\n\n{TABLE}\nb"], 40), 40).count("") == 2
 
 
 @pytest.mark.parametrize("hides", [False, True])

@@ -390,13 +390,14 @@ class _Code(CodeBlock):
 
 
 class WideTable(TableElement):
-    """Rich would cut words that are wider than their column."""
+    """Rich would cut words that are wider than their column, and add empty rows around a table."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for table in super().__rich_console__(console, options):
-            for column in cast(Table, table).columns:
+        for table in cast(Iterator[Table], super().__rich_console__(console, options)):
+            for column in table.columns:
                 column.overflow = "fold"
-            yield table
+            table.show_edge = False
+            yield Padding(table, (0, 0, 0, 1))
 
 
 class _DrawnReply(Markdown):
