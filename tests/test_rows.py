@@ -92,6 +92,7 @@ MALFORMED: list[tuple[Any, str]] = [
     (said(("system", "a"), USER, system="c"), "system and a system message cannot be combined"),
     (chat(tools=[{}]), "unknown field 'tools'"),
     (chat(stream=True), "stream can only be false"),
+    (chat() | {"body": []}, "body must be a JSON object, got a list"),
 ]
 
 
