@@ -91,6 +91,7 @@ MALFORMED: list[tuple[Any, str]] = [
     (said(USER, ("assistant", "b")), "the last message must be the user's"),
     (said(("system", "a"), USER, system="c"), "system and a system message cannot be combined"),
     (chat(tools=[{}]), "unknown field 'tools'"),
+    ({"prompt": "a", "n": 1}, "unknown field 'n'"),
     (chat(stream=True), "stream can only be false"),
     (chat() | {"body": []}, "body must be a JSON object, got a list"),
 ]

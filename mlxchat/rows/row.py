@@ -144,11 +144,11 @@ def shortened(value: Any) -> str:
 def of_openai(line: Fields) -> dict[str, Any]:
     """Our fields that ask for the same as a line of OpenAI's batch files. Raises RowError."""
     body: dict[str, Any] = _given(valid(dict[str, Any], line["body"], "body"))
-    fields: dict[str, Any] = {
-        RENAMED.get(name, name): value
-        for name, value in body.items()
-        if name not in (*IGNORED, "response_format") and FIXED.get(name) != value
-    }
+    for name, value in FIXED.items():
+        if body.pop(name, value) != value:
+            raise RowError(f"{name} can only be {json.dumps(value)}")
+    ignored = (*IGNORED, "response_format")
+    fields = {RENAMED.get(name, name): body[name] for name in body if name not in ignored}
     match body.get("response_format", {"type": "text"}):
         case {"type": "text"}:
             pass
@@ -185,8 +185,6 @@ def valid(kind: Any, value: Any, name: str) -> Any:
 
 
 def _unknown(name: str) -> RowError:
-    if name in FIXED:
-        return RowError(f"{name} can only be {json.dumps(FIXED[name])}")
     known = () if "." in name else (*OWN_FIELDS, *ROW_OPTIONS, *RENAMED)
     near = [RENAMED.get(each, each) for each in get_close_matches(name, known, n=1, cutoff=0.7)]
     hint = f"; did you mean {near[0]}?" if near else ""
