@@ -210,7 +210,9 @@ def _keep(database: sqlite3.Connection, document: Document, directory: Path) -> 
     prune(directory, MAX_KEPT_BYTES)
     with replacing(_path_of(document, directory)) as new:
         try:
-            database.execute("VACUUM INTO ?", (str(new),))
+            with contextlib.closing(sqlite3.connect(new)) as kept:
+                kept.execute("PRAGMA journal_mode = OFF")  # a full disk would leave it
+                database.backup(kept)
         except sqlite3.Error as error:
             raise OSError(str(error)) from error
 
