@@ -139,6 +139,8 @@ class Saving:
         self._file.recovered = lambda: notify("the cache is saved again")
         for notice in _contents(session).notices:
             notify(notice)
+        # `session search` finds from now on what a kill cut off.
+        self.record(_contents(session).state)
 
     def resume(self, conversation: Conversation, *, system: str | None) -> None:
         """Fill the conversation with the session's contents; a system prompt replaces the saved."""
@@ -148,8 +150,6 @@ class Saving:
             conversation.resume(replace(saved.state, system=own))
             if saved.state.retained:
                 self._restore(conversation)
-            # `session search` finds from now on what a kill cut off.
-            self.record(conversation.state)
 
     def record(self, state: State) -> None:
         """Save all changes of the conversation."""

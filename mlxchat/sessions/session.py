@@ -107,6 +107,13 @@ class Session(AbstractContextManager["Session"]):
         return SessionRecord(self.name, settings=self._settings, turns=len(self._turns)).is_question
 
     @property
+    def is_emptied(self) -> bool:
+        """Whether all its turns were taken back, and nothing else in it is worth keeping."""
+        others = [self._settings.get(name) for name in (records.NOTE, records.REMEMBERED)]
+        is_empty = not (self._turns or self._stored.lost or any(others))
+        return is_empty and self._has_row and self._stored is not self.contents
+
+    @property
     def saved_turns(self) -> int:
         """How many turns are saved completely."""
         pairs = zip(self._stored.rows, self._turns, strict=False)
@@ -192,9 +199,8 @@ class Session(AbstractContextManager["Session"]):
             self._database.write(lambda connection: records.delete_session(connection, id_))
 
     def close(self) -> None:
-        """Let others open it; one that was made for a message taken back is deleted."""
-        others = [self._settings.get(name) for name in (records.NOTE, records.REMEMBERED)]
-        if self._has_row and self._opened is None and not (self._turns or any(others)):
+        """Let others open it; delete it if it `is_emptied`."""
+        if self.is_emptied:
             with suppress(SessionError):
                 self.delete()
         _remove(self._lock)

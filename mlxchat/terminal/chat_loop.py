@@ -128,3 +128,5 @@ class ChatLoop(ChatScreen):
             self.screen.say(f"{count(len(self.attached), 'attachment')} not sent")
         if self.chat.session is not None and (state.turns or state.remembered):
             self.screen.say(self.saved())
+        elif self.chat.session is not None and self.chat.session.is_emptied:
+            self.screen.say("no turn is left, so this chat is not kept")
