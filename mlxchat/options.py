@@ -30,7 +30,6 @@ class Must:
     ends: tuple[float, ...] = ()
 
 
-FINITE = Must("be a finite number", math.isfinite)
 NOT_EMPTY = Must("not be empty", bool)
 A_FILE = Must("be a file (leave it out for stdout)", lambda path: str(path) != "-")
 
@@ -45,7 +44,7 @@ def check_utf8(name: str, *texts: Any) -> None:
 
 
 def at_least(low: float) -> Must:
-    return Must(f"be at least {low:g}", lambda value: low <= value < math.inf, (low,))
+    return Must(f"be at least {low:g}", lambda value: low <= value, (low,))
 
 
 def between(low: float, high: float) -> Must:
@@ -138,6 +137,8 @@ class Option:
             got = each if isinstance(each, Path) else repr(each)
             if self.type in FROM_TEXT and not isinstance(each, FROM_TEXT[self.type][2]):
                 raise UsageError(f"{self.flag} must be {FROM_TEXT[self.type][1]}, got {got}")
+            if isinstance(each, float) and not math.isfinite(each):
+                raise UsageError(f"{self.flag} must be a finite number, got {got}")
             if self.choices and each not in self.choices:
                 raise UsageError(f"{self.flag} must be one of {', '.join(self.choices)}, got {got}")
             if self.must is not None and not self.must.holds(each):

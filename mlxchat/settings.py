@@ -1,6 +1,5 @@
 """Settings of the core: frozen dataclasses that reject invalid values."""
 
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +9,6 @@ from typing import Any
 
 from mlxchat.errors import UsageError
 from mlxchat.options import (
-    FINITE,
     NOT_EMPTY,
     Must,
     Option,
@@ -56,7 +54,7 @@ class CacheSettings:
             )
 
 
-def _sampling(default: Any, help_text: str, must: Must, **more: Any) -> Any:
+def _sampling(default: Any, help_text: str, must: Must | None = None, **more: Any) -> Any:
     return option(default, help_text, must=must, in_chat=True, **more)
 
 
@@ -92,13 +90,11 @@ class SamplingSettings:
     repetition_penalty: float = _sampling(
         1.0,
         "Penalize the last 20 tokens; 1 is off",
-        Must("be above 0 (1 is off)", lambda value: 0 < value < math.inf),
+        Must("be above 0 (1 is off)", lambda value: value > 0),
     )
-    presence_penalty: float = _sampling(
-        0.0, "Penalize the last 20 tokens, once each; 0 is off", FINITE
-    )
+    presence_penalty: float = _sampling(0.0, "Penalize the last 20 tokens, once each; 0 is off")
     frequency_penalty: float = _sampling(
-        0.0, "Penalize the last 20 tokens per occurrence; 0 is off", FINITE
+        0.0, "Penalize the last 20 tokens per occurrence; 0 is off"
     )
     dry_multiplier: float = _sampling(
         0.0, "Penalize tokens that extend a repetition; 0 is off", at_least(0)

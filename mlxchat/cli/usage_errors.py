@@ -19,8 +19,8 @@ from mlxchat.manual.equivalents import hint_for, hint_for_command
 
 ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z-]+")
 COMMAND_WORD, CHAT_COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*"), re.compile(r"/[a-z]+")
-CLOSE = 0.7
-MIN_PREFIX = 3
+CLOSE, MIN_PREFIX = 0.7, 3
+NOT_EMPTY = ("DIR", "FILE", "NAME", "REGEX", "SCHEMA")
 GENERATING = ("generate", "chat", "batch")
 
 
@@ -50,7 +50,7 @@ def refuse_run_together(arguments: Sequence[str], command: Any) -> None:
     before = ""
     for each in takewhile(lambda each: each != "--", arguments):
         is_value = before in own and not own[before].is_flag
-        if is_value and not each and own[before].metavar in ("DIR", "FILE", "REGEX", "SCHEMA"):
+        if is_value and not each and own[before].metavar in NOT_EMPTY:
             raise UsageError(f"{before} must not be empty")
         if not is_value and ONE_DASH.fullmatch(each):
             hint = f"did you mean -{each}?" if f"-{each}" in own else hint_for(each)
@@ -64,14 +64,11 @@ def _hint_for_option(option: str, arguments: Sequence[str], root: Any, command: 
         return "before a question that begins with a dash, put --"
     if command not in GENERATING:
         return hint_for(option) if option.startswith("--") else None
-    value = "".join(arguments[arguments.index(option) :][1:2]) if option in arguments else ""
-    theirs = hint_for(f"{option} {value}") or hint_for(option)
     for other in GENERATING:
         if any(option in each.opts for each in root.commands[other].params):
-            ours = f"it is an option of `mlxchat {other}`"
-            is_more = theirs is not None and "mlxchat" not in theirs
-            return f"{ours}; for another program's, {theirs}" if is_more else ours
-    return theirs
+            return f"it is an option of `mlxchat {other}`"
+    value = "".join(arguments[arguments.index(option) :][1:2]) if option in arguments else ""
+    return hint_for(f"{option} {value}") or hint_for(option)
 
 
 # Questions

@@ -99,8 +99,8 @@ def remove(*names: str) -> None:
 
 def import_messages(path: Path, name: str) -> int:
     """Make a session of a file of messages; return the number of turns. Raises SessionError."""
-    records.check_name(name)
     saved = read_messages(path)
+    records.check_name(name)
     if not (saved.turns or saved.remembered):
         raise SessionError(f"{name_of(str(path))} has no message of a user")
     with Session.open(name, create=True) as session:
