@@ -153,12 +153,6 @@ def terminal() -> Iterator[Finding]:
     yield Finding(f"{size.columns} columns, {size.lines} lines, TERM={kind}{colors}", fix)
 
 
-def token() -> Iterator[Finding]:
-    from huggingface_hub import get_token
-
-    yield Finding("found" if get_token() else "none: gated models cannot be downloaded")
-
-
 def hub() -> Iterator[Finding]:
     """Look up a model that the Hub is known to have."""
     from mlxchat.models.hub import check_exists
@@ -184,7 +178,6 @@ CHECKS: dict[str, Callable[[], Iterable[Finding]]] = {
     "model": model,
     "directories": directories,
     "terminal": terminal,
-    "hub token": token,
     "hub": hub,
 }
 

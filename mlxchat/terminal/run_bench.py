@@ -71,11 +71,6 @@ def _run_benches(asked: BenchRequest, ranks: Alone, worker: Worker) -> int:
     if len(request.entries) > 1 and not request.quick:
         messages.note("measuring everything may take hours; --quick takes about a minute")
     machine = this_machine()
-    if machine["load"] > machine["cores"] / 2:
-        messages.note(
-            f"this machine is busy (load {machine['load']} on {machine['cores']} cores), "
-            "which slows what is measured"
-        )
 
     def tick(done: int, total: int, what: str) -> None:
         if ranks.lead(stop.requested()):
