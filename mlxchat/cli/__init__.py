@@ -35,6 +35,7 @@ from mlxchat.errors import (
 from mlxchat.paths import __version__
 from mlxchat.terminal import Terminated
 from mlxchat.terminal.output import show_error
+from mlxchat.terminal.table import write
 
 # Commands that run a model on all ranks; the others run only on rank 0.
 TOGETHER = {"bench", "chat", "generate"}
@@ -60,9 +61,8 @@ def _show_version(context: typer.Context, wanted: bool) -> None:
 
     platform.require_supported_system()
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("mlx", "mlx-lm"))
-    typer.echo(f"mlxchat {__version__} ({versions})")
-    typer.echo(f"backend {platform.backend_name()}, device {platform.device_name()}")
-    typer.echo(f"BLAS {platform.blas_name()}")
+    device = f"backend {platform.backend_name()}, device {platform.device_name()}"
+    write(f"mlxchat {__version__} ({versions})\n{device}\nBLAS {platform.blas_name()}\n")
     raise typer.Exit
 
 

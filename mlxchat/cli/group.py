@@ -178,7 +178,7 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
         )
         columns = get_terminal_size().columns
         pages = [wrap(f"  {name:<17}{manual.summary(name)}", columns, 19) for name in manual.PAGES]
-        write("\n".join(["Pages:", *pages, "", wrap(more, columns), ""]))
+        write("\n".join(["Pages:", *pages, "", more, ""]))
     elif len(words) == 1 and words[0].lower() in manual.PAGES:
         from mlxchat.terminal.table import show_page
 

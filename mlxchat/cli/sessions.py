@@ -11,7 +11,7 @@ from mlxchat.cli.group import App
 from mlxchat.cli.options import Json, Yes, complete_session, confirm
 from mlxchat.errors import SessionError, UsageError
 from mlxchat.request.written import parse_duration_s
-from mlxchat.terminal.output import Messages
+from mlxchat.terminal.output import Messages, Stdout
 from mlxchat.terminal.table import minute, write, write_finds, write_json_lines, write_table
 from mlxchat.units import count, format_bytes
 
@@ -67,7 +67,7 @@ def show(name: Name, as_json: Json = False) -> None:
     if as_json:
         write_json_lines(messages_of(saved.state))
     else:
-        write(as_markdown(saved.state))
+        Stdout().write(as_markdown(saved.state))
 
 
 @session_app.command(epilog="Example: mlxchat session rename 2026-11-21-143058 holidays")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mlxchat.models.describe import ModelFacts
 
 GAP = 2
-# A column that is cut to fit is at least this wide.
-MIN_WIDTH = 16
+# A column that is cut to fit is at least this wide, and the first one beside it.
+MIN_WIDTH, NAME = 16, 22
 # How much of a line is shown around what is found, and before it.
 CHARS_FOUND, CHARS_BEFORE = 240, 60
 # The widths of a finding's first two columns, and of a terminal that has room for the third.
@@ -38,12 +38,15 @@ CHART = re.compile(r"!\[([^]]*)\]\([^)]+\)")
 
 
 def write(text: str) -> None:
-    """To stdout. Raises OutputError."""
-    Stdout().write(text)
+    """Lines to stdout, which are wrapped on a terminal. Raises OutputError."""
+    stdout, columns = Stdout(), shutil.get_terminal_size().columns
+    if stdout.is_terminal:
+        text = "".join(f"{wrap(line, columns, GAP)}\n" for line in visible(text).splitlines())
+    stdout.write(text)
 
 
 def write_json_lines(values: Iterable[dict[str, Any]]) -> None:
-    write("".join(map(json_line, values)))
+    Stdout().write("".join(map(json_line, values)))
 
 
 def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]], **layout: Any) -> None:
@@ -79,7 +82,7 @@ def format_table(
     On a narrow terminal cells are wrapped; a row is a line for each cell where a word of a header,
     of the first column or of a `right_aligned` one would be cut. With `cut`, each row stays one
     line instead: the columns it names are shortened, the last ones left out if they do not fit, the
-    first that it names after all others, and the first is whole.
+    first that it names after all others; a long cell of the first column is folded beside that.
 
     Cells may come from files: control characters in them are made visible.
     """
@@ -87,6 +90,7 @@ def format_table(
     if not for_terminal:
         return "".join("\t".join(row) + "\n" for row in cells)
     from rich.box import SIMPLE
+    from rich.cells import chop_cells
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -94,7 +98,11 @@ def format_table(
     # The width of the real terminal, but no styles.
     console = Console(file=io.StringIO(), width=shutil.get_terminal_size().columns)
     columns = {header: [row[n] for row in cells] for n, header in enumerate(headers)}
-    shown = headers if cut is None else _fitting(columns, cut, console.width)
+    shown = headers
+    if cut is not None:
+        room = min(console.width, max(console.width * 2 // 5, NAME) if cut else console.width)
+        shown = _fitting(columns, cut, console.width, room)
+        columns[headers[0]] = ["\n".join(chop_cells(row[0], room)) for row in cells]
     is_short = 2 * max(len(row[0]) for row in (headers, *cells)) <= console.width
     table = Table(box=SIMPLE, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for header in shown:
@@ -120,12 +128,14 @@ def format_table(
     return drawn
 
 
-def _fitting(columns: Mapping[str, Sequence[str]], cut: Sequence[str], width: int) -> list[str]:
-    """The headers of the columns that fit."""
+def _fitting(
+    columns: Mapping[str, Sequence[str]], cut: Sequence[str], width: int, room: int
+) -> list[str]:
+    """The headers of the columns that fit; no cell of another than `cut` is wider than `room`."""
     from rich.cells import cell_len
 
     least = {
-        header: min(max(map(cell_len, (header, *cells))), MIN_WIDTH if header in cut else width)
+        header: min(max(map(cell_len, (header, *cells))), MIN_WIDTH if header in cut else room)
         for header, cells in columns.items()
     }
     first, *others = columns
