@@ -200,7 +200,7 @@ def test_sessions_are_listed_latest_used_first(sessions: Path) -> None:
     ("words", "found"),
     [
         *(("whale", ["b1", "a1", "c2"]), ("strasse", ["a2", "c1"]), ("STRASSE house", ["c1"])),
-        *(("house stra", ["c1"]), ("小白", ["b2"])),
+        *(("house stra", ["c1"]), ("小白", ["b2"]), ("a", ["c2", "c1"])),
         *((none, []) for none in ("stra whale", "白小", '"z"', "z*", "a OR b", "NEAR(x)", "z\0")),
     ],
 )

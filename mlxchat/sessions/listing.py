@@ -135,10 +135,14 @@ def _with_files(database: Database, record: SessionRecord) -> SessionRecord:
 
 
 def _found(connection: sqlite3.Connection, terms: list[str]) -> list[Find]:
-    # In quotes, nothing in a word is an operator; a word contains no quotes.
-    query = " ".join(f'"{term}"*' for term in terms)
     matching = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY"
-    rows = connection.execute(f"{matching} rowid DESC LIMIT ?", (query, RANKED)).fetchall()
+    # Beginnings only if no turn has the words: that of "being", in all its forms, is "be".
+    for beginning in ("", "*"):
+        # In quotes, nothing in a word is an operator; a word contains no quotes.
+        query = " ".join(f'"{term}"{beginning}' for term in terms)
+        rows = connection.execute(f"{matching} rowid DESC LIMIT ?", (query, RANKED)).fetchall()
+        if rows:
+            break
     if len(rows) < RANKED:
         rows = connection.execute(f"{matching} rank", (query,)).fetchall()
     found: list[Find] = []
