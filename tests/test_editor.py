@@ -120,6 +120,11 @@ def test_tab_completes_commands_arguments_and_file_names(read: Read, temp_home: 
     assert read("/fi", ("/file +adds", "\t\t\r")) == "/file "
 
 
+def test_what_is_drawn_is_as_wide_as_the_library_takes_it_for(read: Read) -> None:
+    """The last line of code with tabs vanished."""
+    assert read("\x1b[200~\tx\x07\x1b[201~", (r"^>     x\^G$", "\r")) == "\tx\x07"
+
+
 def test_a_message_survives_in_a_private_history_with_a_long_paste_that_the_prompt_collapses(
     read: Read, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ from mlxchat.terminal.worker import TICK_S, Worker
 PROMPT = "> "
 CONTINUATION = "  "
 MENU_ROWS = 8
+TAB = 4 * " "
 EXIT_WORDS = {"exit", "quit"}
 LEAVING_HINT = "Ctrl-C again or Ctrl-D to leave"
 # A paste of more is collapsed.
@@ -304,7 +305,8 @@ class _Pastes(Processor):
     def fit(self, text: str) -> str:
         """The same, as a whole if it is too tall for the screen: the library would leave rows of it
         and of the toolbar, and never draw the first ones."""
-        lines, size = self.fold(text).split("\n"), get_app_session().output.get_size()
+        lines = self.fold(text).replace("\t", TAB).split("\n")
+        size = get_app_session().output.get_size()
         if sum(get_cwidth(line) // size.columns + 1 for line in lines) > size.rows - 2:
             self.add(text.rstrip("\n"))
         return self.fold(text)
@@ -312,6 +314,8 @@ class _Pastes(Processor):
     def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
         """What is shown of a line."""
         sizes = {n: f"[pasted {len(text):,} characters]" for n, text in self.texts.items()}
+        # Of what it draws otherwise than it is, the library mistakes the width.
+        sizes |= {n: f"^{chr(n ^ 64)}" for n in (*range(32), 127)} | {ord("\t"): TAB}
         chars = explode_text_fragments(transformation_input.fragments)
         shown = [(style, char.translate(sizes)) for style, char, *_ in chars]
         starts = [0, *accumulate(len(text) for _, text in shown)]
