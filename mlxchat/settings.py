@@ -49,8 +49,8 @@ class CacheSettings:
         check_options(self)
         if self.max_kv_size is not None and self.max_kv_size <= self.keep:
             raise UsageError(
-                f"--max-kv-size {self.max_kv_size} leaves no room for more than the "
-                f"{self.keep} kept tokens: it must be larger than --keep"
+                f"a window of {self.max_kv_size:,} tokens leaves no room for more than the "
+                f"{self.keep:,} kept ones: --keep must be smaller than --max-kv-size"
             )
 
 
@@ -203,7 +203,7 @@ class GenerationSettings:
     lookup: bool | None = option(
         None,
         "Speed up text that repeats earlier text",
-        if_unset="on, except with a checkpoint",
+        if_unset="on, if possible",
         in_chat=True,
     )
     logprobs: int | None = option(

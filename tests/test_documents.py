@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mlxchat import platform
 from mlxchat.errors import InputError, MlxchatError
 from mlxchat.request import Request
+from mlxchat.request.commands import ChatShown
 from mlxchat.text import documents
 from mlxchat.text.documents import read_input
 
@@ -57,7 +58,8 @@ def test_how_input_is_read(
         write(name, data)
     assert read_input(prompt, files, None if piped is None else io.BytesIO(piped)).text == read
     named = [path.replace("-", "/dev/stdin") for path in files]
-    assert Request(prompt=prompt, files=tuple(named)).files == tuple(files)
+    for each in (Request(prompt=prompt, files=tuple(named)), ChatShown(files=tuple(named))):
+        assert each.files == tuple(files)
 
 
 def test_an_empty_pipe_is_reported_with_a_prompt() -> None:

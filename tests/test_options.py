@@ -150,7 +150,7 @@ def test_the_parts_of_a_request_are_compared_with_each_other(tmp_path: Path) -> 
 
 
 def test_the_window_is_larger_than_what_is_kept() -> None:
-    with pytest.raises(UsageError, match=r"^--max-kv-size 4 leaves no room"):
+    with pytest.raises(UsageError, match=r"^a window of 4 tokens leaves no room"):
         CacheSettings(max_kv_size=4, keep=4)
 
 

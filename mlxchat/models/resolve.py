@@ -147,7 +147,8 @@ def _explain(name: str, path: Path, kind: str | None, aliases: Mapping[str, str]
         return ModelUnsupported(f"{name} is not a .gguf file: give one, or the model's directory")
     if name.startswith((".", "~")) or "/" in name or name.lower().endswith(_FILE_SUFFIXES):
         return ModelNotFound(f"{name} does not exist")
-    near = difflib.get_close_matches(name.lower(), [*aliases, *catalog.BUILT_IN_ALIASES], n=1)
+    others = {*aliases, *catalog.BUILT_IN_ALIASES} - {name}
+    near = difflib.get_close_matches(name.lower(), others, n=1)
     hint = f"did you mean {near[0]}?" if near else "see `mlxchat models list --all`"
     return ModelNotFound(f"no model named {name!r}; {hint}")
 

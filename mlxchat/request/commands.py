@@ -6,7 +6,7 @@ from typing import Any
 
 from mlxchat.options import Option, between, check_options, option, options_of, same_as
 from mlxchat.request.batch import BatchInput, BatchRequest
-from mlxchat.request.generate import Answer, Overnight, Request, Setup
+from mlxchat.request.generate import Answer, Overnight, Request, Setup, name_stdin
 from mlxchat.settings import GenerationSettings, SamplingSettings
 
 # Turns that are recalled at most: a fact and its change.
@@ -90,6 +90,7 @@ class ChatShown:
 
     def __post_init__(self) -> None:
         check_options(self)
+        name_stdin(self, "files")
 
 
 def _options(

@@ -26,6 +26,7 @@ from mlxchat.request.written import (
     thinking_variables,
 )
 from mlxchat.settings import (
+    DEFAULT_KEEP,
     CacheSettings,
     GenerationSettings,
     OnLoop,
@@ -91,9 +92,11 @@ class Setup:
         self.sampling_settings({})
 
     def cache_settings(self) -> CacheSettings:
-        """The window as known before the model is loaded: None if it is "auto"."""
-        window = None if self.window == "auto" else self.window
-        return CacheSettings(window, self.keep, self.prefill_step_size)
+        """The window as known before the model is loaded: None if it is "auto". It may be so small
+        that an error names the least, unless a `keep` is chosen."""
+        window, keep = None if self.window == "auto" else self.window, self.keep
+        keep = min(keep, window - 1) if window and keep == DEFAULT_KEEP else keep
+        return CacheSettings(window, keep, self.prefill_step_size)
 
     def sampling_settings(self, recommended: Mapping[str, Any]) -> SamplingSettings:
         """The values that were chosen, else the `recommended` ones, else the defaults."""
@@ -190,6 +193,13 @@ class Overnight:
         return self.output or (self.checkpoint and self.checkpoint / "output.txt")
 
 
+def name_stdin(value: Any, *names: str) -> None:
+    """Let stdin be - among the files in these fields."""
+    for name in names:
+        named = ("-" if path == "/dev/stdin" else path for path in map(str, getattr(value, name)))
+        object.__setattr__(value, name, tuple(named))
+
+
 @dataclass(frozen=True, slots=True)
 class Asking(GenerationSettings):
     """How to ask a model for text: what a single generation and a batch have in common.
@@ -256,6 +266,7 @@ class Request(Asking):
         common=True,
         metavar="FILE",
         if_unset="piped stdin",
+        must=NOT_EMPTY,
     )
     blocks: tuple[str, ...] = option(
         (), "Read a document as a separately cached block; repeatable", name="block", metavar="FILE"
@@ -266,10 +277,7 @@ class Request(Asking):
 
     def __post_init__(self) -> None:
         check_options(self, self.setup, self.answer, self.overnight)
-        for name in ("files", "blocks"):
-            paths = map(str, getattr(self, name))
-            named = tuple("-" if path == "/dev/stdin" else path for path in paths)
-            object.__setattr__(self, name, named)
+        name_stdin(self, "files", "blocks")
         if self.overflow in (Overflow.PASSAGES, Overflow.MAP):
             way = f"--overflow {self.overflow}"
             if self.template or self.prompt in (None, "-") or not self.prompt.strip():
