@@ -13,6 +13,7 @@ import pytest
 from mlxchat import paths
 from mlxchat.app import opening
 from mlxchat.app.chat import GREEDY_BY_MAKERS, Chat
+from mlxchat.app.prompt import BEFORE_SCHEMA
 from mlxchat.app.session import resumed
 from mlxchat.chat.answering import Watch
 from mlxchat.chat.conversation import Conversation
@@ -261,7 +262,7 @@ def test_an_invalid_option_changes_nothing(options: Options) -> None:
 
 def test_a_chat_leaves_nothing_until_named_and_can_be_left_and_resumed(options: Options) -> None:
     """It was continued with the template's arguments of the session that was left."""
-    with Chat.open(options(), save=False) as chat:
+    with Chat.open(options(system=f"Go.\n{BEFORE_SCHEMA}true"), save=False) as chat:
         say(chat, "one")
         assert chat.session is None
         assert not paths.sessions_dir().exists()
@@ -284,6 +285,7 @@ def test_a_chat_leaves_nothing_until_named_and_can_be_left_and_resumed(options: 
         say(chat, "three")
         chat.change_session("old")
         assert [turn.user for turn in chat.conversation.turns] == ["one"]
+        assert chat.conversation.state.system == "Go."
         assert dict(chat.conversation.rendering.template_args) == {}
         assert chat.conversation.recalls == ChatOptions().recalls
         chat.set(temp=0.5)

@@ -23,6 +23,7 @@ from mlxchat.app.opening import (
     report_positions,
     start,
 )
+from mlxchat.app.prompt import with_schema
 from mlxchat.app.ranks import check_ranks
 from mlxchat.app.session import (
     Saving,
@@ -215,7 +216,8 @@ class Chat(AbstractContextManager["Chat"]):
         conversation.begin_prefix = self._known_to(loaded.model)
         self._found = found
         self._report(conversation)
-        self._describe()
+        # After `change_session`, the session's own window stays.
+        self._describe(model_settings(found, self._setup.dtype))
 
     def _load(self, found: ResolvedModel) -> Loaded:
         return open_found(
@@ -413,11 +415,10 @@ class Chat(AbstractContextManager["Chat"]):
             self._saving.describe(model_settings(self._found, self._setup.dtype))
             self._saving.keep(sent, self._options.system)
 
-    def mark_question(self, is_single: bool) -> None:
-        """Save whether this is a single question. One that goes on in a chat is not any more."""
-        was_single = self.session is not None and self.session.contents.settings.get(QUESTION)
-        if self._saving is not None and bool(was_single) is not is_single:
-            self._saving.describe({QUESTION: is_single})
+    def mark_question(self) -> None:
+        """Save that this is a single question, as long as it has one turn."""
+        if self._saving is not None:
+            self._saving.describe({QUESTION: True})
 
     def save_as(self, name: str) -> None:
         """Rename the session, or start saving an unsaved chat. Raises SessionError."""
@@ -446,6 +447,9 @@ class Chat(AbstractContextManager["Chat"]):
         # Else an empty conversation would be saved over it.
         check_room(rendering, read_session(name).state, conversation.settings.max_kv_size)
         session = Session.open(name)
+        # That of a single question was for its answer.
+        own = with_schema(session.contents.system, None)
+        session.contents = replace(session.contents, system=own)
         saving = Saving(session, self._notify, self.ranks)
         if self._saving is not None:
             self._saving.close(conversation)
@@ -453,8 +457,8 @@ class Chat(AbstractContextManager["Chat"]):
             self._notify(f"unlike the chat so far, session {session.name!r} is saved")
         self._saving = None
         conversation.resume(session.contents.state.beginning)
-        own = ChatOptions(recalls=conversation.recalls, template_args=rendering.template_args)
-        saved = with_saved(own, session)
+        chosen = ChatOptions(recalls=conversation.recalls, template_args=rendering.template_args)
+        saved = with_saved(chosen, session)
         conversation.recalls = saved.recalls
         try:
             conversation.render_with(replace(rendering, template_args=saved.template_args))

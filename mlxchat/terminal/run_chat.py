@@ -54,10 +54,9 @@ def run(
         )
         in_prompt = constraint if answer.schema_prompt else None
         chat.revise_system(partial(with_schema, constraint=in_prompt))
-        is_new = shown.session is None and not shown.latest
         is_single = question is not None or template is not None
-        if is_new is is_single:
-            chat.mark_question(is_single)
+        if is_single and shown.session is None and not shown.latest:
+            chat.mark_question()
         return chat
 
     def converse(ranks: Alone, worker: Worker) -> int:
