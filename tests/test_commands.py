@@ -18,7 +18,7 @@ from mlxchat.request.commands import ChatShown
 from mlxchat.sessions.session import Session
 from mlxchat.settings import GenerationSettings
 from mlxchat.terminal.chat_screen import ChatScreen
-from mlxchat.terminal.commands import COMMANDS, as_command, run_command, suggestions
+from mlxchat.terminal.commands import as_command, run_command, suggestions
 from mlxchat.terminal.screen import Screen
 from mlxchat.terminal.settable import as_in_chat
 from mlxchat.terminal.worker import Worker
@@ -129,7 +129,7 @@ def test_set_shows_changes_and_takes_all_options_of_tab(shown: ChatScreen, run: 
 
 def test_options_are_named_as_in_a_chat() -> None:
     said = "--schema needs --max-tokens: see `mlxchat --file`, --until"
-    assert as_in_chat(said, COMMANDS) == said.replace("--schema", "/schema").replace("--max", "max")
+    assert as_in_chat(said) == said.replace("--schema", "/schema").replace("--max", "max")
 
 
 def test_several_lines_that_begin_with_no_command_are_a_message() -> None:
@@ -355,7 +355,7 @@ def test_the_note_can_be_edited_and_removed(
         return run("/compact edit")
 
     assert edit("Ada is a cat.") == "note: Ada is a cat.\n"
-    assert edit("Ada is a cat.") == "the note is unchanged\n"
+    assert edit("Ada is a cat. \n\n") == "the note is unchanged\n"
     with pytest.raises(UsageError, match="the note is empty"):
         edit("")
     assert run("/compact off") == "removed the note\n"

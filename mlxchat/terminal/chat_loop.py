@@ -74,7 +74,7 @@ class ChatLoop(ChatScreen):
             if has_failed or isinstance(error, ClosedPipe | SnapshotError):
                 raise
             lost = "; nothing said so far is lost" if isinstance(error, DeviceError) else ""
-            self.screen.complain(as_in_chat(f"{error}{lost}", COMMANDS))
+            self.screen.complain(as_in_chat(f"{error}{lost}"))
             return ""
         finally:
             self.chat.save()
@@ -126,7 +126,7 @@ class ChatLoop(ChatScreen):
         state = self.conversation.state if self.chat.is_ready else State()
         if self.attached:
             self.screen.say(f"{count(len(self.attached), 'attachment')} not sent")
-        if self.chat.session is not None and (state.turns or state.remembered):
+        if self.chat.session is not None and (state.turns or state.remembered or state.note):
             self.screen.say(self.saved())
         elif self.chat.session is not None and self.chat.session.is_emptied:
             self.screen.say("no turn is left, so this chat is not kept")

@@ -20,6 +20,7 @@ from mlxchat.terminal.figures import compacted_line, first_words, incomplete, tu
 from mlxchat.terminal.output import TerminalLine
 from mlxchat.terminal.reply import PlainView, reply_view
 from mlxchat.terminal.screen import Screen
+from mlxchat.terminal.settable import as_in_chat
 from mlxchat.terminal.talk import Attached, Begin, Found, Talk
 from mlxchat.terminal.worker import Worker, ctrl_c_ignored
 from mlxchat.text.documents import SEPARATOR
@@ -70,7 +71,7 @@ class ChatScreen(Talk):
     def say_notices(self) -> None:
         for notice in self.chat.notices:
             goes_on = notice == LOOP and self._last_constraint() is None
-            self.screen.say(notice + RETRY * (notice == LOOP) + GO_ON * goes_on)
+            self.screen.say(as_in_chat(notice) + RETRY * (notice == LOOP) + GO_ON * goes_on)
         self.chat.notices.clear()
 
     def edit(self, text: str) -> str:
@@ -134,7 +135,7 @@ class ChatScreen(Talk):
         except MlxchatError as error:
             if len(conversation.turns) > before:
                 raise
-            self.screen.complain(error)
+            self.screen.complain(as_in_chat(str(error)))
         finally:
             if self.stop.ends_program and len(conversation.turns) == before:
                 # There is no next prompt: the session has the message.
@@ -285,8 +286,8 @@ class ChatScreen(Talk):
         if stats.complete is False:
             self.screen.say(incomplete(stats))
         if stats.thought_cut:
-            tokens = count(self.conversation.generation.think_budget, "token")
-            self.screen.say(f"the thought was cut off at {tokens} (think-budget)")
+            budget = self.conversation.generation.think_budget
+            self.screen.say(f"the thought was cut off (think-budget {budget:,})")
         self.figures = turn_line(len(self.conversation.turns), stats, self.seconds)
         if stats.finish_reason == "interrupted":
             self.screen.say("stopped")

@@ -311,7 +311,7 @@ def _compact(shown: ChatScreen, argument: str) -> None:
     before = shown.conversation.state.note
     if before is None:
         raise UsageError("no note yet: /compact writes one")
-    note = None if argument == "off" else shown.edit(shown.edited_note or before)
+    note = None if argument == "off" else shown.edit(shown.edited_note or before).strip()
     if note == before:
         shown.screen.say("the note is unchanged")
         return
@@ -364,7 +364,8 @@ def _save(shown: ChatScreen, argument: str) -> None:
     is_new = shown.chat.session is None
     shown.chat.save_as(argument)
     done = "this chat is saved from now on, as" if is_new else "this session is now called"
-    later = "" if shown.conversation.turns else ", once it has a message"
+    state = shown.conversation.state
+    later = "" if state.turns or state.remembered else ", once it has a message"
     shown.screen.say(f"{done} {argument!r}{later}")
 
 

@@ -5,7 +5,6 @@ terminal obeys none of its control characters; nor is anything in its Markdown o
 images, hyperlinks, or entities for control characters. `MarkdownView` decides what is drawn when.
 """
 
-import os
 import re
 import sys
 import time
@@ -25,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mlxchat.errors import OutputError
-from mlxchat.terminal import is_in_background, visible
+from mlxchat.terminal import is_dumb, is_in_background, visible
 from mlxchat.terminal.output import Stdout, TerminalLine
 from mlxchat.text.extract import OuterWhitespace
 
@@ -67,8 +66,7 @@ def reply_view(*, plain: bool, hides_thoughts: bool, after: str = "") -> "PlainV
     continues the text `after` which it comes. Raises OutputError."""
     stdout = Stdout()
     console = Console(file=sys.stdout)
-    moves_cursor = stdout.is_terminal and console.is_terminal and not console.is_dumb_terminal
-    if plain or not moves_cursor or not os.environ.get("TERM"):
+    if plain or is_dumb() or not (stdout.is_terminal and console.is_terminal):
         return PlainView(stdout.write, hides_thoughts)
     return MarkdownView(console, hides_thoughts, after=visible(after))
 

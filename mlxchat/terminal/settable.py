@@ -14,6 +14,7 @@ from mlxchat.request.written import format_template_args
 
 # What goes back to the value without any choice.
 DEFAULT = "default"
+AS_COMMANDS = ("file", "model", "schema", "system", "think")
 SETTABLE = {each.name: each for each in OPTIONS["chat"].values() if each.in_chat}
 
 
@@ -49,16 +50,16 @@ def instead_of(argument: str, commands: Collection[str]) -> str:
     return hint or (f"did you mean {names[near[0]]}?" if near else "/set lists them")
 
 
-def as_in_chat(text: str, commands: Collection[str]) -> str:
+def as_in_chat(text: str) -> str:
     """The text with the program's options spelled as in a chat; in backquotes, they stay."""
-    ours = {f"--{each[1:]}": each for each in commands} | {f"--{each}": each for each in SETTABLE}
+    ours = {f"--{n}": f"/{n}" for n in AS_COMMANDS} | {f"--{each}": each for each in SETTABLE}
     return re.sub(r"`[^`]*`|--[a-z-]+", lambda found: ours.get(found[0], found[0]), text)
 
 
 def value_of(option: Option, typed: str) -> Any:
     """Its value. Raises UsageError, with the nearest value in its range."""
     try:
-        return option.value_of(typed)
+        return option.value_of(typed.split() if option.field == "logit_bias" else typed)
     except UsageError as error:
         message = str(error).removeprefix("--")
         if option.must is not None and option.must.ends and option.must.words in message:

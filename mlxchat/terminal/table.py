@@ -33,7 +33,7 @@ NUMBERS = ("SIZE", "MEMORY", "PARAMETERS")
 # The widest page of the manual.
 PAGE_COLUMNS = 100
 
-PAGE_LINK = re.compile(r"(?<!!)\[([^]]+)\]\((\w+)\.md(?:#[\w-]+)?\)")
+PAGE_LINK = re.compile(r"(?<!!)\[([^]]+)\]\((?:(\w+)\.md)?(?:#[\w-]+)?\)")
 CHART = re.compile(r"!\[([^]]*)\]\([^)]+\)")
 
 
@@ -153,7 +153,7 @@ def write_finds(rows: Sequence[Sequence[str]], titles: Sequence[str], at: Sequen
     columns = shutil.get_terminal_size().columns - GAP
     finds = [wrap(around(place, row[-1]), columns) for row, place in zip(rows, at, strict=True)]
     pairs = zip(titles, finds, strict=True)
-    lines = (f"{title}\n{indent(find, GAP * ' ')}\n" for title, find in pairs)
+    lines = (f"{wrap(one, columns)}\n{indent(find, GAP * ' ')}\n" for one, find in pairs)
     _write_long(stdout, visible("".join(lines)))
 
 
@@ -257,7 +257,9 @@ def render_page(markdown: str, columns: int) -> str:
     class Page(Markdown):
         elements = Markdown.elements | {"table_open": WideTable, "code_block": Code, "fence": Code}
 
-    markdown = PAGE_LINK.sub(r"\1 (help \2)", CHART.sub(r"(chart: \1)", markdown))
+    markdown = PAGE_LINK.sub(
+        lambda at: at[1] + f" (help {at[2]})" * bool(at[2]), CHART.sub(r"(chart: \1)", markdown)
+    )
     plain = is_dumb() or bool(os.environ.get("NO_COLOR"))
     console = Console(file=(file := io.StringIO()), width=columns, force_terminal=not plain)
     console.print(Page(markdown, hyperlinks=False), crop=False)

@@ -216,7 +216,8 @@ class PipedChat(Talk):
         hides, tokenizer = self._hides_thoughts, self.conversation.model.tokenizer
         self._events = EventWriter(tokenizer, hides_thoughts=hides, turn=self._turn)
         self._text = TextWriter(hides_thoughts=hides, extracts=self._form.extract)
-        self._has_begun = False
+        # Notices that would be within a line of the reply.
+        self._has_begun, self._later = False, list[str]()
         if spoken.notice is not None:
             self.messages.warn(spoken.notice)
         try:
@@ -265,10 +266,12 @@ class PipedChat(Talk):
                     if not is_seen:
                         self._wrote(count, None)
                 text = self._done() if self.shown.events else self._text.end()
-                # Without code to extract, there is no line to end.
-                is_open = not (text or last).endswith("\n") and (text or not self._form.extract)
+                # Without text, or code to extract, there is no line to end.
+                is_open = (text or last)[-1:] not in "\n" and (text or not self._form.extract)
                 self._stdout.write(f"{text}\n" if is_open else text)
         finally:
+            for notice in self._later:
+                self.messages.warn(notice)
             if len(self.conversation.turns) == self._turn:
                 self.attached.clear()
         assert self.conversation.stats is not None
@@ -291,8 +294,6 @@ class PipedChat(Talk):
                 kept = "no answer had begun, so the message is not saved"
             self.messages.note(f"stopped ({stats.finish_reason}): {kept}")
 
-    # What is written
-
     def _start(self) -> str:
         conversation, session = self.conversation, self.chat.session
         model, settings = conversation.model, conversation.settings
@@ -305,7 +306,7 @@ class PipedChat(Talk):
             return (self._events if self.shown.events else self._text).token(said)
         if self.shown.events:
             return self._events.change(said)
-        self.messages.warn(window_line(said))
+        (self._later.append if self._text.answer else self.messages.warn)(window_line(said))
         return ""
 
     def _done(self, error: MlxchatError | None = None) -> str:
