@@ -248,8 +248,7 @@ PAIRS = (
     ("blocks", ("checkpoint", *READINGS), ": pass the documents with --file"),
     ("blocks", ("prefix_cache",), ""),
     ("events", ("checkpoint", "extract"), ""),
-    ("ignore_eos", CONSTRAINTS, ""),
-    ("min_tokens", CONSTRAINTS, ""),
+    *((each, CONSTRAINTS, "") for each in ("ignore_eos", "min_tokens")),
     *((each, ("extract",), "") for each in CONSTRAINTS),
     *((one, (other,), "") for each in ONE_OF for other, one in combinations(each, 2)),
 )

@@ -69,7 +69,7 @@ def test_show_lists_every_setting_and_its_source(monkeypatch: pytest.MonkeyPatch
         ("model = 3", "model must be a string in quotes, not 3"),
         ("aliases = 'x'", "aliases must be a table, [aliases], not 'x'"),
         ("[aliases]\nx = ['y']", "aliases.x must be a string in quotes, not ['y']"),
-        ("[generate.temp]\nx = 1", "generate.temp: --temp takes one value, got {'x': 1}"),
+        ("[generate.temp]\nx = 1", "generate.temp: --temp cannot be {'x': 1}"),
         ("[chat]\ntemp = 'hot'", "chat.temp: --temp must be a number, got 'hot'"),
         ("[chat]\nstop = ['']", "chat.stop: --stop must not be empty"),
         ("[batch]\ntmep = 1", "batch.tmep is not an option of batch; did you mean 'temp'?"),

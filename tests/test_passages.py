@@ -121,7 +121,7 @@ def test_the_passage_that_answers_is_found_with_its_neighbours_in_order() -> Non
     search = search_in(report({30: "Ada Lovelace was born in London.", 45: "The dog slept."}))
     result = found(search, "Where was Ada Lovelace born?")
     assert result.fit
-    assert result.of == 60
+    assert len(search) == 60
     assert [each.number for each in result.passages] == [29, 30, 31]
 
 

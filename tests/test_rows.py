@@ -86,7 +86,7 @@ MALFORMED: list[tuple[Any, str]] = [
     ({"prompt": "a", "tmep": 1}, "unknown field 'tmep'; did you mean temp?"),
     ({"prompt": "a", "temperature": 1}, "unknown field 'temperature'; did you mean temp?"),
     ({"prompt": "a", "temp": "0.5"}, "temp must be a valid number, got '0.5'"),
-    (b'{"prompt":"a","temp":1e999}', "temp must be at least 0, got inf"),
+    (b'{"prompt":"a","temp":1e999}', "temp must be a finite number, got inf"),
     (said(USER, prompt="b"), "prompt and messages cannot be combined"),
     (said(USER, ("assistant", "b")), "the last message must be the user's"),
     (said(("system", "a"), USER, system="c"), "system and a system message cannot be combined"),

@@ -99,7 +99,7 @@ def _with_passages(
     documents = [each for index in indexes for each in index.documents]
     size_bytes = sum(each.size_bytes for each in documents)
     read_bytes = sum(each.span.end - each.span.start for each in found.passages)
-    read = Read(places, len(found.passages), found.of, read_bytes / size_bytes)
+    read = Read(places, len(found.passages), len(search), read_bytes / size_bytes)
     observer.warn(left_out(read, len(documents)))
     return prompt, read
 

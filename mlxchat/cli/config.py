@@ -154,7 +154,7 @@ def _shown(setting: Setting | None, if_unset: str = "", default: Any = None) -> 
     if setting is None and default in (None, ()):
         return f"({if_unset})", "default"
     value, where = (default, "default") if setting is None else (setting.value, setting.where)
-    value = "off" if value == -1 else value
+    value = "off" if value == -1 == default else value
     is_json = isinstance(value, bool | list) or "\n" in str(value)
     return json.dumps(value, ensure_ascii=False) if is_json else str(value), where
 

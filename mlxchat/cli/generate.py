@@ -10,8 +10,6 @@ from mlxchat.cli.options import (
     Template,
     build,
     given_names,
-    leave_out,
-    leave_template_out,
     setup_of,
     with_options,
 )
@@ -67,10 +65,9 @@ def generate(
 
     if resume is not None:
         raise typer.Exit(resume_run(resume, build(Shown, values), **_changes(context)))
-    leave_template_out(context, values)
     has_question = not (values["raw"] or template or prompt in (None, "-"))
-    if values["overflow"] != "stop" and not has_question:
-        leave_out(context, values, "overflow")
+    if not (has_question or values["overflow"] == "stop" or "overflow" in given_names(context)):
+        values["overflow"] = None
     request = build(
         Request,
         values,
@@ -109,7 +106,6 @@ def batch(
     from mlxchat.terminal.run_batch import run
     from mlxchat.text.documents import STDIN
 
-    leave_template_out(context, values)
     if path == "":
         raise UsageError("INPUT must not be empty")
     request = build(

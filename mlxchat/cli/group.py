@@ -96,7 +96,8 @@ class _Plain:
         command: Any = self
         examples, *rest = (command.epilog or "").rstrip("\n").split("\n\n")
         if not ctx.meta[HELP_ALL]:
-            rest = [f"More: {ctx.command_path} {HELP_ALL}"]
+            is_all = not rest and len(self.described(ctx)) == len(command.get_params(ctx))
+            rest = [f"More: {ctx.command_path} {HELP_ALL}"] * (not is_all)
         formatter.write("".join(f"\n{each}\n" for each in (examples, *rest)))
 
 
@@ -183,7 +184,7 @@ def help_(context: typer.Context, topic: Topic = None) -> None:
         from mlxchat.terminal.table import show_page
 
         show_page(manual.read_page(words[0].lower()))
-    elif group is not None and (in_group or not names or not found):
+    elif group is not None and (in_group or not (names and (found or isinstance(group, Group)))):
         root.main([words[0].lower(), *names, "--help"], prog_name="mlxchat", standalone_mode=False)
     elif found:
         pages, _, places = zip(*found, strict=True)

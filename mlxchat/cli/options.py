@@ -7,7 +7,7 @@ Completion must be quick, so nothing here imports MLX. Without a match, shells c
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,7 +17,7 @@ from mlxchat.cli.group import Command
 from mlxchat.cli.usage_errors import refuse_run_together
 from mlxchat.config import TEXT, Setting, by_field, configured, read_user_config
 from mlxchat.errors import ConfigError, ExitStatus, UsageError
-from mlxchat.options import NEEDED, OF_TEMPLATE, PAIRS, Option, options_of
+from mlxchat.options import NEEDED, PAIRS, Option, options_of
 from mlxchat.request import Setup
 from mlxchat.settings import SamplingSettings
 
@@ -125,17 +125,6 @@ def _typed_names(context: Any) -> set[str]:
     return {name for name, each in sources.items() if each and each.name == "COMMANDLINE"}
 
 
-def leave_template_out(context: typer.Context, values: MutableMapping[str, Any]) -> None:
-    """With --raw, ignore options for the chat template that are only configured."""
-    if values["raw"]:
-        leave_out(context, values, *(name for name in OF_TEMPLATE if name in values))
-
-
-def leave_out(context: typer.Context, values: MutableMapping[str, Any], *names: str) -> None:
-    """Ignore these options if they are only configured."""
-    values.update(dict.fromkeys({*names} - given_names(context)))
-
-
 def _parameter(option: Option) -> inspect.Parameter:
     default = option.default
     name = f"--{option.name}/--no-{option.name}" if option.type is bool else option.flag
@@ -162,9 +151,6 @@ def _type(option: Option, *, optional: bool) -> Any:
     if option.choices and written is str:
         written = Literal[option.choices]
     return written | None if optional else written
-
-
-# Configured options
 
 
 MORE = """

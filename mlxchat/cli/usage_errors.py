@@ -71,9 +71,6 @@ def _hint_for_option(option: str, arguments: Sequence[str], root: Any, command: 
     return hint_for(f"{option} {value}") or hint_for(option)
 
 
-# Questions
-
-
 def check_question(words: Sequence[str], root: Any, *, has_subject: bool) -> None:
     """Raise UsageError if the words after `mlxchat` are not meant as a question. `root` is the
     program's group of commands; with a subject, a word may be about that."""

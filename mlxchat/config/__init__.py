@@ -148,7 +148,7 @@ def by_field(command: str, settings: Iterable[Setting]) -> dict[str, Setting]:
         values = value if isinstance(value, list) else [value]
         try:
             if isinstance(value, dict) or (isinstance(value, list) and not option.many):
-                raise UsageError(f"{option.flag} takes one value, got {value!r}")
+                raise UsageError(f"{option.flag} cannot be {value!r}")
             texts = [str(each) for each in values]
             option.value_of(texts if option.many else texts[0])
         except UsageError as error:

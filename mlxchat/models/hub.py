@@ -173,9 +173,6 @@ def _library() -> Any:
     return huggingface_hub
 
 
-# Errors
-
-
 @contextmanager
 def _one_line_errors(repo_id: str, *, downloading: bool = False) -> Iterator[None]:
     """Turn the errors that huggingface_hub raises into HubError or ModelNotFound.

@@ -59,11 +59,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Passages in the order of the documents, best-fitting among `of`; `fit` is whether any does.
-    Without one that fits, these are the first ones."""
+    """The best-fitting passages in the order of the documents; `fit` is whether any does. Without
+    one that fits, these are the first ones."""
 
     passages: tuple[Passage, ...]
-    of: int
     fit: bool
 
 
@@ -111,7 +110,7 @@ class Search:
                 break
         if not chosen and self._count:
             chosen = self._cut(fits[0].number if fits else 0, question, room, cost_of)
-        return Found(tuple(chosen[number] for number in sorted(chosen)), self._count, bool(fits))
+        return Found(tuple(chosen[number] for number in sorted(chosen)), bool(fits))
 
     def _cut(
         self, number: int, question: str, room: int, cost_of: Callable[[Passage], int]

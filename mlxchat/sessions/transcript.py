@@ -18,7 +18,7 @@ from typing import Any
 from mlxchat.chat.state import REMEMBERED_BEGINS, State, Turn
 from mlxchat.errors import OutputError, SessionError
 from mlxchat.files import reported_as, write_atomically
-from mlxchat.sessions.records import NOTE, REMEMBERED, Saved
+from mlxchat.sessions.records import NOTE, REMEMBERED, Saved, clean
 from mlxchat.text.documents import name_of
 from mlxchat.text.extract import closing_fence
 from mlxchat.units import json_line
@@ -131,5 +131,4 @@ def _add(saved: Saved, line: dict[str, Any]) -> None:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("a text is missing")  # noqa: TRY004
-    # JSON can encode an unpaired surrogate, which no tokenizer accepts.
-    return value.encode("utf-8", "replace").decode()
+    return clean(value)
