@@ -73,7 +73,7 @@ def test_failed_rows_are_counted_and_the_first_is_shown() -> None:
     unread = "the line must be a JSON object; --lines reads text"
     assert failed == f"mlxchat: 2 rows failed; row 2: {unread}"
     errors = [each.get("error") for each in lines(Path("out.jsonl").read_text())]
-    wrong = "--schema: $.type: 'strin' is not valid under any of the given schemas"
+    wrong = "schema: $.type: 'strin' is not valid under any of the given schemas"
     assert errors == [None, wrong, None, unread]
 
 
@@ -84,7 +84,7 @@ INVALID = {"type": "array", "items": {"const": 1}, "minItems": 2, "uniqueItems":
     ("row", "status", "message"),
     [
         ({"choice": ["yes"]}, 0, ""),
-        ({"choice": []}, 1, "1 row failed; row 1: --choice: at least one"),
+        ({"choice": []}, 1, "1 row failed; row 1: choice: at least one"),
         ({"choice": ["a long choice"], "max_tokens": 2}, 4, "1 answer is not complete"),
         ({"schema": INVALID}, 4, "1 row failed; row 1: the answer is not valid: $: [1, 1"),
     ],

@@ -5,6 +5,7 @@ Prefixes that rows share are read once. A row that does not fit its window, and 
 that cannot compute several, is generated alone.
 """
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -237,7 +238,8 @@ class SideBySide:
             try:
                 run = self._planner.plan(row)
             except MlxchatError as error:
-                yield Result(row, error=str(error))
+                # A row has fields.
+                yield Result(row, error=re.sub(r"\A--(?=\w+: )", "", str(error)))
             else:
                 self._waiting.append(run)
                 self._unfinished[run] = None

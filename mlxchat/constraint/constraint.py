@@ -153,7 +153,7 @@ def _parse_schema(text: str, may_be_file: bool) -> Any:
         return _parse_json(text)
     has_path = len(text) < MAX_NAME_CHARS and "\0" not in text
     if may_be_file and has_path and (not is_shorthand or in_home(text).is_file()):
-        return _parse_json(_read(in_home(text)))
+        return _parse_json(_read(in_home(text)), f"{text}: ")
     if not (is_shorthand or stripped.isidentifier()):
         raise SchemaError(f"{beginning(repr(text), 60)} is neither JSON nor a list of names")
     try:
@@ -174,7 +174,7 @@ def _read(path: Path) -> str:
         raise SchemaError(f"cannot read {path}: {error.strerror}{hint}") from error
 
 
-def _parse_json(text: str) -> Any:
+def _parse_json(text: str, where: str = "") -> Any:
     if len(text.encode(errors="replace")) > MAX_SCHEMA_BYTES:
         raise SchemaError(f"larger than {format_bytes(MAX_SCHEMA_BYTES)}")
     try:
@@ -182,7 +182,7 @@ def _parse_json(text: str) -> Any:
     except RecursionError as error:
         raise SchemaError(_TOO_DEEP) from error
     except ValueError as error:
-        raise SchemaError(f"invalid JSON: {error}") from error
+        raise SchemaError(f"{where}invalid JSON: {error}") from error
 
 
 def _plain(schema: Any) -> Any:

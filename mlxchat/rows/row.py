@@ -161,8 +161,6 @@ def of_openai(line: Fields) -> dict[str, Any]:
     return fields
 
 
-# The types of values
-
 # Making one takes longer than checking a value.
 _checker = cache(TypeAdapter[Any])
 
