@@ -77,7 +77,7 @@ def test_a_document_that_fits_is_read_as_a_whole(generate: Generate, report: Pat
         assert (run.returncode, run.stdout, "most 4,096 tokens" in run.stderr) == (0, whole, True)
 
 
-NEEDS = "--overflow {} needs a question as the prompt; -p and - do not count"
+NEEDS = "--overflow {} needs a question as the prompt, without -p or -"
 TAKES = "the question and the template take"
 
 

@@ -281,4 +281,4 @@ class Request(Asking):
         if self.overflow in (Overflow.PASSAGES, Overflow.MAP):
             way = f"--overflow {self.overflow}"
             if self.template or self.prompt in (None, "-") or not self.prompt.strip():
-                raise UsageError(f"{way} needs a question as the prompt; -p and - do not count")
+                raise UsageError(f"{way} needs a question as the prompt, without -p or -")
