@@ -69,7 +69,7 @@ def test_recall_shows_what_it_finds_and_quotes_only_when_asked(shown: ChatScreen
         "#4 turn 2, reply: You are called ADA.\n"
         "/recall ada #4 quotes the last one in your next message\n"
     )
-    assert run("/recall Náme ada #1") == "your next message will quote turn 1: My name is Ada.\n"
+    assert run("/recall Náme, ada #1") == "your next message will quote turn 1: My name is Ada.\n"
     for words in ("Rome\nagain", '"'):
         assert run(f"/recall {words}").endswith(f"no match for {words!r}\n")
     with pytest.raises(UsageError, match="no match #5: found 4 matches"):

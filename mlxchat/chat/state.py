@@ -279,7 +279,7 @@ class State:
 
     def recall(self, words: str) -> list[Mention]:
         """Every line that contains the words, ignoring case and accents, forgotten turns too."""
-        wanted = _folded(words.replace('"', " ")).split()
+        wanted = [w.rstrip(".,;:!?") or w for w in _folded(words.replace('"', " ")).split()]
         return [
             Mention(number, where, turn.forgotten, line)
             for number, turn in enumerate(self.turns, 1)
