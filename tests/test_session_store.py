@@ -91,9 +91,11 @@ def test_a_session_whose_turns_are_taken_back_is_deleted_unless_it_has_more() ->
             session.record(None, [])
         assert names_by_use() == ([session.name] if others else [])
         assert latest() == (session.name if others else None)
-    with Session.open(session.name) as session:
-        session.record(None, [], remembered=None)
-    assert names_by_use() == []
+    make_session("mine")
+    for name in (session.name, "mine"):
+        with Session.open(name) as session:
+            session.record(None, [], remembered=None)
+    assert names_by_use() == ["mine"]
 
 
 def test_the_first_turn_creates_a_private_directory(sessions: Path) -> None:

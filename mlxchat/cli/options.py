@@ -51,8 +51,9 @@ def complete_model(incomplete: str) -> list[str]:
 def complete_session(incomplete: str) -> list[str]:
     from mlxchat.sessions.database import names_by_use
 
-    # Other shells quote a name themselves.
-    quoted = r"\\\g<0>" if os.environ.get(COMPLETING) == "complete_bash" else r"\g<0>"
+    # Other shells quote a name themselves, and bash does within quotes.
+    is_bare = os.environ.get("COMP_WORDS", "").split("\n")[-1][:1] not in ("'", '"')
+    quoted = r"\\\g<0>" if is_bare and os.environ.get(COMPLETING) == "complete_bash" else r"\g<0>"
     found = as_typed(names_by_use(), incomplete)
     return [re.sub(r"[^\w@%+=:,./-]", quoted, each) for each in found]
 

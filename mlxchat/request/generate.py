@@ -92,8 +92,7 @@ class Setup:
         self.sampling_settings({})
 
     def cache_settings(self) -> CacheSettings:
-        """The window as known before the model is loaded: None if it is "auto". It may be so small
-        that an error names the least, unless a `keep` is chosen."""
+        """The window before the model is loaded, None for "auto"; a default `keep` gives way."""
         window, keep = None if self.window == "auto" else self.window, self.keep
         keep = min(keep, window - 1) if window and keep == DEFAULT_KEEP else keep
         return CacheSettings(window, keep, self.prefill_step_size)

@@ -37,7 +37,7 @@ MAX_NAME_CHARS = 100
 MAX_REPLY_BYTES = 1 << 28
 FORCE_EVERY_S = 0.25
 _NAME = re.compile(r"\w(?:[\w .-]*[\w-])?")
-_NAMED_BY_TIME = re.compile(r"\d{4}-\d\d-\d\d-\d{6}(-\d+)?")
+NAMED_BY_TIME = re.compile(r"\d{4}-\d\d-\d\d-\d{6}(-\d+)?")
 # The setting of a session that began as a single question.
 QUESTION = "question"
 # The settings that are part of the conversation, as in `State`.
@@ -84,7 +84,7 @@ class SessionRecord:
     @property
     def is_question(self) -> bool:
         """Whether it is a single question that nobody has named or followed up."""
-        is_unnamed = _NAMED_BY_TIME.fullmatch(self.name) is not None
+        is_unnamed = NAMED_BY_TIME.fullmatch(self.name) is not None
         return self.settings.get(QUESTION) is True and self.turns <= 1 and is_unnamed
 
     @property

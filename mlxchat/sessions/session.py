@@ -108,10 +108,11 @@ class Session(AbstractContextManager["Session"]):
 
     @property
     def is_emptied(self) -> bool:
-        """Whether all its turns were taken back, and nothing else in it is worth keeping."""
+        """Whether all its turns were taken back, and it has no name, note or remembered line."""
         others = [self._settings.get(name) for name in (records.NOTE, records.REMEMBERED)]
-        is_empty = not (self._turns or self._stored.lost or any(others))
-        return is_empty and self._has_row and self._stored is not self.contents
+        if self._turns or self._stored.lost or any(others) or self._stored is self.contents:
+            return False
+        return self._has_row and records.NAMED_BY_TIME.fullmatch(self.name) is not None
 
     @property
     def saved_turns(self) -> int:

@@ -126,7 +126,7 @@ class ChatLoop(ChatScreen):
         state = self.conversation.state if self.chat.is_ready else State()
         if self.attached:
             self.screen.say(f"{count(len(self.attached), 'attachment')} not sent")
-        if self.chat.session is not None and (state.turns or state.remembered or state.note):
-            self.screen.say(self.saved())
-        elif self.chat.session is not None and self.chat.session.is_emptied:
+        if (session := self.chat.session) is not None and session.is_emptied:
             self.screen.say("no turn is left, so this chat is not kept")
+        elif session is not None and (state.turns or state.remembered or session.snapshot_path):
+            self.screen.say(self.saved())
