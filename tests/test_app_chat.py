@@ -122,7 +122,6 @@ def test_a_resumed_chat_that_takes_a_turn_back_keeps_the_cache_of_the_others(opt
 
 
 def test_a_turn_counts_as_the_reply_it_has_after_a_retry_without_one_and_a_kill(options: Options):
-    """As the one that the saved cache has."""
 
     def is_counted(now: Conversation) -> bool:
         return now.tokens == now.window.pinned + now.rendering.tokens_of(now.state, *now.turns)

@@ -195,7 +195,6 @@ def test_the_seed_of_a_row_depends_on_the_seed_and_its_id_only() -> None:
 
 
 def test_a_shared_prefix_is_stored_once(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each row had a copy."""
     held: list[tuple[int, int]] = []
     begin_step = RowsCache.begin_step
 

@@ -43,7 +43,6 @@ def add(files: CacheFiles, text: str) -> None:
 @given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=5), st.none() | st.integers(0, 8))))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_least_used_text_loses_its_last_page_first(used: list[tuple[str, int | None]]) -> None:
-    """So what is left can always be reached."""
     with TemporaryDirectory() as directory:
         files, by_use = CacheFiles(Path(directory) / "prefixes"), list[str]()
         for text, left in used:

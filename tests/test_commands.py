@@ -1,8 +1,11 @@
 """Slash commands in process: what they answer, what Tab suggests after them; and notes."""
 
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from shutil import copytree
@@ -260,6 +263,14 @@ def test_what_was_sent_with_a_message_returns_with_it_alone(shown: ChatScreen, r
         shown.conversation.add(Turn(said))
         assert run_command(shown, "/undo") == typed
     assert [*shown.attached] == ["c"]
+
+
+def test_ctrl_c_before_the_worker_begins_is_for_the_message(shown: ChatScreen) -> None:
+    """It came back, and its reply was given and saved meanwhile."""
+    shown.worker.start(partial(time.sleep, 0.2))
+    signal.raise_signal(signal.SIGINT)
+    assert not shown.say("hello")
+    assert shown.conversation.turns == ()
 
 
 def test_undo_says_that_the_note_may_speak_of_the_turn(shown: ChatScreen, run: Run) -> None:

@@ -45,7 +45,6 @@ def test_files_are_found_as_by_a_shell_in_the_order_of_names(path: str, files: l
 
 
 def test_circles_of_links_end_and_links_to_files_are_read() -> None:
-    """So is a file whose name looks like a pattern."""
     Path("src/sub/a[1]*.py").write_text("text of a.py")
     Path("src/up").symlink_to("..")
     Path("src/sub/self").symlink_to("self")

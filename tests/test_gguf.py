@@ -64,7 +64,6 @@ def import_tiny(tiny: TinyGguf, tmp_path: Path) -> Path:
 def test_logits_match_the_dense_weights(
     arch: str, kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Also of tensors larger than a chunk."""
     monkeypatch.setattr(weights, "CHUNK_VALUES", 200)  # a few rows
     tiny = tiny_gguf(arch, kind)
     tokens = mx.array(np.random.default_rng(1).integers(0, 250, (1, 20)))

@@ -219,7 +219,6 @@ def prompts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_every_word_is_read_once_and_in_order_however_long_a_document_is(
     asked: Request, tmp_path: Path, prompts: list[str]
 ) -> None:
-    """A last section of one passage is read as well."""
     path = tmp_path / "short.txt"
     with mlxchat.begin(asked) as run:
         for length in range(1, 12):

@@ -127,7 +127,6 @@ def test_the_passage_that_answers_is_found_with_its_neighbours_in_order() -> Non
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_each_passage_of_several_documents_is_found_in_its_own(shared: bool) -> None:
-    """In an index of each, or in one that they share."""
     sizes = [1, 3, 2, 1]
     texts = [
         [f"{FILLER * 3}The word is q{number}x{n}." for n in range(size)]

@@ -248,7 +248,6 @@ def test_files_stay_within_the_limit_and_the_beginning_of_the_latest_prompt_is_k
 
 
 def test_no_more_than_a_few_pages_wait_for_a_slow_disk() -> None:
-    """Each holds memory."""
     writer, disk = Background(3), Event()
     writing = [Thread(target=writer.run, args=(lambda: int(disk.wait()),)) for _ in range(4)]
     for each in writing:

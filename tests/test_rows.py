@@ -242,7 +242,6 @@ def test_a_malformed_record_is_an_error_the_rest_continues(monkeypatch: pytest.M
 
 
 def test_names_that_are_written_alike_are_one_id(tmp_path: Path) -> None:
-    """It was a traceback."""
     for name in (b"\xff", rb"\udcff"):
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text("hi")
     _, row = Rows(BatchInput(pattern=str(tmp_path)))._rows

@@ -24,7 +24,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_template_of_the_file_is_used_as_if_it_were_the_models(tmp_path: Path) -> None:
-    """Also if the model has none."""
     own, bare = (
         str(write_tiny_model(tmp_path / name, chat_template=template))
         for name, template in (("own", TURNS), ("bare", None))

@@ -42,8 +42,8 @@ def write_note(
     limit = note_limit(means.rendering, state, size)
     if limit < MIN_NOTE_TOKENS:
         raise UsageError(
-            f"no room for a note: it needs {MIN_NOTE_TOKENS} tokens, and the window has room "
-            f"for {limit}{' next to the pinned turns (/unpin)' * bool(state.pinned)}"
+            f"no room for a note: it needs {MIN_NOTE_TOKENS} tokens, and beside a message and its "
+            f"reply{' and the pinned turns (/unpin)' * bool(state.pinned)} there are {limit}"
         )
     plain = means.rendering.with_thinking(False)
     turns = [state.turns[number - 1] for number in numbers]

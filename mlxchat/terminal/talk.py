@@ -101,13 +101,10 @@ class Talk:
 
     def work(self, job: Callable[[], T]) -> T:
         """Let the worker do the job, which signals ask to `stop`, once the model is loaded."""
-
-        def do() -> T:
-            with self.worker.stoppable() as self.stop:
-                return job()
-
         self.wait_for_model()
-        return self.worker.call(do)
+        # From now on: before the job has begun, a signal would only end the wait for it.
+        with self.worker.stoppable() as self.stop:
+            return self.worker.call(job)
 
     def attach(self, files: Found) -> None:
         """Put the texts of files before the next message: once, however their paths are written."""

@@ -258,7 +258,7 @@ class Worker:
 
     @contextmanager
     def stoppable(self) -> Iterator[Stop]:
-        """In a job: while the body runs, signals ask it to stop, even one that ended another."""
+        """In a job, or around it: signals ask the body to stop, even one that ended another."""
         stop, before = Stop(self._restore), self._stop
         if self._ended_by is not None:
             stop.take(*self._ended_by)
