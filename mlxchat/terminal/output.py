@@ -16,8 +16,8 @@ from unicodedata import east_asian_width
 from mlxchat.errors import ClosedPipe, OutputError
 from mlxchat.terminal import visible
 
-# A command in backquotes, the help that a usage error refers to, or where a message begins.
-_WHOLE = r"`[^`]*`|\(see mlxchat [^()]*\)|^> (?:… )?"
+# A command, the help that a usage error refers to, or where a message begins.
+_WHOLE = r"`[^`]*`|mlxchat --session .*|\(see mlxchat [^()]*\)|^> (?:… )?"
 # Leaves room for the "^C^C" that the terminal echoes when Ctrl-C is pressed twice.
 MARGIN = len("^C^C") + 1
 # A space within a word, and the second column of a wide character.
