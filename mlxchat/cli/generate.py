@@ -108,6 +108,8 @@ def batch(
 
     if path == "":
         raise UsageError("INPUT must not be empty")
+    if path is not None and "pattern" not in given_names(context):
+        values["pattern"] = None
     request = build(
         BatchRequest,
         values,
