@@ -79,30 +79,30 @@ class Line:
 
 
 class Count:
-    """Called with how many of how many are done, and with the speed if that is not their rate. The
-    line disappears with the last one, because the caller may write to the terminal next."""
+    """Called with how many of how many are done, the speed if that is not their rate, and whether
+    the rate `lasts`. The line disappears with the last one: the caller may write next."""
 
     def __init__(self, line: Line, what: str, unit: str) -> None:
         self._line, self._what, self._unit = line, what, unit
         self._begun_s, self._begun_at, self._done = 0.0, 0, float("inf")
 
-    def __call__(self, done: int, total: int | None, speed: str = "") -> None:
+    def __call__(self, done: int, total: int | None, speed: str = "", lasts: bool = True) -> None:
         if done < self._done:
             self._begun_s, self._begun_at = time.monotonic(), done
         self._done = done
         if total is not None and done >= total:
             self._line.stop()
         else:
-            self._line.show(self._figures(done, total, speed), done, total)
+            self._line.show(self._figures(done, total, speed, lasts), done, total)
 
-    def _figures(self, done: int, total: int | None, speed: str) -> str:
+    def _figures(self, done: int, total: int | None, speed: str, lasts: bool) -> str:
         number = f"{done:,}" if total is None else f"{done:,}/{total:,}"
         figures = f"{self._what} {number} {self._unit[: -1 if number == '1' else None]}"
         seconds, counted = time.monotonic() - self._begun_s, done - self._begun_at
         if not counted or not seconds:
             return f"{figures} · {speed}" if speed else figures
         rate = counted / seconds
-        figures += "" if total is None else f" · {_duration((total - done) / rate)} left"
+        figures += f" · {_duration((total - done) / rate)} left" if total and lasts else ""
         return f"{figures} · {speed or f'{rate:,.{0 if rate >= 10 else 1}f} {self._unit}/s'}"
 
 

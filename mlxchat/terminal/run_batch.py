@@ -29,7 +29,7 @@ def _run(request: BatchRequest, shown: Shown, worker: Worker) -> int:
             with progress(messages.quiet) as line, worker.stoppable() as stop:
                 show = Count(line, "done", "rows")
                 results = batch.results(
-                    stop.requested, lambda now: show(now.done, now.total, _pace(now))
+                    stop.requested, lambda now: show(now.done, now.total, *_pace(now))
                 )
                 for _ in results:
                     pass
@@ -87,12 +87,13 @@ def figures_line(figures: BatchFigures) -> str:
     return " · ".join(parts)
 
 
-def _pace(figures: BatchFigures) -> str:
+def _pace(figures: BatchFigures) -> tuple[str, bool]:
+    """What is done now, and whether that says how long the other rows take."""
     done, total = figures.reading
     if done < total:
-        return f"reading {done:,}/{total:,} tokens"
+        return f"reading {done:,}/{total:,} tokens", False
     # Where there is no room, figures are left out from a dot on.
-    return _tokens(figures).replace(", ", " · ")
+    return _tokens(figures).replace(", ", " · "), True
 
 
 def _tokens(figures: BatchFigures) -> str:
