@@ -485,7 +485,7 @@ def edit(text: str, file_name: str = "message.md") -> str:
         file = Path(directory) / file_name
         file.write_text(text, encoding="utf-8", errors="replace")
         # Ctrl-C is for the editor alone: it must not end the shell.
-        command = ["sh", "-c", f'trap : INT; {editor} "$1"', editor, str(file)]
+        command = ["/bin/sh", "-c", f'trap : INT; {editor} "$1"', editor, str(file)]
         status = subprocess.run(command, check=False).returncode
         edited = file.read_bytes() if file.exists() else b"\xff"
     if status != 0:
