@@ -86,8 +86,8 @@ def open_batch(
         with output:
             if damaged := output.finished.damaged:
                 lines = ", ".join(map(str, damaged[:NAMED])) + ", …" * (len(damaged) > NAMED)
-                stay = "damaged lines stay, and answer no row"
-                observer.warn(f"{request.output}: {stay}: {lines}")
+                stay = "damaged lines stay, and answer no row: line"
+                observer.warn(f"{request.output}: {stay} {lines}")
             yield BatchRun(request, Pending(rows, output.write, output.finished), observer)
 
 
