@@ -84,9 +84,9 @@ def _changes(context: typer.Context) -> Any:
     """The options given with --resume that change the run. Raises UsageError for any others."""
     from mlxchat.app.begin import Changes
 
-    options = COMMANDS["generate"]
-    changes: dict[str, Any] = {}
-    for name in given_names(context) - {"resume", *options_of(Shown)}:
+    options, changes = COMMANDS["generate"], dict[str, Any]()
+    given = given_names(context) - {"resume", *options_of(Shown)}
+    for name in sorted(given, key=options.__contains__):
         if name not in Changes.__annotations__:
             wrong = f"--{options[name].name}" if name in options else "the prompt"
             raise UsageError(f"--resume uses the options of the run: omit {wrong}")
