@@ -29,10 +29,11 @@ def test_a_flag_wins_over_a_variable_and_it_over_the_file(monkeypatch: pytest.Mo
     set_, names = parameters("generate", "--json"), ("regex", "choice", "logprobs", "extract")
     assert [set_[each] for each in names] == [None, ["b"], "3", None]
     assert parameters("generate", "--extract")["logprobs"] is None
+    write_config("[prompts.p]\nschema = 'a'\nschema-prompt = true")
+    assert parameters("generate", "-pp", "--regex", "a")["schema_prompt"] is None
 
 
 def test_a_commands_own_model_overrides_only_its_own_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[chat] model in the user's file used to override MLXCHAT_MODEL."""
     write_config('model = "a/all"\nchat.model = "a/chat"')
     assert parameters("chat")["model"] == "a/chat"
     # The model for all commands is left to those who find models.
@@ -66,9 +67,9 @@ def test_show_lists_every_setting_and_its_source(monkeypatch: pytest.MonkeyPatch
         ("model = ", "not valid TOML: "),
         ("modle = 'x'", "unknown key 'modle'; did you mean 'model'?"),
         ("temp = 1", "unknown key 'temp'; did you mean 'batch.temp' or 'chat.temp' or 'gen"),
-        ("model = 3", "model must be a string in quotes, not 3"),
+        ("model = 3", "model must be text in quotes and not empty: 3"),
         ("aliases = 'x'", "aliases must be a table, [aliases], not 'x'"),
-        ("[aliases]\nx = ['y']", "aliases.x must be a string in quotes, not ['y']"),
+        ("[aliases]\nx = ['y']", "aliases.x must be text in quotes and not empty: ['y']"),
         ("[generate.temp]\nx = 1", "generate.temp: --temp cannot be {'x': 1}"),
         ("[chat]\ntemp = 'hot'", "chat.temp: --temp must be a number, got 'hot'"),
         ("[chat]\nstop = ['']", "chat.stop: --stop must not be empty"),

@@ -86,7 +86,7 @@ def set_value(
     path, names = paths.config_file(), tuple(key.split(".", KEYS.get(key.split(".")[0], 1)))
     if unset == bool(values):
         raise UsageError(f"{key} needs either a VALUE, or --unset to remove it")
-    if values and (names[-1] == "model" or (names[0] == "aliases" and len(names) > 1)):
+    if values and values[0] and (names[-1] == "model" or names[0] == "aliases" != key):
         values[0] = _lasting_model(names, values[0])
     if set_key(path, names, values or []) or values:
         Messages().note(f"{'set in' if values else 'removed from'} {path}")

@@ -194,7 +194,7 @@ class Configured(Command):
                 ctx.params.update(dict.fromkeys(ctx.params.keys() & group - first))
         for name, needed in NEEDED.items():
             known = ctx.params.keys() & {*needed}
-            if known and not any(map(ctx.params.get, known)) and name not in typed | of_prompt:
+            if known and not any(map(ctx.params.get, known)) and name not in typed:
                 ctx.params.update(dict.fromkeys(ctx.params.keys() & {name}))
         return rest
 

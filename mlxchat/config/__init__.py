@@ -232,7 +232,7 @@ def _check_form(path: Path, key: str, value: Any, *, tables: int) -> None:
         for name, each in value.items():
             _check_form(path, f"{key}.{name}", each, tables=tables - 1)
     elif MUST_BE_TEXT.fullmatch(key) and not (isinstance(value, str) and value.strip()):
-        raise ConfigError(f"{path}: {key} must be a string in quotes, not {value!r}")
+        raise ConfigError(f"{path}: {key} must be text in quotes and not empty: {value!r}")
 
 
 def set_key(path: Path, key: tuple[str, ...], values: list[str]) -> bool:
@@ -262,7 +262,8 @@ def set_key(path: Path, key: tuple[str, ...], values: list[str]) -> bool:
         del table[rest[0]]
     changed = tomlkit.dumps(document)
     (check_text if values else _parsed)(path, changed)
-    install(path, changed, instead_of=text)
+    if values or was_set:
+        install(path, changed, instead_of=text)
     return was_set
 
 
