@@ -103,6 +103,7 @@ def test_a_pipe_is_turns_or_with_a_dash_one_question_after_the_files(tmp_path: P
         ("''", "the question is empty"),
         ("-n 3 generate it", "options come after the command: mlxchat generate …"),
         ("generate --regex '' it", "--regex must not be empty"),
+        ("generate --regex= it", "--regex must not be empty"),
         ("batch ''", "INPUT must not be empty"),
         ("SmolLM2", "SmolLM2 is a model or a path: to chat with a model, use `mlxchat -m Smol…"),
         ("'-5 + 3 is what?'", "no such option: -5; before a question that begins with a dash, …"),

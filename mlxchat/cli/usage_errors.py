@@ -50,8 +50,9 @@ def refuse_run_together(arguments: Sequence[str], command: Any) -> None:
     before = ""
     for each in takewhile(lambda each: each != "--", arguments):
         is_value = before in own and not own[before].is_flag
-        if is_value and not each and own[before].metavar in NOT_EMPTY:
-            raise UsageError(f"{before} must not be empty")
+        name, given, value = (before, "=", each) if is_value else each.partition("=")
+        if given and not value and name in own and own[name].metavar in NOT_EMPTY:
+            raise UsageError(f"{name} must not be empty")
         if not is_value and ONE_DASH.fullmatch(each):
             hint = f"did you mean -{each}?" if f"-{each}" in own else hint_for(each)
             if hint is not None:
