@@ -63,8 +63,8 @@ def test_stop_refuses_a_prompt_that_does_not_fit_before_anything_is_read(
     assert (run.returncode, run.stdout) == (1, "")
     assert re.fullmatch(
         r"mlxchat: error: the prompt has [\d,]+ tokens, and the window of 1,000 has room for 980 "
-        r"and an answer: enlarge --max-kv-size, or use --overflow roll, --overflow passages or "
-        r"--overflow map\n",
+        r"and an answer: enlarge --max-kv-size or use --overflow roll, or see --overflow passages "
+        r"or --overflow map\n",
         run.stderr,
     )
 

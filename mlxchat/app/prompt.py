@@ -159,18 +159,18 @@ def check_overflow(request: Request, prompt: Prompt, loaded: Loaded, observer: O
     window, tokens = loaded.settings.max_kv_size, len(prompt.ids)
     if window is None or not windows(loaded.cache):
         return
-    others = f"--overflow {Overflow.PASSAGES} or --overflow {Overflow.MAP}"
+    see = f", or see --overflow {Overflow.PASSAGES} or --overflow {Overflow.MAP}"
+    others = "" if request.blocks or request.raw else see
     if request.overflow is Overflow.STOP and tokens > room_for_prompt(request, window):
         raise InputError(
             f"the prompt has {tokens:,} tokens, and the window of {window:,} has room for "
-            f"{room_for_prompt(request, window):,} and an answer: enlarge --max-kv-size, or use "
-            f"--overflow {Overflow.ROLL}, {others}"
+            f"{room_for_prompt(request, window):,} and an answer: enlarge --max-kv-size or use "
+            f"--overflow {Overflow.ROLL}{others}"
         )
     if tokens > window:
-        see = "enlarge --max-kv-size" if request.blocks else f"see {others}"
         observer.warn(
             f"{larger_than_window(tokens, window)}: the first {loaded.settings.keep:,} and "
-            f"the latest stay, {tokens - window:,} are evicted; {see}"
+            f"the latest stay, {tokens - window:,} are evicted; enlarge --max-kv-size{others}"
         )
 
 
