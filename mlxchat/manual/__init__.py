@@ -47,8 +47,8 @@ def search(words: str) -> list[tuple[str, str, int]]:
     for name in PAGES:
         heading = ""
         for part in re.split(r"\n\n|\n(?=[|-]|    )", read_page(name)):
-            plain = re.sub(r"(?m)!?\[([^]]*)\]\([^)]*\)|^```\w*$|`", r"\1", part)
-            text = " ".join(plain.split()).strip("|# ")
+            plain = re.sub(r"(?m)!?\[([^]]*)\]\([^)]*\)|^```\w*$", r"\1", part)
+            text = " ".join(plain.replace("`", "").split()).strip("|# ")
             if part.startswith("#") or not re.search(r"\w", text):
                 heading = f" · {text}" if part.startswith("##") else heading
                 continue

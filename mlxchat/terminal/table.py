@@ -160,7 +160,7 @@ def write_finds(rows: Sequence[Sequence[str]], titles: Sequence[str], at: Sequen
 def around(at: int, line: str) -> str:
     """What is found at the place in the line, with some words on both sides."""
     far = max(at - CHARS_BEFORE, 0)
-    begin = line.rfind(" ", 0, far) + 1 or far
+    begin = line.rfind(" ", 0, far) + 1 or far * (far > CHARS_BEFORE)
     end = begin + CHARS_FOUND
     end = end if end >= len(line) else max(line.rfind(" ", at, end + 1), 0) or end
     return f"{'… ' * (begin > 0)}{line[begin:end]}{' …' * (end < len(line))}"
