@@ -266,7 +266,6 @@ def test_what_was_sent_with_a_message_returns_with_it_alone(shown: ChatScreen, r
 
 
 def test_ctrl_c_before_the_worker_begins_is_for_the_message(shown: ChatScreen) -> None:
-    """It came back, and its reply was given and saved meanwhile."""
     shown.worker.start(partial(time.sleep, 0.2))
     signal.raise_signal(signal.SIGINT)
     assert not shown.say("hello")

@@ -147,7 +147,7 @@ class Answering:
             less = "attach less (/file off)" if state.turns[-1].documents else "shorten it"
             raise WindowFull(
                 f"this message does not fit next to the pinned turns in a window of {size:,} "
-                f"tokens: {less}, or unpin them (/unpin)"
+                f"tokens: {less}, shorten /system, or unpin them (/unpin)"
             )
         recalled = None
         if numbers := self.recall(state):

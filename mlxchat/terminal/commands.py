@@ -306,6 +306,7 @@ def _compact(shown: ChatScreen, argument: str) -> None:
     shown.wait_for_model()
     if argument not in ("edit", "off"):
         shown.conversation.last_turn()
+        shown.edited_note = ""
         shown.work(lambda: shown.compact(argument))
         return
     before = shown.conversation.state.note
