@@ -110,7 +110,6 @@ def test_a_cache_is_what_it_would_be_without_the_quote(family: str) -> None:
 
 @each_family("mamba2", slow=("gemma3n", "qwen3_next"))
 def test_going_back_from_a_recall_restores_the_cache(family: str) -> None:
-    """Interrupted in the prefill or in the reply, retried, undone."""
     net = net_of(family)
     conversation, untouched = (forgetful(net=net, recalls=n) for n in (2, 0))
     for steps in (0, 1, 3, 6):

@@ -39,7 +39,6 @@ Examples:
   mlxchat help
   mlxchat help window
   mlxchat help repeats itself
-  mlxchat help session rm
 """
 
 

@@ -93,7 +93,6 @@ cache_app = App(
     help="Manage the prefix cache of long prompts and blocks.",
     epilog="""\
 Examples:
-  mlxchat generate -f report.txt "Who wrote this?"
   mlxchat cache size
 
 It holds up to 4 GB; --no-prefix-cache of chat and generate turns it off.
