@@ -203,7 +203,7 @@ class GenerationSettings:
     lookup: bool | None = option(
         None,
         "Speed up text that repeats earlier text",
-        if_unset="on where possible",
+        if_unset="on, if possible",
         in_chat=True,
     )
     logprobs: int | None = option(
