@@ -212,7 +212,7 @@ def test_a_block_cannot_become_a_control_token() -> None:
 
 
 def test_a_template_that_alters_texts_is_refused() -> None:
-    complaint = "does not (leave message text unchanged|write the user's messages)"
+    complaint = "does not (leave text unchanged|write the user's messages)"
     for source in ("{{ messages[0]['content'] | upper }}", "{{ messages[0]['content'] * 2 }}", "x"):
         changing = Tokenizer(byte_tokenizer(), ChatTemplate(source, {}))
         with pytest.raises(TemplateError, match=complaint):

@@ -181,7 +181,7 @@ class Tokenizer:
         segments = known_segments(rendered, dict.fromkeys(texts), span)
         ids = np.concatenate(self._encoded(segments, mark, on_progress))
         if len(ids) == 0:
-            raise TemplateError("the model's chat template renders an empty prompt")
+            raise TemplateError(f"{self._require_template().name} renders an empty prompt")
         return Prompt(ids, self._system_notices(system))
 
     def encode_parts(
@@ -222,7 +222,7 @@ class Tokenizer:
         blocks = {each: part for each, part in segments.items() if part.cache}
         found = split_at(rendered, [begin, *blocks], span)
         if not {begin, *blocks}.issubset(found):
-            raise TemplateError("the model's chat template does not leave message text unchanged")
+            raise TemplateError(f"{self._require_template().name} does not leave text unchanged")
         notices = [] if raw else [*self._system_notices(system)]
         ids = self.raw_prompt("").ids if raw else NO_IDS
         head, places = 0, list[tuple[int, int]]()
