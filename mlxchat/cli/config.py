@@ -44,8 +44,9 @@ NEW_FILE = "# Defaults of mlxchat. `mlxchat help configuration` has examples.\n"
 
 def complete_key(incomplete: str) -> list[str]:
     """Keys, and the tables that `config show` takes."""
-    aliases = (f"aliases.{alias}" for alias in read_user_config().aliases)
-    return ["model", *COMMANDS, "prompts", *OPTION_KEYS, *aliases]
+    tables = read_user_config().contents
+    own = (f"{name}.{each}" for name in ("aliases", "prompts") for each in tables.get(name, ()))
+    return ["model", *COMMANDS, "prompts", *OPTION_KEYS, *own]
 
 
 FORMS = "model, chat.OPTION, aliases.NAME, prompts.NAME.OPTION"

@@ -37,8 +37,11 @@ T = TypeVar("T")
 
 def as_typed(names: Iterable[str], typed: str) -> list[str]:
     """Those that begin so in any case, with the typed letters: Typer leaves out all others."""
-    size = len(typed)
-    return [typed + each[size:] for each in names if each[:size].lower() == typed.lower()]
+    # Other shells quote a name themselves, and bash does within quotes.
+    is_bare = os.environ.get("COMP_WORDS", "").split("\n")[-1][:1] not in ("'", '"')
+    quoted = r"\\\g<0>" if is_bare and os.environ.get(COMPLETING) == "complete_bash" else r"\g<0>"
+    found = (each for each in names if each.lower().startswith(typed.lower()))
+    return [re.sub(r"[^\w@%+=:,./-]", quoted, typed + each[len(typed) :]) for each in found]
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -51,11 +54,7 @@ def complete_model(incomplete: str) -> list[str]:
 def complete_session(incomplete: str) -> list[str]:
     from mlxchat.sessions.database import names_by_use
 
-    # Other shells quote a name themselves, and bash does within quotes.
-    is_bare = os.environ.get("COMP_WORDS", "").split("\n")[-1][:1] not in ("'", '"')
-    quoted = r"\\\g<0>" if is_bare and os.environ.get(COMPLETING) == "complete_bash" else r"\g<0>"
-    found = as_typed(names_by_use(), incomplete)
-    return [re.sub(r"[^\w@%+=:,./-]", quoted, each) for each in found]
+    return as_typed(names_by_use(), incomplete)
 
 
 def join_options() -> None:
@@ -223,7 +222,7 @@ Template = Annotated[
         *("-p", "--prompt"),
         metavar="NAME",
         help="Use a prompt of the configuration",
-        autocompletion=lambda incomplete: sorted(read_user_config().prompts),
+        autocompletion=lambda incomplete: as_typed(read_user_config().prompts, incomplete),
         is_eager=True,
         callback=_use_prompt,
     ),
