@@ -172,7 +172,7 @@ def test_load_shows_the_last_message_and_which_turns_a_smaller_window_will_hold(
     shown.attached["/a.md"] = "a.md", "It is."
     make_session("old", *[Turn("a" * 184 + "b\n" * 150, documents=184)] * 4)
     assert run("/load 'old'") == (
-        "dropped what came back with a message of the chat before\n"
+        "dropped what belonged to a message of the chat before\n"
         "-- old: 4 turns; the last one --\n"
         "> … " + "b\n  " * 100 + " … (300 characters)\n"
         "no reply: /retry asks again\n"
@@ -277,10 +277,18 @@ def test_undo_says_that_the_note_may_speak_of_the_turn(shown: ChatScreen, run: R
     assert ["the note" in run("/undo") for _ in range(2)] == [False, True]
 
 
+def test_a_single_question_is_a_chat_once_more_is_said(shown: ChatScreen, run: Run) -> None:
+    run("/save 2026-01-01-000000")
+    shown.chat.mark_question(is_one=True)
+    assert (session := shown.chat.session) is not None
+    assert session.is_question
+    shown.say("hi")
+    assert not session.is_question
+
+
 def test_an_empty_reply_is_reported(
     shown: ChatScreen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing at all appeared, as if the chat had not understood."""
     monkeypatch.setattr(shown.conversation.model.tokenizer, "eos_ids", frozenset(range(1000)))
     shown.say("hello")
     assert capsys.readouterr().out.endswith("the reply is empty: /retry asks again\n")

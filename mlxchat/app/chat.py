@@ -415,10 +415,10 @@ class Chat(AbstractContextManager["Chat"]):
             self._saving.describe(model_settings(self._found, self._setup.dtype))
             self._saving.keep(sent, self._options.system)
 
-    def mark_question(self) -> None:
-        """Save that this is a single question, as long as it has one turn."""
-        if self._saving is not None:
-            self._saving.describe({QUESTION: True})
+    def mark_question(self, *, is_one: bool) -> None:
+        """Save whether this is a single question, as long as it has one turn."""
+        if self.session is not None and self._saving and is_one != self.session.is_question:
+            self._saving.describe({QUESTION: is_one})
 
     def save_as(self, name: str) -> None:
         """Rename the session, or start saving an unsaved chat. Raises SessionError."""

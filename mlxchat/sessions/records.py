@@ -84,8 +84,8 @@ class SessionRecord:
     @property
     def is_question(self) -> bool:
         """Whether it is a single question that nobody has named or followed up."""
-        is_unnamed = NAMED_BY_TIME.fullmatch(self.name) is not None
-        return self.settings.get(QUESTION) is True and self.turns <= 1 and is_unnamed
+        is_kept = not NAMED_BY_TIME.fullmatch(self.name) or bool(self.settings.get(REMEMBERED))
+        return self.settings.get(QUESTION) is True and self.turns <= 1 and not is_kept
 
     @property
     def error(self) -> str | None:

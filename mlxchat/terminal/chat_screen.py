@@ -143,6 +143,7 @@ class ChatScreen(Talk):
             if is_said := len(conversation.turns) > before:
                 self.sent[before + 1, sent.user] = self.attached, self.constraint
                 self.attached, self._again, self.constraint = {}, {}, None
+                self.chat.mark_question(is_one=False)
         return is_said
 
     # The reply

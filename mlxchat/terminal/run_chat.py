@@ -56,7 +56,7 @@ def run(
         chat.revise_system(partial(with_schema, constraint=in_prompt))
         is_single = question is not None or template is not None
         if is_single and shown.session is None and not shown.latest:
-            chat.mark_question()
+            chat.mark_question(is_one=True)
         return chat
 
     def converse(ranks: Alone, worker: Worker) -> int:
