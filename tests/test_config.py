@@ -92,6 +92,8 @@ def test_a_broken_file_does_not_stop_help_or_commands_that_do_not_use_it() -> No
     done = run_in_process("generate", "Hello")
     assert done.returncode == 2
     assert done.stderr.startswith(f"mlxchat: error: {paths.config_file()}: not valid TOML: ")
+    write_config('prompts.a.prompt = "a"\nmodel = "b"\n')
+    assert "no place for prompts.c" in run_in_process("config", "set", "prompts.c.temp", "1").stderr
 
 
 def test_a_variable_without_its_command_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
