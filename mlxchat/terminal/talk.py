@@ -232,7 +232,8 @@ class PipedChat(Talk):
                 raise
             self._stdout.end_line()
             line = f"{spoken.line}, " if spoken.line else ""
-            whose = "" if spoken.error else f'; not answered: {line}"{first_words(spoken.text)}"'
+            asked = first_words(spoken.text[spoken.documents :])
+            whose = "" if spoken.error else f'; not answered: {line}"{asked}"'
             show_error(f"{error}{whose}")
             self._status = error.exit_status
 
@@ -247,9 +248,8 @@ class PipedChat(Talk):
             raise UsageError("prefill must be text")
         attached = self.chat.ranks.same(lambda: self.documents)
         documents = len(attached) + spoken.documents
-        prefill = prefill or self._form.prefill
-        say = partial(self.chat.say, attached + spoken.text, documents=documents, prefill=prefill)
-        begin = partial(say, constraint=self._obeyed)
+        how = {"documents": documents, "prefill": prefill or self._form.prefill}
+        begin = partial(self.chat.say, attached + spoken.text, constraint=self._obeyed, **how)
         last, is_seen = "", self._stdout.is_seen and not self._form.extract
         try:
             with self.answering(begin, lambda: self._text.has_code) as reply:
@@ -285,7 +285,7 @@ class PipedChat(Talk):
         stats = self.conversation.stats and self._text.judged(self.conversation.stats)
         if self.chat.not_saved is not None:
             self.messages.warn(self.saved())
-        elif stats is not None and stats.finish_reason in ("length", "interrupted", "loop"):
+        elif stats is not None and (self.stop.status or stats.finish_reason in ("length", "loop")):
             kept = self.saved()
             if stats.finish_reason == "interrupted" and len(self.conversation.turns) < self._turn:
                 kept = "no answer had begun, so the message is not saved"
