@@ -124,7 +124,7 @@ def test_files_are_attached_and_only_a_chat_that_is_saved_has_a_history(
         (r"^a\.md \(4 characters\)\n1 attachment[^>]*\n>", f"Who?\r/undo\r{CTRL_U}A/B"),
         ("send it again with 1 attachment\n> A/B$[^$]*1 attached", CTRL_C + "/undo\r"),
         ("^no messages yet$", "/reset\r"),
-        ("^new conversation ─+\n[^─]", "exit\r"),
+        ("^no messages yet\n> /reset\nno messages yet\n", "exit\r"),
     ]
     chat(tiny_model, "-n", "8", "-f", "a.md", "--no-save", steps=steps)
     assert not paths.history_file().exists()
@@ -143,7 +143,6 @@ def test_every_usual_word_ends_the_chat() -> None:
 def test_a_chat_that_cannot_begin_ends_with_one_line_before_anything_is_typed(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    """The whole model was loaded again for every message, to report that the window is small."""
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     for model, options, status, error in (
         (tmp_path, [], 1, ""),

@@ -38,6 +38,7 @@ class ChatLoop(ChatScreen):
             # The name may be mistyped.
             is_new = name and session is not None and session.snapshot_path is None
             new = f"new session {name} · " if is_new else ""
+            print("" if is_dumb() else "\r\x1b[K", end="")  # what was typed comes at the prompt
             self.screen.say(f"{self.chat.model_name} · {new}/help for commands · Ctrl-D to leave")
             self.say_notices()
             self.show_last_exchange()
@@ -58,8 +59,7 @@ class ChatLoop(ChatScreen):
             text = self._editor.read(draft)
         try:
             with device_failures():
-                command = as_command(text)
-                if command is not None:
+                if (command := as_command(text)) is not None:
                     return run_command(self, command) or ""
                 # What makes it a message is no part of it. A comment that is pasted stays as it is.
                 marked = re.fullmatch(r"//(?!\s).*", text) or as_command(text.removeprefix(" "))

@@ -146,6 +146,8 @@ def _exit(shown: ChatScreen, _: str) -> None:
 
 @command("/clear", "start over; /recall still finds everything", needs_model=False)
 def _clear(shown: ChatScreen, _: str) -> None:
+    if shown.chat.is_ready and shown.conversation.state.note is None:
+        shown.conversation.last_turn()
     # If the model is being loaded, right after that.
     do = shown.worker.call if shown.chat.is_ready else shown.worker.start
     do(lambda: shown.chat.is_ready and shown.conversation.clear())
@@ -382,7 +384,7 @@ def _load(shown: ChatScreen, argument: str) -> None:
     shown.forget_sent()
     shown.attached = {k: each for k, each in shown.attached.items() if not k.startswith("> ")}
     if (len(shown.attached), shown.constraint) != before:
-        shown.screen.say("dropped what came back with a message of the chat before")
+        shown.screen.say("dropped what belonged to a message of the chat before")
     shown.show_last_exchange()
     _say_what_stays(shown)
 
@@ -457,7 +459,8 @@ def _stats(shown: ChatScreen, _: str) -> None:
 
 @command("/copy", "copy the last reply to the clipboard")
 def _copy(shown: ChatScreen, _: str) -> None:
-    shown.screen.say(copy_to_clipboard(shown.conversation.last_turn().reply.strip("\n")))
+    text = shown.conversation.last_turn().reply.strip("\n")
+    shown.screen.say(copy_to_clipboard(text) if text else "the last reply is empty")
 
 
 @command("/export FILE", "write the conversation as Markdown, or to a .jsonl file")
