@@ -52,7 +52,6 @@ def asked() -> list[list[str]]:
 
 
 def test_continue_asks_in_the_last_session_which_is_listed_and_has_a_cache_from_then_on() -> None:
-    """A hundred single questions hid the chats, and each left its cache on the disk."""
     for arguments in (["one question"], ["-c", "another question"], ["a third one", "-c"]):
         assert run_in_process(*arguments).returncode == 0
         is_chat = len(asked()[0]) > 1
@@ -110,7 +109,6 @@ def test_a_pipe_is_turns_or_with_a_dash_one_question_after_the_files(tmp_path: P
     ],
 )
 def test_words_that_are_not_a_question_are_refused_with_a_hint(line: str, error: str) -> None:
-    """A mistyped command must not load a model and be answered."""
     done = run_in_process(*shlex.split(line))
     assert (done.returncode, done.stdout) == (2, "")
     expected = f"mlxchat: error: {error}".split("…")[0]

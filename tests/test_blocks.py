@@ -115,7 +115,6 @@ def test_progress_reaches_the_total_and_never_goes_back() -> None:
 
 @pytest.mark.parametrize("asks", [0, 1, 3, 6])
 def test_reading_stops_on_request(asks: int) -> None:
-    """The cache then holds some number of the prompt's first tokens."""
     prompt, cache, left = prompt_of([0, 1]), make_cache(LLAMA), iter([False] * asks)
     done = BlockReader(prompt, KeptBlocks())(
         LLAMA, cache, prompt.ids, step_size=32, should_stop=lambda: next(left, True)

@@ -130,7 +130,6 @@ def test_log_probabilities_are_those_of_the_tokens_allowed() -> None:
 
 
 def test_a_cache_that_refuses_drafts_gets_no_forced_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All forced tokens but the last were drafted."""
     monkeypatch.setattr(Cache, "draft_room", property(lambda _: 0))
     monkeypatch.setattr(Cache, "begin_draft", Mock(side_effect=AssertionError("drafted")))
     assert text_of(answer(Constraint.from_choices(["incontrovertible"]))) == "incontrovertible"

@@ -42,7 +42,6 @@ def model_of(family: str) -> Model:
 
 
 def begin(family: str, sampling: SamplingSettings, drafter: Drafter | None, **how: Any) -> Reply:
-    """A reply to a prompt longer than the window."""
     model = model_of(family)
     how = {"max_tokens": LENGTH, "logprobs": 3} | how
     settings = GenerationSettings(**how)

@@ -44,7 +44,6 @@ def test_every_module_of_mlx_lm_has_a_tiny_family() -> None:
     ],
 )
 def test_an_unbounded_cache_equals_mlx_lms_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same logits as with the model's own caches and without powers."""
     monkeypatch.setattr(platform, "exp_is_slow", lambda: True)
     monkeypatch.setattr(powers, "_are_faster", True)
     monkeypatch.setattr(powers, "MIN_SCORES", 0)

@@ -119,7 +119,6 @@ def test_what_the_hub_refuses_is_reported_in_one_line_and_nothing_is_downloaded(
 
 
 def test_an_unreachable_hub_is_an_error_that_says_what_to_do(read_environment: Callable[..., None]):
-    """A first run offline showed "[Errno -2] Name or service not known"."""
     reasons = {
         "http://no-such-host.invalid": "its name cannot be resolved",
         "http://127.0.0.1:9": "Connection refused",

@@ -65,8 +65,6 @@ def test_a_fork_costs_nothing_until_one_side_writes() -> None:
 
 
 class CountedShift(KeyShift):
-    """Adds one to a key each time it is moved."""
-
     def __call__(self, keys: mx.array, distance: int) -> mx.array:
         return keys if distance == 0 else keys + 1
 

@@ -6,13 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxchat.cli.options import (
-    Template,
-    build,
-    given_names,
-    setup_of,
-    with_options,
-)
+from mlxchat.cli.options import Template, build, given_names, setup_of, with_options
 from mlxchat.errors import UsageError
 from mlxchat.options import options_of
 from mlxchat.request import Answer, BatchInput, BatchRequest, Overnight, Request
