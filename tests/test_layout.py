@@ -37,9 +37,9 @@ CEILINGS = {
     "distributed": 595,
     "app": 3_300,
     "bench": 860,
-    "terminal": 3_996,
+    "terminal": 4_000,
     "doctor": 209,
-    "cli": 1_589,
+    "cli": 1_585,
 }
 
 # The package's entry points come after everything else.

@@ -18,10 +18,8 @@ IMPLIED = f"{__name__}.implied"
 EPILOG = """\
 Examples:
   mlxchat
-  mlxchat -c
   mlxchat "Why is the sky blue?"
   mlxchat -c "And why is it red in the evening?"
-  cat report.txt | mlxchat "Summarize this in three sentences."
   git diff | mlxchat -p commit
   mlxchat chat --session holidays -f plan.md -s "Answer in one sentence."
 

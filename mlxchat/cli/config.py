@@ -32,7 +32,6 @@ config_app = App(
 Examples:
   mlxchat config set model qwen3-4b
   mlxchat config set chat.max-kv-size 4096
-  mlxchat config show chat
 
 Precedence: the flag, then the variable, such as MLXCHAT_CHAT_TEMP, then your
 config.toml.

@@ -276,5 +276,8 @@ def page(text: str) -> None:
     os.environ.pop("MANPAGER", None)
     # Quit if the text fits the screen, leave it there, and pass colors through.
     os.environ["LESS"] = f"{os.environ.get('LESS') or '-FX'} -R"
+    # The shell would say that it cannot be started, and the text be lost.
+    if not shutil.which("".join(os.environ.get("PAGER", "").split()[:1])):
+        os.environ.pop("PAGER", None)
     with ctrl_c_ignored():
         pydoc.pager(text)
