@@ -20,7 +20,7 @@ from mlxchat.manual.equivalents import hint_for, hint_for_command
 ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z-]+")
 COMMAND_WORD, CHAT_COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*"), re.compile(r"/[a-z]+")
 CLOSE, MIN_PREFIX = 0.7, 3
-NOT_EMPTY = ("DIR", "FILE", "NAME", "REGEX", "SCHEMA")
+NOT_EMPTY = ("DIR", "FILE", "MODEL", "NAME", "PATTERN", "REGEX", "SCHEMA")
 GENERATING = ("generate", "chat", "batch")
 
 
