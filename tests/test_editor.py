@@ -48,7 +48,6 @@ def read(tmp_path: Path) -> Read:
 
 
 def test_what_is_typed_ahead_of_a_draft_that_comes_back_is_apart(read: Read) -> None:
-    """It was glued to the draft, and sent with it."""
     added = ("^> one\n  two\n  three\n$", "\r")
     assert read("", added, draft="one", ahead="\ntwo\nthree\n") == "one\ntwo\nthree"
     assert read("", draft="one", ahead="/help\n") == "/help"
@@ -121,7 +120,6 @@ def test_tab_completes_commands_arguments_and_file_names(read: Read, temp_home: 
 
 
 def test_what_is_drawn_is_as_wide_as_the_library_takes_it_for(read: Read) -> None:
-    """The last line of code with tabs vanished."""
     assert read("\x1b[200~\tx\x07\x1b[201~", (r"^>     x\^G$", "\r")) == "\tx\x07"
 
 
@@ -136,6 +134,8 @@ def test_a_message_survives_in_a_private_history_with_a_long_paste_that_the_prom
     assert {stat.S_IMODE(each.stat().st_mode) for each in file.parents[:2]} == {0o700}
     assert read(f"{CTRL_R}WO\r\r", history=str(file)) == whole
     assert read(f"my{CTRL_R}o{CTRL_R}{CTRL_C}own\r", history=str(file)) == "myown"
+    tall = f"{PASTED}{ALT_ENTER * 60}end\x1b9\x1b9\x10\x10\x0e\r"
+    assert read(tall, history=str(file)) == f"{LONG}\n{60 * chr(10)}end"
 
 
 def test_an_unusable_editor_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,11 +208,11 @@ class Editor:
             keys.add("escape", enter, filter=at_prompt)(
                 lambda event: event.current_buffer.insert_text("\n")
             )
-        keys.add("/", filter=at_prompt)(self._slash)
-        keys.add("c-g", filter=at_prompt)(_open_editor)
+        for key, does in (("/", self._slash), ("c-g", _open_editor), ("c-c", self._interrupt)):
+            keys.add(key, filter=at_prompt)(does)
         keys.add("tab", filter=at_prompt & has_completions)(_take_or_next)
-        keys.add("c-c", filter=at_prompt)(self._interrupt)
-        keys.add("c-r", filter=at_prompt)(self._search)
+        for key in ("c-r", "c-s"):
+            keys.add(key, filter=at_prompt)(self._search)
         for key in ("c-c", "c-g"):
             keys.add(key, filter=is_searching)(self._end_search)
         for key in ("up", "c-p", "down", "c-n"):
@@ -239,7 +239,7 @@ class Editor:
         is_up = event.key_sequence[-1].key in ("up", "c-p")
         buffer.auto_up(event.arg) if is_up else buffer.auto_down(event.arg)
         if buffer.working_index != before:
-            buffer.text = self._pastes.fit(buffer.text)
+            buffer.text = self._pastes.fit(buffer.text.translate(self._pastes.texts))
 
     def _search(self, event: KeyPressEvent) -> None:
         self._searched_from = event.current_buffer.working_index
