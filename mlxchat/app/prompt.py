@@ -32,7 +32,7 @@ from mlxchat.text.documents import (
     read_input,
 )
 from mlxchat.text.tokens import Part, Prompt, Tokenizer
-from mlxchat.units import Observer
+from mlxchat.units import Observer, count
 
 # Where a template has the input; the other name is that of a batch's rows.
 PLACES = ("{input}", "{text}")
@@ -169,8 +169,8 @@ def check_overflow(request: Request, prompt: Prompt, loaded: Loaded, observer: O
         )
     if tokens > window:
         observer.warn(
-            f"{larger_than_window(tokens, window)}: the first {loaded.settings.keep:,} and "
-            f"the latest stay, {tokens - window:,} are evicted; enlarge --max-kv-size{others}"
+            f"{larger_than_window(tokens, window)}: the first {loaded.settings.keep:,} and latest "
+            f"stay, {count(tokens - window, 'is', 'are')} evicted; enlarge --max-kv-size{others}"
         )
 
 
