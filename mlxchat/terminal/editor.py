@@ -307,7 +307,7 @@ class _Pastes(Processor):
         and of the toolbar, and never draw the first ones."""
         lines = self.fold(text).replace("\t", TAB).split("\n")
         size = get_app_session().output.get_size()
-        if sum(get_cwidth(line) // size.columns + 1 for line in lines) > size.rows - 2:
+        if sum(get_cwidth(PROMPT + line) // size.columns + 1 for line in lines) > size.rows - 2:
             self.add(text.rstrip("\n"))
         return self.fold(text)
 
