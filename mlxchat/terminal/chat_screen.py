@@ -212,17 +212,17 @@ class ChatScreen(Talk):
         self.screen.rule(f"{session.name}: {count(len(turns), 'turn')}{also}")
         if not has_last:
             return
-        left_out = "… " if turns[-1].documents else ""
         said = beginning(turns[-1].question, MAX_QUOTED_CHARS).replace("\n", "\n  ")
-        self.screen.say(f"> {left_out}{said}", indent=2)
+        self.screen.say(f"> {'… ' * (turns[-1].documents > 0)}{said}", indent=2)
         with self._new_view() as view:
             for thought in turns[-1].thoughts:
                 view.add(thought, True, True)
             view.add(turns[-1].reply)
-        if not turns[-1].reply:
-            self.screen.say("no reply: /retry asks again")
-        elif turns[-1].finish_reason in ("interrupted", "length"):
+        is_begun = turns[-1].reply or turns[-1].thoughts
+        if is_begun and turns[-1].finish_reason in ("interrupted", "length"):
             self.screen.say("that reply was stopped: /continue continues it")
+        elif not turns[-1].reply:
+            self.screen.say("no reply: /retry asks again")
 
     def _show(
         self, begin: Begin, kept: str, constraint: Constraint | None = None, after: str = ""
