@@ -75,8 +75,8 @@ def as_markdown(state: State, *, thoughts: bool = True) -> str:
     if state.note is not None:
         parts.append(QUOTATION.sub(r" \1", f"{NOTE_BEGINS}{state.note}{NOTE_ENDS}"))
     for turn in state.turns:
-        quoted = "\n".join(f"> {line}" for line in (turn.user.splitlines() or [""]))
-        thought = "\n\n".join(turn.thoughts) if thoughts else ""
+        quoted = "\n".join(f"> {line}" for line in turn.user.splitlines() or [""])
+        thought = "\n\n".join(each + closing_fence(each) for each in turn.thoughts) * thoughts
         folded = f"{THOUGHTS_BEGIN}{thought}{THOUGHTS_END}" if thought else ""
         answer = QUOTATION.sub(r" \1", f"{folded}{turn.reply}")
         parts.append(f"{quoted}\n\n{answer}{closing_fence(turn.reply)}\n")
