@@ -134,7 +134,7 @@ def replace(database: Path, problem: str, *, restores: bool) -> str:
 
 
 def _is_sound_copy(copy: Path) -> bool:
-    if not copy.exists():
+    if not copy.exists() or copy.stat().st_size <= 1:
         return False
     try:
         with closing(connected(copy)) as connection:

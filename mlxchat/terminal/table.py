@@ -65,8 +65,8 @@ def _write_long(stdout: Stdout, text: str) -> None:
 
 
 def minute(seconds: float) -> str:
-    """A time in seconds since 1970, to the minute."""
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+    """A time in seconds since 1970, to the minute; empty if it is not known, 0."""
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M") if seconds else ""
 
 
 def format_table(
