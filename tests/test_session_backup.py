@@ -89,9 +89,10 @@ def test_the_backup_replaces_a_file_that_is_damaged_or_missing(
     assert len(search("word")) == 20
 
 
-def test_a_damaged_backup_is_set_aside_with_the_database(database: Path) -> None:
+@pytest.mark.parametrize("damage", [destroy_a_page, lambda path: path.write_bytes(b"")])
+def test_a_damaged_backup_is_set_aside_with_the_database(database: Path, damage: Any) -> None:
     destroy_a_page(database)
-    destroy_a_page(backup.path_of(database))
+    damage(backup.path_of(database))
     with pytest.raises(SessionError, match=r"was damaged .* starts empty: try again$"):
         turns()
     assert listing() == []
@@ -99,7 +100,6 @@ def test_a_damaged_backup_is_set_aside_with_the_database(database: Path) -> None
 
 
 def test_a_database_that_was_not_closed_is_checked(database: Path) -> None:
-    """A power cut destroyed a page that nobody read for months."""
     other = Session.open("other", create=True)
     other.record(None, [Turn("a")])
     kill(other)
