@@ -97,10 +97,9 @@ class Rendering:
 
     def with_thinking(self, wanted: bool) -> Rendering:
         """The same with thinking on or off, whatever the user's own variables say."""
-        own = thinking_variables(wanted)
-        names = thinking_variables(False)
-        args = {name: each for name, each in self.template_args.items() if name not in names}
-        return replace(self, variables={**self.variables, **own}, template_args=args)
+        names, both = thinking_variables(False), (self.variables, self.template_args)
+        others, args = ({n: each for n, each in of.items() if n not in names} for of in both)
+        return replace(self, variables=others | thinking_variables(wanted), template_args=args)
 
     def count_pinned(self, state: State) -> int:
         """Number of tokens before the first user's text, which no turn can change."""
