@@ -22,7 +22,7 @@ from mlxchat.options import in_home
 from mlxchat.sessions import transcript
 from mlxchat.sessions.database import names_by_use
 from mlxchat.sessions.listing import listing
-from mlxchat.terminal import settable
+from mlxchat.terminal import is_dumb, settable
 from mlxchat.terminal.chat_screen import MAX_QUOTED_CHARS, ChatScreen
 from mlxchat.terminal.editor import EXIT_WORDS, EndOfInput, is_command
 from mlxchat.terminal.figures import draw_window, first_words, numbered, staying_line, summary
@@ -135,7 +135,7 @@ def _number(name: str, argument: str, default: int) -> int:
 def _help(shown: ChatScreen, _: str) -> None:
     for each in COMMANDS.values():
         shown.screen.say(f"{each.usage:{USAGE_COLUMNS}}{each.help}", indent=USAGE_COLUMNS)
-    for line in KEYS:
+    for line in KEYS[is_dumb() :]:
         shown.screen.say(line)
 
 
