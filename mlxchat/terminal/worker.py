@@ -287,6 +287,7 @@ class Keys:
         with suppress(termios.error, OSError):
             self._found = termios.tcgetattr(STDIN)
         self._is_held = self._is_lost = False
+        self._holds = 0
         self.take: Callable[[], object] = lambda: None
 
     def drain(self) -> None:
@@ -296,7 +297,7 @@ class Keys:
             self.take()
 
     def hold(self) -> None:
-        self._is_held = True
+        self._is_held, self._holds = True, self._holds + 1
         self.hold_again()
         _on_ctrl_z(_discard_and_stop)
 
@@ -304,7 +305,7 @@ class Keys:
         """After the shell has had the terminal."""
         # A process in the background would be stopped.
         if self._found and self._is_held and not is_in_background(STDIN):
-            _apply(_held(self._found))
+            _apply(_held(self._found, keeps=self._holds > 1))
             self._is_lost = False
             self._bracket_pastes("h")
 
@@ -348,12 +349,12 @@ class Keys:
             self.hold()
 
 
-def _held(before: list[Any]) -> list[Any]:
-    # Without IEXTEN only signal keys are special. NOFLSH: Ctrl-C stops the reply without discarding
-    # the draft of the next message. ICRNL: PlainInput gets Enter as a newline, Editor takes either.
+def _held(before: list[Any], *, keeps: bool) -> list[Any]:
+    # Without IEXTEN only signal keys are special. NOFLSH: Ctrl-C stops the reply and `keeps` the
+    # draft of the next message. ICRNL: PlainInput gets Enter as a newline, Editor takes either.
     settings = [*before[:_CC], list(before[_CC])]
     settings[_LFLAG] &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN)
-    settings[_LFLAG] |= termios.ISIG | termios.NOFLSH
+    settings[_LFLAG] |= termios.ISIG | termios.NOFLSH * keeps
     settings[_IFLAG] |= termios.ICRNL
     settings[_CC][termios.VMIN], settings[_CC][termios.VTIME] = 1, 0
     return settings
