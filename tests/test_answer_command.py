@@ -97,7 +97,6 @@ def test_only_the_first_code_block_is_written_and_if_cut_off_it_has_its_own_stat
 
 
 def test_a_question_stopped_early_has_no_code(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code came from the turn before, or the program ended with a traceback."""
     monkeypatch.setattr(Stop, "requested", lambda stop: setattr(stop, "status", 130) or True)
     run = ask("-x", "A bash line.")
     assert (run.returncode, run.stdout) == (130, ""), "a shell's loop ends, too"

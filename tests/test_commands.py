@@ -197,6 +197,7 @@ def test_model_and_think_change_the_conversation_that_goes_on(
     assert run("/think off") == run("/think") == "thoughts: off\n"
     assert shown.conversation.rendering.variables["enable_thinking"] is False
     assert run("/think on") == "thoughts: on\n"
+    assert "thinking" not in shown.conversation.rendering.variables
     run("/set template-arg enable_thinking=false")
     assert run("/think") == "thoughts: off\n"
     without = patch.object(type(shown.conversation.model.tokenizer), "thinks", False)

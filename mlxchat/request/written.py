@@ -186,7 +186,7 @@ def thinking_variables(wanted: bool) -> dict[str, Any]:
 
 def allows_thinking(variables: Mapping[str, Any]) -> bool:
     """Whether variables of a template leave thinking on."""
-    return all(variables.get(name) is not False for name in thinking_variables(False))
+    return variables.get("enable_thinking") is not False
 
 
 def _value(written: str) -> Any:
