@@ -19,7 +19,6 @@ Examples:
   mlxchat generate --raw --ignore-eos --max-kv-size 512 "Once upon a time"
   mlxchat generate --ignore-eos --checkpoint night --until 07:00 "A saga."
   mlxchat generate --resume night
-  git diff | mlxchat generate -p commit
 """
 
 BATCH_EPILOG = """\
@@ -59,6 +58,8 @@ def generate(
 
     if resume is not None:
         raise typer.Exit(resume_run(resume, build(Shown, values), **_changes(context)))
+    if prompt is not None and not prompt.strip():
+        raise UsageError("the prompt is empty")
     has_question = not (values["raw"] or template or prompt in (None, "-"))
     if not (has_question or values["overflow"] == "stop" or "overflow" in given_names(context)):
         values["overflow"] = None

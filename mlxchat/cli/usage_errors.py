@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 from typer.exceptions import TyperException
@@ -65,11 +65,11 @@ def _hint_for_option(option: str, arguments: Sequence[str], root: Any, command: 
         return "before a question that begins with a dash, put --"
     if command not in GENERATING:
         return hint_for(option) if option.startswith("--") else None
+    named = hint_for(f"{option} {dict(pairwise(arguments)).get(option, '')}")
     for other in GENERATING:
-        if any(option in each.opts for each in root.commands[other].params):
+        if named is None and any(option in each.opts for each in root.commands[other].params):
             return f"it is an option of `mlxchat {other}`"
-    value = "".join(arguments[arguments.index(option) :][1:2]) if option in arguments else ""
-    return hint_for(f"{option} {value}") or hint_for(option)
+    return named or hint_for(option)
 
 
 def check_question(words: Sequence[str], root: Any, *, has_subject: bool) -> None:

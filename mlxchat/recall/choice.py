@@ -342,8 +342,7 @@ def by_share(index: Searchable, message: str, often: bool = False, *phrases: str
         # A number that counts something is no match alone.
         if not all(is_short_number(word.text) for word in found)
     ]
-    latest = 0 if often else 1
-    return sorted(fits, key=lambda fit: (round(fit.share, 6), latest * fit.number), reverse=True)
+    return sorted(fits, key=lambda fit: (round(fit.share, 6), often or fit.number), reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
