@@ -69,7 +69,7 @@ def _run_benches(asked: BenchRequest, ranks: Alone, worker: Worker) -> int:
     start(setup)
     found = find_model(setup, observer_of(messages), ranks)
     if len(request.entries) > 1 and not request.quick:
-        messages.note("measuring everything may take hours; --quick takes about a minute")
+        messages.note("measuring everything may take hours; --quick, about a minute each")
     machine = this_machine()
 
     def tick(done: int, total: int, what: str) -> None:
