@@ -172,10 +172,10 @@ class Editor:
                 signal.raise_signal(signal.SIGINT)
 
     def _take(self, keys: list[KeyPress]) -> bool:
-        """Keep keys for the next prompt: those after a Ctrl-C; return whether there is one."""
-        stops = [n for n, each in enumerate(keys, 1) if each.key == Keys.ControlC]
-        store_typeahead(self._session.input, keys[stops[-1] if stops else 0 :])
-        return bool(stops)
+        """Keep keys for the next prompt, other than Ctrl-C; return whether there is one."""
+        kept = [each for each in keys if each.key != Keys.ControlC]
+        store_typeahead(self._session.input, kept)
+        return len(kept) < len(keys)
 
     def _fit_menu(self, _: object) -> None:
         """Without room for the menu, the library would draw nothing else."""
