@@ -144,7 +144,6 @@ def test_a_key_is_set_in_place_and_every_other_byte_stays(
 
 
 def test_a_prompt_is_added_to_prompts_that_are_apart() -> None:
-    """Its text was lost, and set."""
     write_config('[prompts.a]\nprompt = "a"\n[chat]\n[prompts.b]\nprompt = "b"\n')
     run_quietly("config", "set", "prompts.c.prompt", "c")
     assert read_user_config().prompt("c")["prompt"].value == "c"
@@ -194,6 +193,7 @@ def test_edit_installs_a_valid_file_unless_it_has_changed_and_never_loses_the_te
         f"pathlib.Path({str(path)!r}).write_text({meanwhile!r})\n"
     )
     monkeypatch.setenv("EDITOR", f"{sys.executable} {script}")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     done = run_in_process("config", "edit")
     if error is None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
