@@ -84,7 +84,7 @@ TAKES = "the question and the template take"
 @pytest.mark.parametrize(
     ("way", "question", "status", "complaint"),
     [
-        *(("passages", [], 2, NEEDS), ("map", ["-"], 2, NEEDS), ("map", ["  "], 2, NEEDS)),
+        *(("passages", [], 2, NEEDS), ("map", ["-"], 2, NEEDS), ("map", ["  "], 2, "empty")),
         *((way, ["Ada? " * 300], 1, TAKES) for way in ("passages", "map")),
     ],
 )
