@@ -207,7 +207,6 @@ def test_model_and_think_change_the_conversation_that_goes_on(
 
 
 def test_the_rows_of_context_add_up_whatever_was_done_before(shown: ChatScreen, run: Run) -> None:
-    """They did not before a first message, nor after /system, /forget or /file."""
     shown.attached["notes"] = "notes", "some notes"
     changes = ("/system Be kind.", "/remember Rhyme.", "/pin 2", "/undo", "/forget 1", "/clear")
     for line in ("one", "two", "three", *changes, "four"):
@@ -342,6 +341,7 @@ def test_what_is_remembered_is_listed_removed_taken_back_and_offered(
     run("/remember off the record")
     run("/remember 1")
     assert run("/forget \uff13") == "turns 1 to 3 leave the window with your next message\n"
+    run("/system Be kind.")
     with pytest.raises(UsageError, match="usage: /forget N"):
         run(f"/forget {'9' * 5_000}")
     monkeypatch.setattr(shown, "screen", Screen(answer := StringIO()))

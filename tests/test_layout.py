@@ -30,7 +30,7 @@ CEILINGS = {
     "cache": 2_320,
     "models": 3_534,
     "engine": 2_165,
-    "chat": 1_828,
+    "chat": 1_831,
     "store": 1_293,
     "sessions": 1_722,
     "rows": 895,
@@ -39,7 +39,7 @@ CEILINGS = {
     "bench": 860,
     "terminal": 4_000,
     "doctor": 209,
-    "cli": 1_585,
+    "cli": 1_582,
 }
 
 # The package's entry points come after everything else.

@@ -247,8 +247,8 @@ class Conversation(Means):
     def remember(self, what: str | int) -> None:
         """Keep a text, or the message of turn `what`, after the system prompt for ever. The next
         turn prefills all retained turns again. Raises UsageError if there is no room for it."""
-        state, window = self.end_reply(), self.settings.max_kv_size
-        self._revise(with_remembered(self.rendering, state, window, what))
+        window = self.settings.max_kv_size
+        self._revise(with_remembered(self.rendering, self.end_reply(), window, what))
 
     def unremember(self, number: int) -> None:
         """Remove that line, counted from 1. Raises UsageError if there is none."""
@@ -259,8 +259,11 @@ class Conversation(Means):
 
     def _revise(self, state: State) -> None:
         """Change what comes before the turns, or raise what `_use` raises. It can be taken back."""
+        # What was to leave with the next message still does.
+        left = tuple(n for n in self.window.turns if n not in self.state.in_view)
         past = (replace(each, window=None) for each in self._past)
         self._begin(state, *past, Earlier(self.state, self.window))
+        self.window.turns += left * (state.last is not None)
 
     def compact(self, words: str = "", watch: Watch = UNWATCHED) -> Compacted | None:
         """Have the model write a note about the turns in view, except pinned ones and the last, and

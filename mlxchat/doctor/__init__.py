@@ -154,7 +154,6 @@ def terminal() -> Iterator[Finding]:
 
 
 def hub() -> Iterator[Finding]:
-    """Look up a model that the Hub is known to have."""
     from mlxchat.models.hub import check_exists
 
     if offline_by_environment():

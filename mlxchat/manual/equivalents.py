@@ -40,7 +40,6 @@ OURS = {
         "num_ctx": "--max-kv-size",
         "num_keep": "mlxchat generate --keep",
         "num_predict": "--max-tokens",
-        "--verbose": "--stats",
         "/set system": "/system",
         "/set format": '/schema; /schema {"type": "object"} for json',
         "/set think, /set nothink": "/think on or off",
