@@ -61,8 +61,7 @@ def chat(
         raise UsageError(f"{flag(given[0])} needs a QUESTION")
     answer = build(Answer, values) if asks else Answer()
     refuse_pairs(shown, answer)
-    words = None if question is None else question[0]
-    raise typer.Exit(run(options, shown, words, answer, template))
+    raise typer.Exit(run(options, shown, question[0] if question else None, answer, template))
 
 
 def _check(words: list[str], context: typer.Context, *, has_subject: bool) -> None:
@@ -75,4 +74,5 @@ def _check(words: list[str], context: typer.Context, *, has_subject: bool) -> No
         has_subject = has_subject or piped_stdin() is not None
         check_question(words, context.find_root().command, has_subject=has_subject)
     if len(words) > 1:
-        raise UsageError(f'quote the question: mlxchat chat "{" ".join(words)}"')
+        before = "-- " * (words[0][:1] == "-")
+        raise UsageError(f'quote the question: mlxchat chat {before}"{" ".join(words)}"')

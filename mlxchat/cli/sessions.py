@@ -21,7 +21,6 @@ session_app = App(
 Examples:
   mlxchat --session holidays
   mlxchat session list
-  mlxchat session search whale
 
 They are all in one SQLite database that only you can read: mlxchat session path
 """,
@@ -198,6 +197,5 @@ def verify(name: Name) -> None:
 
 
 def _row(info: Any) -> tuple[str, ...]:
-    turns, forgotten, size = str(info.turns), str(info.forgotten), format_bytes(info.bytes)
-    used, title = minute(info.updated), info.title[:60]
-    return info.name, used, turns, title, forgotten, size, info.model or ""
+    first = info.name, minute(info.updated), info.turns, info.title[:60], info.forgotten
+    return (*map(str, first), format_bytes(info.bytes), info.model or "")

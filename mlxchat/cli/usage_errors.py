@@ -90,7 +90,8 @@ def check_question(words: Sequence[str], root: Any, *, has_subject: bool) -> Non
             f'about a file, `mlxchat -f {word} "question"`; quote a pattern of files'
         )
     if hint or len(words) > 1 or (COMMAND_WORD.fullmatch(word) and not has_subject):
-        how = f'use `mlxchat {"chat " * (len(words) == 1)}"{" ".join(words)}"`'
+        before = "chat " * (len(words) == 1) + "-- " * (words[0][:1] == "-")
+        how = f'use `mlxchat {before}"{" ".join(words)}"`'
         how = "put options before --" if any(each[:1] == "-" for each in words[1:]) else how
         ask = "" if hint and "did you mean" not in hint else f"; to ask it, {how}"
         raise UsageError(f"unknown command {word!r}{hint}{ask}")
