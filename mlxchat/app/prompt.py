@@ -160,17 +160,17 @@ def check_overflow(request: Request, prompt: Prompt, loaded: Loaded, observer: O
     if window is None or not windows(loaded.cache):
         return
     see = f", or see --overflow {Overflow.PASSAGES} or --overflow {Overflow.MAP}"
-    others = "" if request.blocks or request.raw else see
+    ways = "" if request.blocks or request.raw else see
     if request.overflow is Overflow.STOP and tokens > room_for_prompt(request, window):
         raise InputError(
             f"the prompt has {tokens:,} tokens, and the window of {window:,} has room for "
             f"{room_for_prompt(request, window):,} and an answer: enlarge --max-kv-size or use "
-            f"--overflow {Overflow.ROLL}{others}"
+            f"--overflow {Overflow.ROLL}{ways}"
         )
     if tokens > window:
         observer.warn(
-            f"{larger_than_window(tokens, window)}: the first {loaded.settings.keep:,} and latest "
-            f"stay, {count(tokens - window, 'is', 'are')} evicted; enlarge --max-kv-size{others}"
+            f"{larger_than_window(tokens, window)}: the first {loaded.settings.keep:,} and the "
+            f"last stay, {count(tokens - window, 'is', 'are')} evicted; enlarge --max-kv-size{ways}"
         )
 
 
