@@ -39,7 +39,7 @@ def test_a_message_is_wrapped_between_words_commands_and_figures() -> None:
         "here",
     ]
     assert wrap("/undo  undo the last turn", 18, indent=7) == "/undo  undo the\n       last turn"
-    assert wrap(f"> {'書' * 50}", 40, indent=2) == f"> {'書' * 50}"
+    assert wrap(f"> {'書' * 18}。`書 書`", 38, indent=2) == f"> {'書' * 17}\n  書。`書 書`"
     figures = "prompt 1,061 tokens, 60.0 tok/s · first token 17.69 s · evicted 0"
     assert wrap(figures, 25).split("\n")[:2] == ["prompt 1,061 tokens, 60.0", "tok/s ·"]
     assert wrap(figures, 50) == "prompt 1,061 tokens, 60.0 tok/s ·\nfirst token 17.69 s · evicted 0"

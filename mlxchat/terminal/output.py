@@ -20,8 +20,11 @@ from mlxchat.terminal import visible
 _WHOLE = r"`[^`]*`|mlxchat --session .*|\(see mlxchat [^()]*\)|^> (?:… )?"
 # Leaves room for the "^C^C" that the terminal echoes when Ctrl-C is pressed twice.
 MARGIN = len("^C^C") + 1
-# A space within a word, and the second column of a wide character.
-_GLUE, _WIDE = "\0\1"
+# A space within what stays whole, the second column of a wide character, and one that stays whole.
+_GLUE, _WIDE, _HELD = "\0\1\2"
+_KEPT = str.maketrans(f" {_WIDE}", _GLUE + _HELD)
+# Lines also break between wide letters, but not before the stop or bracket after one.
+_BREAKS = re.compile(rf"([\t ]+|\w{_WIDE}(?:[^\w\s]{_WIDE})*)")
 
 
 class TerminalLine:
@@ -157,14 +160,11 @@ def wrap(text: str, columns: int, indent: int = 0) -> str:
     copied, stay whole; longer words and commands are left for the terminal to break."""
     figure = rf"(?:^|(?<=· ))[^·]{{1,{max(columns - 2, 1)}}}(?: ·|$)| ·"
     spaced = "".join(char + _WIDE * (east_asian_width(char) in "WF") for char in text)
-    wrapped = textwrap.fill(
-        re.sub(f"{_WHOLE}|{figure}", lambda found: found[0].replace(" ", _GLUE), spaced),
-        columns,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return wrapped.replace(_GLUE, " ").replace(_WIDE, "")
+    wrapper = textwrap.TextWrapper(columns, subsequent_indent=" " * indent)
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    wrapper.wordsep_simple_re = _BREAKS
+    whole = re.sub(f"{_WHOLE}|{figure}", lambda found: found[0].translate(_KEPT), spaced)
+    return wrapper.fill(whole).translate({ord(_GLUE): " ", ord(_WIDE): None, ord(_HELD): None})
 
 
 def _is_terminal() -> bool:
