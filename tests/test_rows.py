@@ -77,6 +77,7 @@ def said(*messages: tuple[str, Any], **more: Any) -> dict[str, Any]:
 
 USER = ("user", "a")
 MALFORMED: list[tuple[Any, str]] = [
+    ({"custom_id": "x", "prompt": "hi"}, "body must be a JSON object, got null"),
     (b'{"a":' * 100_000, "invalid JSON: recursion limit exceeded at column 1006"),
     (b'"\xff"', "not UTF-8: invalid byte 0xFF; convert the file to UTF-8"),
     ("x", "the line must be a JSON object; --lines reads text"),
@@ -101,9 +102,8 @@ MALFORMED: list[tuple[Any, str]] = [
 def test_a_malformed_line_is_an_error_and_the_rest_continues(line: Any, message: str) -> None:
     data = line if isinstance(line, bytes) else json.dumps(line).encode()
     wrong, right = read(data + b'\n{"id":"b","prompt":"hi"}\n')
-    assert wrong == Row(1, wrong.id, error=message)
+    assert (wrong, right) == (Row(1, wrong.id, error=message), Row(2, "b", prompt="hi"))
     assert wrong.id == ("x" if b"custom_id" in data else wrong.id)
-    assert right == Row(2, "b", prompt="hi")
 
 
 @given(st.lists(st.binary(max_size=40)))

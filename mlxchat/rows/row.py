@@ -88,7 +88,7 @@ class Row:
 
     def asking(self, fields: Fields) -> "Row":
         """The row with what the fields ask for. Raises RowError."""
-        given = _given(of_openai(fields) if "body" in fields else fields)
+        given = _given(of_openai(fields) if fields.keys() & {"body", "custom_id"} else fields)
         for name in sorted(given.keys() - {*OWN_FIELDS, *ROW_OPTIONS}):
             raise _unknown(name)
         if ("prompt" in given) == ("messages" in given):
@@ -143,7 +143,7 @@ def shortened(value: Any) -> str:
 
 def of_openai(line: Fields) -> dict[str, Any]:
     """Our fields that ask for the same as a line of OpenAI's batch files. Raises RowError."""
-    body: dict[str, Any] = _given(valid(dict[str, Any], line["body"], "body"))
+    body: dict[str, Any] = _given(valid(dict[str, Any], line.get("body"), "body"))
     for name, value in FIXED.items():
         if body.pop(name, value) != value:
             raise RowError(f"{name} can only be {json.dumps(value)}")
