@@ -261,7 +261,7 @@ def set_key(path: Path, key: tuple[str, ...], values: list[str]) -> bool:
     elif was_set:
         del table[rest[0]]
     changed = tomlkit.dumps(document)
-    if _parsed(path, changed) != document.unwrap():
+    if "" in key or _parsed(path, changed) != document.unwrap():
         raise ConfigError(f"{path}: no place for {'.'.join(key)}: use `mlxchat config edit`")
     (check_text if values else _parsed)(path, changed)
     if values or was_set:
