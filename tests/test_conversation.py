@@ -497,7 +497,6 @@ def test_a_message_stopped_before_its_first_token_is_seen_is_taken_back() -> Non
 
 
 def test_each_reply_has_its_own_random_stream() -> None:
-    """All turns used the same seed, so a repeated question drew the same numbers."""
     conversation = make_conversation(None, max_tokens=12)
     conversation.sampling = SamplingSettings(temp=1.0, seed=7)
     seeds = []
@@ -550,7 +549,6 @@ def test_a_constraint_is_refused_beside_what_excludes_it_and_a_message_of_bytes(
 
 
 def test_only_a_turn_in_view_that_leaves_room_can_be_pinned() -> None:
-    """One larger than the window was pinned, and the next turn was said to be too large."""
     conversation = make_conversation(None)
     conversation.add(Turn("hello", "hi"), Turn("again", "hi"))
     conversation.forget(1)
@@ -563,3 +561,5 @@ def test_only_a_turn_in_view_that_leaves_room_can_be_pinned() -> None:
         large.pin(1)
     large.state = large.state.change({1}, pinned=True)
     large.pin(1)
+    with pytest.raises(UsageError, match="no room for it next to the pinned turns: shorten it"):
+        large.set_system("Be brief.")

@@ -15,7 +15,7 @@ from typing import Any
 from mlxchat.cache.layers import Cache
 from mlxchat.chat.answering import UNWATCHED, Answering, Earlier, Means, StoppedEncoding, Watch
 from mlxchat.chat.memory import Memory
-from mlxchat.chat.note import with_remembered, write_note
+from mlxchat.chat.note import with_remembered, with_system, write_note
 from mlxchat.chat.rendering import Rejected, Rendering, check_note, check_pin, check_room
 from mlxchat.chat.state import Compacted, Said, State, Turn, Usage
 from mlxchat.chat.window import BeginPrefix, Ledger, Window
@@ -89,11 +89,9 @@ class Conversation(Means):
     def _use(
         self, model: Model, settings: CacheSettings, rendering: Rendering, state: State
     ) -> None:
-        """Take up this state with an empty window: the next turn prefills the retained turns.
-
-        Raises CacheError if the pinned tokens leave no room, TemplateError or InputError if they
-        are rejected; either way, nothing changes.
-        """
+        """Take up this state with an empty window: the next turn prefills the retained turns. If it
+        raises, nothing changes: CacheError if the pinned tokens leave no room, TemplateError or
+        InputError if they are rejected."""
         pinned = check_room(rendering, state, settings.max_kv_size)
         self.window = Window.make(model, settings.max_kv_size, pinned, state.in_view)
         self.model, self.settings, self.rendering = model, settings, rendering
@@ -233,9 +231,10 @@ class Conversation(Means):
             self._revise(cleared)
 
     def set_system(self, text: str | None) -> None:
-        """Change the system prompt. The next turn prefills all retained turns again."""
+        """Change the system prompt; the next turn prefills all retained ones. Raises UsageError."""
         if text != self.end_reply().system:
-            self._revise(replace(self.state, system=text))
+            window = self.settings.max_kv_size
+            self._revise(with_system(self.rendering, self.state, window, text))
 
     def set_note(self, text: str | None, about: Sequence[int] = ()) -> None:
         """Change the note, or remove it, and forget the turns it is about. Raises UsageError."""

@@ -31,11 +31,8 @@ def write_note(
     means: Means, window: Window, state: State, words: str, *, seed: int, watch: Watch
 ) -> Compacted | None:
     """A note about the turns that may be forgotten: if they do not fit in the window next to it,
-    the oldest, as many as do. None if stopped.
-
-    Raises UsageError if there is nothing to write about or the note is useless, and StoppedEncoding
-    if stopped while the prompt is tokenized.
-    """
+    the oldest, as many as do. None if stopped. Raises UsageError if there is nothing to write about
+    or the note is useless, and StoppedEncoding if stopped while the prompt is tokenized."""
     numbers, size = state.may_be_forgotten, window.ledger.window
     if not numbers:
         raise UsageError("nothing to compact: only the last turn is in view, or pinned ones")
@@ -109,6 +106,14 @@ def request(limit: int, words: str, *, has_note: bool) -> str:
         "Write only the summary.",
     ]
     return " ".join(filter(None, parts))
+
+
+def with_system(rendering: Rendering, state: State, size: int | None, text: str | None) -> State:
+    """The state with a system prompt. Raises UsageError if pinned turns leave no room for it."""
+    changed = replace(state, system=text)
+    if text and state.pinned and room_for_more(rendering, changed, size) < 0:
+        raise UsageError("no room for it next to the pinned turns: shorten it, or use /unpin first")
+    return changed
 
 
 def with_remembered(rendering: Rendering, state: State, size: int | None, what: str | int) -> State:

@@ -31,8 +31,7 @@ PATIENT_TIMEOUT_S = 10.0
 # A download that would leave less than this on the disk is refused.
 SPARE_DISK_BYTES = 100_000_000
 
-# The commit of a repository's main revision; of each file that is needed, the size in bytes and the
-# name of its blob.
+# The commit of a repository's main revision; the bytes and name of the blob of each needed file.
 _RemoteFiles = tuple[str, dict[str, tuple[int, str]]]
 
 

@@ -164,7 +164,7 @@ def check_template_args(args: Any) -> dict[str, Any]:
         raise TypeError("must be KEY=VALUE")
     for key in args:
         if key in RESERVED or not re.fullmatch(_NAME, key):
-            raise ValueError(f"cannot set {key!r}: it is reserved, or no valid name")
+            raise ValueError(f"cannot set {key!r}: mlxchat sets it, or it is no valid name")
     return args
 
 

@@ -193,8 +193,7 @@ class Rows(AbstractContextManager["Rows"]):
 
 def read_lines(stream: BinaryIO) -> Iterator[str]:
     """Yield the lines, with their ends, as they arrive. Bytes that are not UTF-8 become surrogates.
-    The rest of a line that is too long is left out. Closes the stream in the end. Raises InputError
-    if reading fails."""
+    The rest of a too long line is left out. Closes the stream. Raises InputError if it fails."""
     with io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="") as text:
         while True:
             with reported_as(InputError, "read the input"):

@@ -157,8 +157,7 @@ class Editor:
             raise EndOfInput from None
 
     def take_typed(self) -> None:
-        """Take what is typed for the next prompt: if the terminal's buffer is full, it holds back
-        Ctrl-C, too."""
+        """Take what is typed for the next prompt: a full buffer of the terminal keeps Ctrl-C."""
         source = self._session.input
         if not select.select([source], [], [], 0)[0]:
             # An Esc that stays alone is not the Alt of a later key.

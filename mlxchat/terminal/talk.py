@@ -186,8 +186,7 @@ class PipedChat(Talk):
         if self.shown.events:
             self.work(lambda: self._stdout.write(self._start()))
         try:
-            # Only replies are ended gracefully: while waiting for the next line, a signal ends the
-            # process immediately.
+            # Only replies are ended gracefully: during the wait for a line, a signal kills at once.
             while (spoken := self._next()) is not None:
                 self.work(partial(self._take, spoken))
                 if self.stop.status is not None:
