@@ -237,10 +237,8 @@ def _check_form(path: Path, key: str, value: Any, *, tables: int) -> None:
 
 def set_key(path: Path, key: tuple[str, ...], values: list[str]) -> bool:
     """Set a key such as ("chat", "max-kv-size"), or remove it without values; whether it was there.
-
     Raises ConfigError if the file is not TOML or, unless the key is removed, would be invalid;
-    OutputError if it cannot be written. Either way, it is unchanged.
-    """
+    OutputError if it cannot be written. Either way, it is unchanged."""
     import tomlkit
 
     check_utf8(".".join(key), *key, *values)
@@ -273,8 +271,10 @@ def _as_toml(key: tuple[str, ...], values: list[str]) -> Any:
     """A list for a repeatable option, a number or truth value for one of that type, else text."""
     options = COMMANDS.get("generate" if key[0] == "prompts" else key[0], {})
     option = next((each for each in options.values() if each.name == key[-1]), None)
-    if len(values) > 1 or (option is not None and option.many):
+    if option is not None and option.many:
         return values
+    if len(values) > 1:
+        raise UsageError(f"{'.'.join(key)} takes one value: quote a text with spaces")
     if option is not None:
         # An invalid value is refused with its place, when the whole file is checked.
         with suppress(UsageError):
