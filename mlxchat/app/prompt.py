@@ -194,8 +194,8 @@ def constraint_in(fields: Mapping[str, Any], *, may_be_file: bool = False) -> Co
     Other fields are ignored, unless they look misspelled. Raises UsageError.
     """
     kinds = ("schema", "regex", "choice", "grammar")
-    for name in fields.keys() - {*kinds}:
-        for meant in get_close_matches(name, kinds, n=1, cutoff=0.75):
+    for name in fields.keys() - {*kinds, "prefill"}:
+        for meant in get_close_matches(name, (*kinds, "prefill"), n=1, cutoff=0.75):
             raise UsageError(f"{name} is no field here: did you mean {meant}?")
     given = [name for name in kinds if name in fields]
     if not given:

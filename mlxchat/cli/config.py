@@ -99,7 +99,7 @@ def edit() -> None:
     """Edit the configuration file with $VISUAL or $EDITOR.
 
     You edit a copy, which replaces the file if it has no errors. A prompt NAME is a table
-    [prompts.NAME] with the key prompt, a text with {input}, and any options of `mlxchat generate`.
+    [prompts.NAME] with the key prompt, a text with {input}, and options of the command in use.
     """
     from mlxchat.terminal.editor import edit as edited_text
     from mlxchat.terminal.output import Messages

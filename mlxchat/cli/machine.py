@@ -95,7 +95,7 @@ cache_app = App(
 Examples:
   mlxchat cache size
 
-It holds up to 4 GB; --no-prefix-cache of chat and generate turns it off.
+It holds up to 4 GB; --no-prefix-cache turns it off.
 """,
 )
 

@@ -65,11 +65,11 @@ def _hint_for_option(option: str, arguments: Sequence[str], root: Any, command: 
         return "before a question that begins with a dash, put --"
     if command not in GENERATING:
         return hint_for(option) if option.startswith("--") else None
-    named = hint_for(f"{option} {dict(pairwise(arguments)).get(option, '')}")
+    named = hint_for(f"{option} {dict(pairwise(arguments)).get(option, '')}") or hint_for(option)
     for other in GENERATING:
         if named is None and any(option in each.opts for each in root.commands[other].params):
             return f"it is an option of `mlxchat {other}`"
-    return named or hint_for(option)
+    return named
 
 
 def check_question(words: Sequence[str], root: Any, *, has_subject: bool) -> None:

@@ -253,7 +253,7 @@ def file_rows(rows: Rows, lines: Iterator[str]) -> Iterator[Found]:
         except OSError as error:
             raise RowError(f"cannot read the file: {error.strerror or error}") from error
         if len(data) > MAX_CHARS:
-            raise RowError(f"the file is {TOO_LONG}")
+            raise RowError(f"the file is longer than {MAX_CHARS:,} bytes")
         text = check_text("the file", data.decode("utf-8-sig", "surrogateescape"))
         return {"input": text, "text": text, "prompt": text, "file": name}
 
