@@ -25,7 +25,7 @@ MAX_MATCH = 32
 # Earlier places that are compared, the latest first.
 CANDIDATES = 8
 
-# The number of tokens remembered, at about 150 bytes each.
+# The number of tokens remembered, at about 200 bytes each.
 CAPACITY = 1 << 18
 
 NOWHERE = -1
