@@ -70,7 +70,7 @@ class ConfigFile:
 
     @property
     def prompts(self) -> Mapping[str, Mapping[str, Any]]:
-        return self.contents.get("prompts", {})
+        return {name: each for name, each in self.contents.get("prompts", {}).items() if each}
 
     def settings_for(self, *tables: str) -> dict[str, Setting]:
         """By option, from "chat" or from "prompts", "commit"."""
@@ -188,7 +188,7 @@ def read_text(path: Path) -> str:
             if not path.exists():
                 return ""
             with open_to_read(path) as file:
-                return file.read().decode("utf-8")
+                return file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text, at byte {error.start:,}") from error
 
