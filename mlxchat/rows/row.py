@@ -121,13 +121,13 @@ def check_id(value: Any) -> RowId | None:
 
 def check_text(name: str, text: str) -> str:
     """The text, if not blank. Raises RowError, also for surrogates: bytes that were not UTF-8."""
-    if "\0" in text:
-        raise RowError(f"{name} contains a NUL character")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         byte = ord(text[error.start]) - 0xDC00
         raise RowError(f"not UTF-8: invalid byte 0x{byte:02X}; convert the file to UTF-8") from None
+    if "\0" in text:
+        raise RowError(f"{name} contains a NUL character")
     if not text.strip():
         raise RowError(f"{name} is empty")
     return text
