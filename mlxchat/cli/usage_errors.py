@@ -36,7 +36,7 @@ def explain(error: TyperException, arguments: Sequence[str], root: Any) -> str:
     if message.startswith("no such option") and context is not None:
         option = str(vars(error)["option_name"])
         if hint := _hint_for_option(option, arguments, root, context.command.name):
-            message = f"no such option: {option}; {hint}"
+            message = f"no such option: {option.strip()}; {hint}"
     elif message.startswith("got unexpected") and path.split()[-1] in ("mlxchat", *GENERATING):
         message += "; quote a text of several words, or a pattern"
     return f"{message} (see {path} --help)"
@@ -61,7 +61,8 @@ def refuse_run_together(arguments: Sequence[str], command: Any) -> None:
 
 
 def _hint_for_option(option: str, arguments: Sequence[str], root: Any, command: str) -> str | None:
-    if any(each.startswith(option) and " " in each for each in arguments):
+    start = option if option.startswith("--") else "-"
+    if any(each.startswith(start) and " " in each for each in arguments):
         return "before a question that begins with a dash, put --"
     if command not in GENERATING:
         return hint_for(option) if option.startswith("--") else None

@@ -427,9 +427,7 @@ def _set(shown: ChatScreen, argument: str) -> None:
         raise UsageError(f"unknown option {name!r}: {settable.instead_of(argument, COMMANDS)}")
     before = settable.text_of(option, shown.conversation) or "none"
     if not (typed := "".join(values).strip()):
-        shown.screen.say(
-            f"{option.name} {before}: /set {option.name} VALUE (or default) changes it"
-        )
+        shown.screen.say(f"{option.name} {before}: /set {option.name} VALUE (or default) sets it")
         return
     if typed == settable.DEFAULT or (option.many and typed == "off"):
         shown.chat.unset(option.field)
