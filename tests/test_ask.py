@@ -105,7 +105,7 @@ def test_a_pipe_is_turns_or_with_a_dash_one_question_after_the_files(tmp_path: P
         ("generate --regex= it", "--regex must not be empty"),
         ("batch ''", "INPUT must not be empty"),
         ("SmolLM2", "SmolLM2 is a model or a path: to chat with a model, use `mlxchat -m Smol…"),
-        ("'-5 + 3 is what?'", "no such option: -5; before a question that begins with a dash, …"),
+        ("'-x + 3 is what?'", "no such option: -; before a question that begins with a dash, …"),
     ],
 )
 def test_words_that_are_not_a_question_are_refused_with_a_hint(line: str, error: str) -> None:
@@ -189,9 +189,9 @@ def test_the_command_line_overrides_a_prompt_and_a_prompt_the_configuration(
 @pytest.mark.parametrize(
     ("config", "name", "error"),
     [
-        (CONFIG, "comit", "unknown prompt 'comit'; did you mean 'commit'?"),
+        (f"{CONFIG}[prompts.comit]\n", "comit", "unknown prompt 'comit'; did you mean 'commit'?"),
         (CONFIG, "commit", "nothing to read"),
-        ("[prompts]\na = 1", "a", "prompts.a must be a table, [prompts.a], not 1"),
+        ("\ufeff[prompts]\na = 1", "a", "prompts.a must be a table, [prompts.a], not 1"),
         ("[prompts.a]\ntemp = -1", "a", "prompts.a.temp"),
     ],
 )
