@@ -158,7 +158,7 @@ class Rows(AbstractContextManager["Rows"]):
             row = Row(number, id_ or "")
             try:
                 fields = fields_of()
-                named = "custom_id" if "custom_id" in fields else "id"
+                named = "custom_id" if "custom_id" in fields and "id" not in fields else "id"
                 row = Row(number, check_id(fields.get(named, id_)))
                 if row.id is not None and row.key in seen:
                     used, row = row.id, Row(number, "")
