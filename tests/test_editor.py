@@ -63,7 +63,7 @@ def test_what_is_typed_ahead_of_a_draft_that_comes_back_is_apart(read: Read) -> 
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        *(("hello\r", "hello"), ("\r \r\rhello\r", " hello"), (f"one{ALT_ENTER}two\r", "one\ntwo")),
+        *(("hello\r", "hello"), ("\r \r\rhello\r", "hello"), (f"one{ALT_ENTER}two\r", "one\ntwo")),
         *(('"""\rone\r\rtwo\r"""\r', "one\n\ntwo"), ('""""""\r\x15x\r', "x")),
         *(
             (f'{START}"""A."""\nb{END}\r', '"""A."""\nb'),

@@ -179,10 +179,8 @@ def nearest(name: str, valid_names: Iterable[str]) -> str:
 
 
 def read_text(path: Path) -> str:
-    """The file's text, empty if it does not exist. Raises ConfigError.
-
-    Anything that never ends, such as a device, is not read.
-    """
+    """The file's text, empty if it does not exist. Anything that never ends, such as a device, is
+    not read. Raises ConfigError."""
     try:
         with reported_as(ConfigError, f"read {path}"):
             if not path.exists():

@@ -229,8 +229,10 @@ class Editor:
             self._pushed = ""
         elif is_open(buffer.text):
             buffer.insert_text("\n")
-        elif message_of(buffer.text, self._pastes.texts).strip():
-            buffer.validate_and_handle()
+        else:
+            says = message_of(buffer.text, self._pastes.texts).strip()
+            # After spaces that stayed, a command would be a message.
+            buffer.validate_and_handle() if says else buffer.reset()
 
     def _recall(self, event: KeyPressEvent) -> None:
         """Move the cursor; if that is to another message, it has to fit the screen."""
