@@ -56,7 +56,7 @@ def test_a_piped_line_constrains_its_answer_and_an_invalid_one_does_not_end_it(a
     assert done[3]["text"] == "yes"
 
 
-@pytest.mark.parametrize("wrong", [{"shema": {}}, {"choice": [1]}, {"schema": {}, "regex": ""}])
+@pytest.mark.parametrize("wrong", [{"regx_multi": 0}, {"choice": [1]}, {"schema": {}, "regex": ""}])
 def test_a_wrong_field_of_a_line_is_refused(ask: Run, wrong: dict[str, Any]) -> None:
     run = ask(stdin=json.dumps({"role": "user", "content": "which?", **wrong}))
     assert run.returncode == 2

@@ -195,7 +195,7 @@ def constraint_in(fields: Mapping[str, Any], *, may_be_file: bool = False) -> Co
     """
     kinds = ("schema", "regex", "choice", "grammar")
     for name in fields.keys() - {*kinds, "prefill"}:
-        for meant in get_close_matches(name, (*kinds, "prefill"), n=1, cutoff=0.75):
+        for meant in get_close_matches(name.removesuffix("_multi"), (*kinds, "prefill"), 1, 0.75):
             raise UsageError(f"{name} is no field here: did you mean {meant}?")
     given = [name for name in kinds if name in fields]
     if not given:
