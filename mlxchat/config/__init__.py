@@ -166,7 +166,7 @@ def nearest(name: str, valid_names: Iterable[str]) -> str:
     near = [each for each in valid_names if f".{each}".endswith(f".{ours}")]
     table = name[: name.rfind(".") + 1]
     options = {each.removeprefix(table): each for each in valid_names}
-    close = difflib.get_close_matches(name.removeprefix(table), options, n=1)
+    close = difflib.get_close_matches(name.removeprefix(table), options, n=1, cutoff=0.65)
     near = near or [options[each] for each in close]
     if near:
         return f"; did you mean {' or '.join(map(repr, near))}?"

@@ -56,7 +56,7 @@ class ChatOptions:
 class Shown:
     """The notices and figures that a run shows; `stats` None means only on a terminal."""
 
-    quiet: bool = option(False, "Show no progress, warnings or statistics", short="q")
+    quiet: bool = option(False, "Show no progress, warnings or unasked statistics", short="q")
     stats: bool | None = option(None, "Show figures on stderr at the end", if_unset="on a terminal")
 
 

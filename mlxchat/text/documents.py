@@ -53,7 +53,7 @@ LINE_BYTES, MAX_TURN_BYTES = 1 << 13, 100_000_000
 Source = Path | BinaryIO
 
 
-class _NotText(InputError):
+class NoText(InputError):
     """A document of something else: `what` in one word."""
 
     def __init__(self, name: str, what: str, more: str = "") -> None:
@@ -142,7 +142,7 @@ def open_documents(
     if stdin is not None and STDIN not in files:
         try:
             piped = open_document(STDIN, stdin, whole=whole)
-        except _NotText as error:
+        except NoText as error:
             if needs_pipe or error.what != "empty":
                 raise
             notify(str(error))
@@ -181,7 +181,7 @@ def _found(path: str, found: Sequence[str], notify: Notify) -> Iterator[Document
     for each in found:
         try:
             yield _read(name_of(each), Path(each))
-        except _NotText as error:
+        except NoText as error:
             left_out.append(f"{name_of(each)} ({error.what})")
         except OSError as error:
             left_out.append(f"{name_of(each)} ({error.strerror or error})")
@@ -229,13 +229,13 @@ def _read(name: str, source: Source) -> Document:
         stream.seek(0)
         begin = stream.read(len(codecs.BOM_UTF8)) or b""  # None: a device has nothing yet.
         if begin.startswith(UTF16_MARKS):
-            raise _NotText(name, "UTF-16", ": convert it first with iconv -f UTF-16 -t UTF-8")
+            raise NoText(name, "UTF-16", ": convert it first with iconv -f UTF-16 -t UTF-8")
         start = at = stream.seek(len(begin) if begin == codecs.BOM_UTF8 else 0)
         piece = begin
         while piece != b"":
             piece = stream.read(READ_BYTES) or b""
             if (position := piece.find(b"\0")) >= 0:
-                raise _NotText(name, "binary", f": it contains a NUL at byte {at + position:,}")
+                raise NoText(name, "binary", f": it contains a NUL at byte {at + position:,}")
             is_blank = is_blank and not piece.strip()
             digest.update(piece)
             if invalid is None:
@@ -246,7 +246,7 @@ def _read(name: str, source: Source) -> Document:
                     invalid = at - begun + error.start
             at += len(piece)
         if is_blank:
-            raise _NotText(name, "empty")
+            raise NoText(name, "empty")
         stack.pop_all()
     wrong = f"{name} is not valid UTF-8: invalid bytes were replaced, the first at byte"
     notice = None if invalid is None else f"{wrong} {invalid:,}"
