@@ -23,8 +23,8 @@ MARGIN = len("^C^C") + 1
 # A space within what stays whole, the second column of a wide character, and one that stays whole.
 _GLUE, _WIDE, _HELD = "\0\1\2"
 _KEPT = str.maketrans(f" {_WIDE}", _GLUE + _HELD)
-# Lines also break between wide letters, but not before the stop or bracket after one.
-_BREAKS = re.compile(rf"([\t ]+|\w{_WIDE}(?:[^\w\s]{_WIDE})*)")
+# Lines also break between wide letters, but not before the stop or quote after one.
+_BREAKS = re.compile(rf"([\t ]+|\w{_WIDE}(?:[^\w\s`(「『（【]{_WIDE}?)*)")
 
 
 class TerminalLine:
