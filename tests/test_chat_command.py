@@ -72,16 +72,16 @@ def test_messages_may_be_json_and_the_system_prompt_may_change(tiny_model: Path)
 
 def test_a_line_that_is_no_message_is_refused_with_its_number(tiny_model: Path) -> None:
     """The messages after it were not answered."""
-    refused = ['{"role": "assistant", "content": "a"}', "\0", '{"role": "user", "contnt": "a"}']
+    refused = ['{"role": "assistant", "content": "a"}', "\0", '{"role": "user", "content": " "}']
     lines = "\n".join(["hello", *refused, '{"role": "cook", "name": "Ada"}', ""])
     done = run_in_process("chat", "-m", str(tiny_model), "-n", "1", "--json", stdin=lines)
     assert done.returncode == 1
     assert done.stderr == (
-        "mlxchat: error: line 2 of standard input: role must be user or system, and content a "
-        "string\n"
+        "mlxchat: error: line 2 of standard input: role must be user or system, and content "
+        "text, not blank\n"
         "mlxchat: error: line 3 of standard input is binary: it contains a NUL at byte 0\n"
-        "mlxchat: error: line 4 of standard input: role must be user or system, and content a "
-        "string\n"
+        "mlxchat: error: line 4 of standard input: role must be user or system, and content "
+        "text, not blank\n"
     )
     ends = [event for event in events_of(done.stdout) if event["event"] == "done"]
     assert ["error" in end for end in ends] == [False, True, True, True, False]

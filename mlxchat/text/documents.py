@@ -421,8 +421,9 @@ def _spoken(line: str, name: str, notice: str | None) -> Spoken:
     role = "system" if role == "developer" else role
     if content and isinstance(content, list) and all(map(_is_text_part, content)):
         content = "\n".join(part["text"] for part in content)
-    if role not in ("user", "system") or not isinstance(content, str):
-        raise InputError(f"{name}: role must be user or system, and content a string")
+    is_blank = role == "user" and not str(content).strip()
+    if role not in ("user", "system") or not isinstance(content, str) or is_blank:
+        raise InputError(f"{name}: role must be user or system, and content text, not blank")
     return Spoken(role, content, notice, value, line=name)
 
 
