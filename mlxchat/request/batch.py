@@ -64,7 +64,7 @@ class BatchInput:
     csv: bool = option(False, "Read a table with a header", common=True)
     pattern: str | None = option(
         None,
-        "Read each file that matches the quoted PATTERN",
+        "Read each file that matches the quoted PATTERN, only one",
         name="files",
         common=True,
         metavar="PATTERN",
