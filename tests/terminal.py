@@ -1,7 +1,6 @@
 """A terminal in this process: `mlxchat` reads keys from it and draws on it, as on a real one.
 
-What only a real one has, job control and the kernel's signals and settings, is for `smoke`.
-"""
+What only a real one has, job control and the kernel's signals and settings, is for `smoke`."""
 
 import io
 import os

@@ -86,6 +86,7 @@ def test_what_cannot_be_done_is_refused_and_names_what_can(run: Run) -> None:
     for line, message in {
         "/usr/lib is a directory": "unknown command /usr/lib: see /help, or send it as //usr/…",
         "/regen": "unknown command /regen: use /retry",
+        "/comp": "unknown command /comp: did you mean /compact?",
         "/temp 0.5": "unknown command /temp: use /set temp",
         "/file off b.md": "b.md is not attached",
         "/set parameter num_predict 5": "unknown option 'parameter': use /set max-tokens",

@@ -78,8 +78,7 @@ class Checkpoint:
         """Open it to continue. Raises UsageError if it is missing, SnapshotBroken if damaged."""
         if not (directory / "run.json").is_file():
             raise UsageError(
-                f"no checkpoint in {directory}: start one with "
-                f"--checkpoint {shlex.quote(str(directory))}"
+                f"no checkpoint in {directory}: --resume takes the directory of --checkpoint"
             )
         with reported_as(OutputError, f"use {directory}"):
             checkpoint = cls(directory)

@@ -97,7 +97,8 @@ def run_command(shown: ChatScreen, line: str) -> str | None:
     name, argument = (*line.split(maxsplit=1), "")[:2]
     found = COMMANDS.get(OTHER_NAMES.get(name, name))
     if found is None:
-        near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.75)
+        near = [each for each in COMMANDS if each.startswith(name)]
+        near = near if len(near) == 1 else difflib.get_close_matches(name, COMMANDS, 1, 0.75)
         hint = f"did you mean {near[0]}?" if near else f"see /help, or send it as /{name}"
         hint = f"use /set {option.name}" if (option := settable.called(name[1:])) else hint
         raise UsageError(f"unknown command {name}: {hint_for(name) or hint}")
