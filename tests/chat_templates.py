@@ -1,8 +1,6 @@
-"""Chat templates modelled on well-known ones, in this project's own words.
-
-Control tokens are those of the tests' byte tokenizer. The structure is real: the place of the
-system prompt, what is trimmed, what is rejected, and what is rewritten in older turns.
-"""
+"""Chat templates modelled on well-known ones, in this project's own words. Control tokens are those
+of the tests' byte tokenizer. The structure is real: the place of the system prompt, what is
+trimmed, what is rejected, and what is rewritten in older turns."""
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -1,7 +1,5 @@
-"""Tiny GGUF files like those of llama.cpp's converter, and the weights they were made from.
-
-Tensor names come from the gguf package, shapes from mlx-lm's models, nothing from `models.gguf`.
-"""
+"""Tiny GGUF files like those of llama.cpp's converter, and the weights they were made from. Tensor
+names come from the gguf package, shapes from mlx-lm's models, nothing from `models.gguf`."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress

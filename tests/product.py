@@ -1,8 +1,6 @@
-"""The product of mlx-lm's families, forms of weights and ways in, on tiny random models.
-
-Each way in matches the plain computation, within a tolerance for the form, or is refused with a
-reason. Half precision is computed as on Metal.
-"""
+"""The product of mlx-lm's families, forms of weights and ways in, on tiny random models. Each way
+in matches the plain computation, within a tolerance for the form, or is refused with a reason. Half
+precision is computed as on Metal."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext

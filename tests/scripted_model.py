@@ -1,8 +1,6 @@
-"""A tiny model with a real cache and scripted logits, which always gives the same reply.
-
-Its replies are given as tokens. Its input does not matter, except that a reply starts after a
-prompt and continues after its own tokens.
-"""
+"""A tiny model with a real cache and scripted logits, which always gives the same reply. Its
+replies are given as tokens. Its input does not matter, except that a reply starts after a prompt
+and continues after its own tokens."""
 
 import json
 from collections.abc import Sequence

@@ -126,6 +126,7 @@ def test_what_cannot_be_enforced_is_refused_in_one_line(
         ('{"minimum": NaN}', "NaN is not a finite number"),
         ("person", "cannot read person: No such file or directory; as a field, write 'person str'"),
         ("name, age year", "'age year': after the name comes a type"),
+        ('age int: x, name: "x, y"', """'y"': after the name comes a type"""),
         ("utf-16", "not UTF-8"),
         ("large", "larger than"),
         (".", "cannot read"),

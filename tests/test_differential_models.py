@@ -1,7 +1,5 @@
-"""Our loader and mlx-lm's on the same changed files: equal logits, or refused as mlx-lm fails.
-
-Each change is made alone to a tiny model: by default a few, of every kind; in slow tests, all.
-"""
+"""Our loader and mlx-lm's on the same changed files: equal logits, or refused as mlx-lm fails. Each
+change is made alone to a tiny model: by default a few, of every kind; in slow tests, all."""
 
 import json
 import re

@@ -1,7 +1,5 @@
 """Several ranks in one process, as threads that add their numbers: what all know, and who is lost.
-
-The program on several ranks is in `smoke/test_machines`.
-"""
+The program on several ranks is in `smoke/test_machines`."""
 
 import json
 import socket

@@ -76,7 +76,7 @@ def test_a_turn_stopped_at_its_beginning_or_refused_is_taken_back() -> None:
     conversation = make_conversation()
     list(conversation.say("Which?", Watch(should_stop=lambda: True), prefill=BEGUN))
     assert not conversation.turns
-    with pytest.raises(UsageError, match="--prefill is no beginning that --choice allows"):
+    with pytest.raises(UsageError, match="--prefill is no beginning the choice allows"):
         said(conversation, prefill="may", constraint=Constraint.from_choices(["yes", "no"]))
     assert not conversation.turns
 
@@ -102,4 +102,4 @@ def test_generate_and_each_row_of_a_batch_continue_their_beginnings(unthinking_m
     assert answers[0]["text"] == events[-1]["text"]
     assert answers[1]["text"].startswith("No, ")
     assert answers[2]["text"] == "yesterday"
-    assert "--prefill is no beginning that --choice allows" in answers[3]["error"]
+    assert "--prefill is no beginning the choice allows" in answers[3]["error"]

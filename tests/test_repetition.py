@@ -1,10 +1,11 @@
-"""Loops are noticed: the share of repetition follows its definition."""
+"""Loops are noticed: the share of repetition follows its definition. Brief texts end well."""
 
 import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlxchat.engine.brief import up_to_a_sentence
 from mlxchat.engine.reply import (
     ENTER_SHARE,
     HISTORY,
@@ -90,3 +91,10 @@ def test_the_latest_tokens_decide(before: int, period: int, noise: float, seed: 
         whole.add(id_)
         resumed.add(id_)
         assert resumed.share == whole.share
+
+
+def test_a_text_that_is_cut_off_ends_with_a_sentence_and_no_number_of_a_list() -> None:
+    decided = "Decided:\n1. It costs 4.5 euro.\n2. Bert pays 5."
+    for rest in ("", "\n3.", "\n\n**3. A", "\n  c. An", " And"):
+        assert up_to_a_sentence(decided + rest) == decided
+    assert up_to_a_sentence("Yes. There was a long list of") == "Yes. There was a long list of …"

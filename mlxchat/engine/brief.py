@@ -21,6 +21,8 @@ SENTENCE = re.compile(r".+?(?:[.!?…]+\s+|[。！？]+\s*|\n\s*|$)", re.DOTALL)
 MIN_REPEATED_CHARS = 12
 # After this many repeated sentences, nothing new is expected.
 MAX_REPEATED = 2
+# The number of an item that was cut off ends no sentence.
+LIST_NUMBER = re.compile(r"\n[\s*_#]*(?:\d+|[a-zA-Z])\.\Z")
 
 
 def write_brief(
@@ -70,4 +72,5 @@ def said_once(text: str) -> tuple[str, int]:
 def up_to_a_sentence(text: str) -> str:
     """A text that was cut off, up to its last sentence, unless that is less than half of it."""
     end = max(text.rfind(each) for each in SENTENCE_ENDS) + 1
-    return text[:end].rstrip() if 2 * end >= len(text) else f"{text} …"
+    whole = LIST_NUMBER.sub("", text[:end].rstrip()).rstrip()
+    return whole if 2 * len(whole) >= len(text) else f"{text} …"

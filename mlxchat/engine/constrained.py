@@ -110,10 +110,8 @@ class Matcher:
         return accepted
 
     def forced(self, most: int = MAX_FORCED) -> list[int]:
-        """The next tokens, if the text leaves no choice; at most `most`, often none.
-
-        They spell that text as the tokenizer does, and are certain to be accepted.
-        """
+        """The next tokens, if the text leaves no choice; at most `most`, often none. They spell
+        that text as the tokenizer does, and are certain to be accepted."""
         if self.is_complete:
             return []
         ids = self._inner.compute_ff_tokens()[:most]
@@ -178,7 +176,8 @@ class Constrained:
         if prompt is not None and prompt.written:
             answer = prompt.ids[len(prompt.ids) - prompt.answer :]
             if matcher.accepts(answer.tolist()) < prompt.answer:
-                raise UsageError(f"--prefill is no beginning that {flag(constraint.kind)} allows")
+                hint = "; its JSON has a space after each : and ," if constraint.schema else ""
+                raise UsageError(f"--prefill is no beginning the {constraint.kind} allows{hint}")
             for id_ in prompt.begun.tolist():
                 self.accept(id_)
 
@@ -225,10 +224,8 @@ class Constrained:
         return ids[: self._matcher.accepts(ids)] if self._is_certain else ()
 
     def apply(self, logits: mx.array) -> mx.array:
-        """Rule out the tokens that may not follow, in logits `(1, V)`.
-
-        Computes the mask on the CPU: let the logits be computed meanwhile.
-        """
+        """Rule out the tokens that may not follow, in logits `(1, V)`. Computes the mask on the
+        CPU: let the logits be computed meanwhile."""
         return apply_mask(logits, self._mask())
 
     def _mask(self) -> np.ndarray:

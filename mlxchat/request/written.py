@@ -17,7 +17,7 @@ _NAME = r"[A-Za-z][A-Za-z0-9_]*"
 # The types of llm's short form of a schema, and one of its fields.
 TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}
 _TYPE = "|".join(TYPES)  # alone, it is no description: it was meant as a type
-_FIELD = rf"([^\s:]+)(?:\s+({_TYPE}))?\s*(?::(?!\s*(?:{_TYPE})\Z)\s*(.*))?"
+_FIELD = rf"([^\s:\"]+)(?:\s+({_TYPE}))?\s*(?::(?!\s*(?:{_TYPE})\Z)\s*(.*))?"
 
 # Names that templates are given anyway.
 RESERVED = frozenset(
