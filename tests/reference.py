@@ -1,9 +1,7 @@
-"""A plain, obviously correct reference for a bounded cache: a list of single tokens.
-
-It is fed one token at a time. Each token is appended and, once the window is full, the oldest that
-is not kept is deleted; then it attends to the whole list. Keys are rotated as complex numbers, from
-the position they were given at to their current one.
-"""
+"""A plain, obviously correct reference for a bounded cache: a list of single tokens. It is fed one
+token at a time. Each token is appended and, once the window is full, the oldest that is not kept is
+deleted; then it attends to the whole list. Keys are rotated as complex numbers, from the position
+they were given at to their current one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

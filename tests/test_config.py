@@ -203,3 +203,6 @@ def test_edit_installs_a_valid_file_unless_it_has_changed_and_never_loses_the_te
         assert (done.returncode, error in complaint, path.read_text()) == (2, True, meanwhile)
         assert kept.startswith(f"mlxchat: {path} is unchanged; your edits are in ")
         assert Path(kept.rpartition(" ")[2]).read_text() == edited.removesuffix("\n") + "\n"
+    path.write_text("x")
+    monkeypatch.setenv("EDITOR", "true")
+    assert "not valid TOML" in run_in_process("config", "edit").stderr

@@ -77,6 +77,7 @@ def test_an_empty_pipe_is_reported_with_a_prompt() -> None:
         ("x", ["-", "-"], b"a", "once"),
         ("x", ["-"], None, "nothing is piped"),
         ("x", ["blank"], None, "blank is empty"),
+        ("x", ["https://a.b/c"], None, "https://a.b/c is an address: download it"),
         ("x", ["binary"], None, "binary is binary: it contains a NUL at byte 1,048,576"),
         ("x", ["utf-16"], None, "utf-16 .*iconv"),
     ],

@@ -111,6 +111,7 @@ def edit() -> None:
         edited = edited_text(text or NEW_FILE, "config.toml")
     if edited == (text or NEW_FILE).removesuffix("\n"):
         Messages().note(f"{path} is unchanged")
+        check_text(path, text)
         return
     edited = f"{edited}\n" if edited else ""
     try:

@@ -256,10 +256,7 @@ def _read(name: str, source: Source) -> Document:
 def files_in(path: str) -> list[str] | None:
     """The files in the folder, or that match the pattern, in the order of their names; None if
     `path` is neither. As in a shell, hidden files have to be named. Links to folders are not
-    followed, so no circle of them is ever entered.
-
-    Raises InputError if there are none, or the folder cannot be read.
-    """
+    followed, so no circle of them is ever entered. Raises InputError if there are none."""
     if path.startswith("~") and not os.path.lexists(path):
         # The shell does not expand it in a quoted pattern.
         path = os.path.expanduser(path)  # noqa: PTH111
@@ -270,6 +267,8 @@ def files_in(path: str) -> list[str] | None:
         found, problem = _below(path), "the folder has no files, or only hidden ones"
     elif not os.path.lexists(path) and re.search(r"[*?[]", path):
         found, problem = _matches(path), "no file matches"
+    elif re.match("https?://", path):
+        raise InputError(f"{name_of(path)} is an address: download it, and give its file")
     else:
         return None
     files = sorted(set(found), key=lambda each: PurePath(each).parts)
